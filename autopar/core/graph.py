@@ -1,0 +1,151 @@
+"""OpGraph: the traced function as a flat sequence of operators on tensors (SSA)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import prod
+from typing import Any, Literal
+
+import networkx as nx
+
+Phase = Literal["forward", "backward", "update"]
+Scalar = bool | int | float | complex
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """One value of the graph: its number, global shape and element type.
+
+    `name` is the argument's path ("params['w1']") for inputs, "constant[0]" for hoisted constants, else "".
+    `literal` is the value of a scalar constant; such a tensor has shape () and no producer.
+    """
+
+    id: int
+    shape: tuple[int, ...]
+    dtype: str
+    itemsize: int
+    name: str = ""
+    literal: Scalar | None = None
+
+    @property
+    def ndim(self) -> int:
+        """The number of dims."""
+        return len(self.shape)
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of the whole tensor."""
+        return prod(self.shape) * self.itemsize
+
+
+@dataclass(frozen=True, eq=False)
+class OpNode:
+    """One operator: a primitive, its operands and results, and where it came from.
+
+    `params` is plain data (numbers, strings, tuples, dicts), all that a rule may look at. `payload` is what `emit`
+    needs to run it (for a traced operator, its primitive and parameters): opaque to every other stage.
+    `source` is the user's line ("model.py:41 (loss)"), `scope` the name stack. `phase` is "backward" for
+    transposed operators, "update" for what depends on them and is not transposed itself, else "forward".
+    `region` is the number of the innermost region that holds the operator, or None.
+    """
+
+    id: int
+    kind: str
+    ins: tuple[TensorInfo, ...]
+    outs: tuple[TensorInfo, ...]
+    params: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    source: str = ""
+    scope: str = ""
+    phase: Phase = "forward"
+    region: int | None = None
+    payload: object = field(default=None, repr=False)
+
+    @cached_property
+    def signature(self) -> tuple[object, ...]:
+        """What a rule's answer depends on: kind, shapes, element types, which operands repeat, and parameters."""
+        first = {tensor.id: i for i, tensor in reversed(list(enumerate(self.ins)))}
+        ins = tuple((t.shape, t.dtype, first[t.id], t.literal is not None) for t in self.ins)
+        outs = tuple((t.shape, t.dtype) for t in self.outs)
+        return (self.kind, ins, outs, repr(sorted(self.params.items(), key=lambda item: item[0])))
+
+
+@dataclass(frozen=True)
+class Region:
+    """A span of operators that is emitted as one: a rematerialised block. `parent` is the region around it.
+
+    `payload` is opaque to every stage but `emit`.
+    """
+
+    id: int
+    kind: Literal["remat"]
+    parent: int | None = None
+    payload: object = field(default=None, repr=False, compare=False)
+
+
+@dataclass(frozen=True, eq=False)
+class OpGraph:
+    """A traced function.
+
+    `inputs` are the flattened arguments, then the hoisted constants. `outputs` are the flattened results; one may
+    repeat, be an input, or be a literal. `carry` pairs (output position, input position) of the state: such an
+    output becomes the next call's input and keeps its placement.
+
+    Invariants (checked by `check`): an operand is an input, a literal or the result of an earlier operator; every
+    tensor has one producer; operators are numbered by position; the operators of a region are contiguous.
+    """
+
+    ops: tuple[OpNode, ...]
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    carry: tuple[tuple[int, int], ...] = ()
+    regions: tuple[Region, ...] = ()
+    batch_inputs: tuple[int, ...] = ()
+    donated: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @cached_property
+    def producers(self) -> dict[int, OpNode]:
+        """The producer of each tensor that has one, by tensor id."""
+        return {tensor.id: op for op in self.ops for tensor in op.outs}
+
+    @cached_property
+    def view(self) -> nx.MultiDiGraph[int]:
+        """The operators as a networkx graph: an edge for each operand, with its `tensor` and `operand` position."""
+        view: nx.MultiDiGraph[int] = nx.MultiDiGraph()
+        view.add_nodes_from(op.id for op in self.ops)
+        for op in self.ops:
+            for position, tensor in enumerate(op.ins):
+                if tensor.id in self.producers:
+                    view.add_edge(self.producers[tensor.id].id, op.id, tensor=tensor.id, operand=position)
+        return view
+
+
+def check(graph: OpGraph) -> None:
+    """Raises ValueError if `graph` breaks an invariant of OpGraph."""
+    known = {tensor.id for tensor in graph.inputs}
+    if len(known) != len(graph.inputs):
+        raise ValueError("two inputs share a tensor id")
+    closed: set[int | None] = set()
+    region: int | None = None
+    for position, op in enumerate(graph.ops):
+        if op.id != position:
+            raise ValueError(f"operator {op.id} ({op.kind}) stands at position {position}")
+        for tensor in op.ins:
+            if tensor.id not in known and tensor.literal is None:
+                raise ValueError(f"operator {op.id} ({op.kind}) reads tensor {tensor.id} before it exists")
+        for tensor in op.outs:
+            if tensor.id in known:
+                raise ValueError(f"tensor {tensor.id} has two producers")
+            known.add(tensor.id)
+        if op.region != region:
+            closed.add(region)
+            region = op.region
+            if region is not None and region in closed:
+                raise ValueError(f"the operators of region {region} are not contiguous")
+    for tensor in graph.outputs:
+        if tensor.id not in known and tensor.literal is None:
+            raise ValueError(f"output tensor {tensor.id} is never produced")

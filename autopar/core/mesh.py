@@ -1,0 +1,61 @@
+"""DeviceMesh: the devices of a cluster as a named grid."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import prod
+
+from autopar.errors import InvalidMesh
+
+
+@dataclass(frozen=True)
+class DeviceMesh:
+    """A grid of devices with a name for each axis, major to minor.
+
+    Devices are numbered row-major: the last axis changes fastest, so it lies on the innermost links.
+
+    Invariants: at least one axis; names are distinct and not empty; sizes are >= 1.
+    """
+
+    axes: tuple[tuple[str, int], ...]
+
+    def __post_init__(self) -> None:
+        names = [name for name, _ in self.axes]
+        if not names or len(set(names)) != len(names) or not all(names):
+            raise InvalidMesh(f"mesh axes must be named and distinct, got {names}")
+        for name, size in self.axes:
+            if size < 1:
+                raise InvalidMesh(f"mesh axis {name!r} has size {size}; sizes are >= 1")
+
+    @classmethod
+    def of(cls, axes: Mapping[str, int]) -> DeviceMesh:
+        """The mesh with these axis sizes, in the mapping's order (major to minor)."""
+        return cls(tuple((name, int(size)) for name, size in axes.items()))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The axis names, major to minor."""
+        return tuple(name for name, _ in self.axes)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The axis sizes, major to minor."""
+        return tuple(size for _, size in self.axes)
+
+    @property
+    def size(self) -> int:
+        """The number of devices."""
+        return prod(self.sizes)
+
+    def product(self, axes: Iterable[str]) -> int:
+        """The number of devices along `axes` together."""
+        size = dict(self.axes)
+        return prod(size[axis] for axis in axes)
+
+    def sort(self, axes: Iterable[str]) -> tuple[str, ...]:
+        """`axes` in mesh order, major to minor."""
+        return tuple(sorted(axes, key=self.names.index))
+
+    def __str__(self) -> str:
+        return "x".join(f"{name}={size}" for name, size in self.axes)

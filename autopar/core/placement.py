@@ -1,0 +1,68 @@
+"""Placement: how one tensor lies on a mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import prod
+from typing import Literal
+
+from autopar.core.mesh import DeviceMesh
+
+Kind = Literal["sum", "max", "min"]
+Dims = tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """For every dim the mesh axes that split it (major to minor), plus the axes over which it is unreduced.
+
+    A tensor is replicated over every axis that is named nowhere. Over an `unreduced` axis the devices hold
+    values still to be combined by `kind`. `unreduced` is kept sorted by name: its order has no meaning.
+
+    Invariants: an axis is named at most once; `kind` is "sum" where nothing is unreduced.
+    """
+
+    dims: Dims
+    unreduced: tuple[str, ...] = ()
+    kind: Kind = "sum"
+
+    def __post_init__(self) -> None:
+        named = [axis for dim in self.dims for axis in dim] + list(self.unreduced)
+        if len(set(named)) != len(named):
+            raise ValueError(f"a mesh axis is named twice in placement {self.dims}, unreduced {self.unreduced}")
+        object.__setattr__(self, "unreduced", tuple(sorted(self.unreduced)))
+        if not self.unreduced:
+            object.__setattr__(self, "kind", "sum")
+
+    @classmethod
+    def replicated(cls, ndim: int) -> Placement:
+        """The placement that keeps the whole tensor on every device."""
+        return cls(((),) * ndim)
+
+    @property
+    def split_axes(self) -> tuple[str, ...]:
+        """The axes that split a dim, in the order of the dims."""
+        return tuple(axis for dim in self.dims for axis in dim)
+
+    @property
+    def varying_axes(self) -> frozenset[str]:
+        """The axes along which devices hold different values: split or unreduced."""
+        return frozenset(self.split_axes) | frozenset(self.unreduced)
+
+    def fits(self, shape: Iterable[int], mesh: DeviceMesh) -> bool:
+        """Whether every dim of `shape` divides evenly."""
+        return all(size % mesh.product(axes) == 0 for size, axes in zip(shape, self.dims, strict=True))
+
+    def local_shape(self, shape: Iterable[int], mesh: DeviceMesh) -> tuple[int, ...]:
+        """The shape on one device of a tensor of global `shape`."""
+        return tuple(size // mesh.product(axes) for size, axes in zip(shape, self.dims, strict=True))
+
+    def local_size(self, shape: Iterable[int], mesh: DeviceMesh) -> int:
+        """The number of elements on one device of a tensor of global `shape`."""
+        return prod(self.local_shape(shape, mesh))
+
+    def __str__(self) -> str:
+        dims = ", ".join("*".join(axes) if axes else "-" for axes in self.dims)
+        tail = f" {self.kind}({','.join(self.unreduced)})" if self.unreduced else ""
+        return f"[{dims}]{tail}"

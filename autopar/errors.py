@@ -1,0 +1,45 @@
+"""The errors autopar raises on bad input: what, where, which value, what to do."""
+
+
+class AutoparError(Exception):
+    """Base of every error that autopar raises on purpose."""
+
+
+class InvalidMesh(AutoparError, ValueError):
+    """A mesh that does not fit the devices, or whose axes are not well formed."""
+
+
+class UnknownCluster(AutoparError, ValueError):
+    """A cluster name or file that describes no cluster."""
+
+
+class TraceError(AutoparError):
+    """The function cannot be traced by JAX, or contains what a plan cannot hold."""
+
+
+class UnsupportedPrimitive(AutoparError):
+    """An operator without a sharding rule, under `strict=True`."""
+
+
+class UnsupportedPrimitiveWarning(UserWarning):
+    """An operator without a sharding rule: it is replicated, at the price stated."""
+
+
+class NoFeasiblePlan(AutoparError):
+    """No plan satisfies the memory limit and the constraints."""
+
+
+class PlanFileError(AutoparError, ValueError):
+    """A plan file that is corrupt, of another version, or of another function."""
+
+
+class SignatureMismatch(AutoparError, TypeError):
+    """Arguments whose structure, shapes or types are not those that were planned."""
+
+
+class ProgramError(AutoparError):
+    """A sharded program that breaks one of its invariants: always a bug of autopar, caught by `verify`."""
+
+
+class RuleError(AutoparError, ValueError):
+    """A rule that contradicts the shapes of its operator."""

@@ -1,0 +1,1 @@
+"""What a choice costs: operators, redistributions, memory over time; assembled into a solve.Problem."""

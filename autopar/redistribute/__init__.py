@@ -1,0 +1,1 @@
+"""Redistribution: from one Placement of a tensor to another, by the cheapest collectives."""

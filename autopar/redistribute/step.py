@@ -1,0 +1,51 @@
+"""Step: one move of a redistribution, a collective or a local change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from autopar.core.placement import Placement
+
+StepKind = Literal["all_gather", "all_to_all", "reduce_scatter", "all_reduce", "permute", "slice", "mask"]
+LOCAL_KINDS: frozenset[StepKind] = frozenset({"slice", "mask"})
+
+
+@dataclass(frozen=True)
+class Step:
+    """One move of a tensor from placement `before` to placement `after`, over the mesh `axes`.
+
+    | kind | what happens to `axes` | bytes on the wire |
+    |---|---|---|
+    | all_gather | the minor-most axes of `dim` are dropped | |
+    | slice | appended as minor-most to `dim`; local | none |
+    | all_to_all | the minor-most axes of `dim` become the minor-most of `to_dim` | |
+    | reduce_scatter | unreduced axes become the minor-most of `dim` | |
+    | all_reduce | unreduced axes are dropped | |
+    | mask | replicated axes become unreduced: the first member keeps the value, the others the neutral element; local | none |
+    | permute | axes change their roles; every device keeps its local shape | |
+
+    `axes` stand major to minor as in the placement. A collective over several axes is one collective over the
+    product group.
+    """
+
+    kind: StepKind
+    axes: tuple[str, ...]
+    before: Placement
+    after: Placement
+    dim: int | None = None
+    to_dim: int | None = None
+
+    @property
+    def is_local(self) -> bool:
+        """Whether nothing crosses a link."""
+        return self.kind in LOCAL_KINDS
+
+
+class StepPrice(Protocol):
+    """The price of a step, as routes see it: time or any other cost, >= 0."""
+
+    def __call__(self, kind: StepKind, axes: tuple[str, ...], size_bytes: int) -> float:
+        """The cost of one step. `size_bytes` is the larger of a device's bytes before and after the step:
+        all_gather: after; reduce_scatter: before; the others: both are equal, except slice: before."""
+        ...

@@ -1,0 +1,125 @@
+"""FactorRule: an operator as factors, in the manner of einsum and of Shardy's op_sharding_rule."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+from autopar.core.graph import OpNode
+from autopar.core.placement import Kind
+from autopar.errors import RuleError
+
+Factor = str
+Dim = tuple[Factor, ...]
+TensorFactors = tuple[Dim, ...]
+
+
+@dataclass(frozen=True)
+class FactorRule:
+    """Which dims of operands and results are the same index, and what may happen to that index.
+
+    `ins` and `outs` give for each tensor and dim its factors, major to minor (more than one: a compound dim, as
+    reshape makes). `sizes` is each factor's size. A mesh axis given to a factor splits every dim that holds it.
+
+    `reduced` maps a factor to how the results are to be combined when it is split: results that do not hold the
+    factor come out unreduced over its axes. `carried` maps a reduced factor to the operands that must themselves be
+    unreduced over its axes. A factor that is in no dim, only reduced and carried, states linearity: unreduced
+    operands may pass through. Its size is 0: any axis fits.
+
+    `frozen` factors are never split. `offsets` are factors for which the local operator must know where its shard
+    begins.
+
+    Invariants: the product of a dim's factors is the dim's size; every factor that is neither frozen nor of size 1
+    and is missing in a result is reduced; carried factors are reduced.
+    """
+
+    ins: tuple[TensorFactors, ...]
+    outs: tuple[TensorFactors, ...]
+    sizes: Mapping[Factor, int]
+    reduced: Mapping[Factor, Kind] = field(default_factory=dict[Factor, Kind])
+    carried: Mapping[Factor, tuple[int, ...]] = field(default_factory=dict[Factor, tuple[int, ...]])
+    frozen: frozenset[Factor] = frozenset()
+    offsets: frozenset[Factor] = frozenset()
+
+    @classmethod
+    def of(
+        cls,
+        op: OpNode,
+        *,
+        ins: Sequence[Sequence[Factor | Sequence[Factor]]],
+        outs: Sequence[Sequence[Factor | Sequence[Factor]]],
+        sizes: Mapping[Factor, int] | None = None,
+        reduced: Mapping[Factor, Kind] | None = None,
+        carried: Mapping[Factor, Sequence[int]] | None = None,
+        linear: Iterable[Sequence[int]] = (),
+        frozen: Collection[Factor] = (),
+        offsets: Collection[Factor] = (),
+    ) -> FactorRule:
+        """The rule of `op`, with the sizes read off its shapes.
+
+        Args:
+          op: the operator; its shapes give the size of every factor that is alone in some dim.
+          ins: for each operand, for each dim, its factor or its factors (major to minor).
+          outs: the same for the results.
+          sizes: sizes of factors that are never alone in a dim.
+          reduced: factor -> "sum" | "max" | "min".
+          carried: reduced factor -> operands that are unreduced with it.
+          linear: sets of operands in which the operator is jointly linear; each becomes a carried factor.
+          frozen: factors never split.
+          offsets: factors whose shard offset the local operator needs.
+
+        Raises:
+          RuleError: if the factors contradict the shapes.
+        """
+        in_dims, out_dims = (_normal(side) for side in (ins, outs))
+        all_reduced: dict[Factor, Kind] = dict(reduced or {})
+        all_carried = {factor: tuple(operands) for factor, operands in (carried or {}).items()}
+        for operands in linear:
+            name = "+" + ",".join(map(str, operands))
+            all_reduced[name] = "sum"
+            all_carried[name] = tuple(operands)
+        all_sizes = _read_sizes(op, in_dims, out_dims, dict(sizes or {}))
+        for name in all_reduced:
+            all_sizes.setdefault(name, 0)
+        rule = cls(in_dims, out_dims, all_sizes, all_reduced, all_carried, frozenset(frozen), frozenset(offsets))
+        _check(op, rule)
+        return rule
+
+    @property
+    def factors(self) -> tuple[Factor, ...]:
+        """Every factor that may be given a mesh axis, in order of appearance."""
+        return tuple(f for f, size in self.sizes.items() if f not in self.frozen and size != 1)
+
+
+def _normal(side: Sequence[Sequence[Factor | Sequence[Factor]]]) -> tuple[TensorFactors, ...]:
+    return tuple(tuple((dim,) if isinstance(dim, str) else tuple(dim) for dim in tensor) for tensor in side)
+
+
+def _read_sizes(
+    op: OpNode, ins: tuple[TensorFactors, ...], outs: tuple[TensorFactors, ...], sizes: dict[Factor, int]
+) -> dict[Factor, int]:
+    found: dict[Factor, int] = {}
+    for tensor, dims in zip(op.ins + op.outs, ins + outs, strict=True):
+        if len(dims) != tensor.ndim:
+            raise RuleError(f"rule of {op.kind!r}: {dims} does not fit a tensor of shape {tensor.shape}")
+        for size, factors in zip(tensor.shape, dims, strict=True):
+            for factor in factors:
+                found.setdefault(factor, sizes.get(factor, size if len(factors) == 1 else 0))
+                if len(factors) == 1 and factor not in sizes and found[factor] in (0, 1):
+                    found[factor] = size
+    return found
+
+
+def _check(op: OpNode, rule: FactorRule) -> None:
+    for tensor, dims in zip(op.ins + op.outs, rule.ins + rule.outs, strict=True):
+        for size, factors in zip(tensor.shape, dims, strict=True):
+            if prod(rule.sizes[f] for f in factors) != size:
+                raise RuleError(f"rule of {op.kind!r}: factors {factors} do not make a dim of size {size}")
+    if unreduced := set(rule.carried) - set(rule.reduced):
+        raise RuleError(f"rule of {op.kind!r}: {sorted(unreduced)} are carried but not reduced")
+    for dims in rule.outs:
+        held = {f for factors in dims for f in factors}
+        for factor in rule.factors:
+            if factor not in held and factor not in rule.reduced:
+                raise RuleError(f"rule of {op.kind!r}: factor {factor!r} is missing in a result and not reduced")

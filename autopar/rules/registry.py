@@ -1,0 +1,56 @@
+"""The registry: primitive name -> rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from autopar.core.graph import OpNode
+from autopar.errors import UnsupportedPrimitive
+from autopar.rules.factor_rule import FactorRule
+
+Rule = Callable[[OpNode], FactorRule]
+_RULES: dict[str, Rule] = {}
+
+
+def register_rule(*kinds: str) -> Callable[[Rule], Rule]:
+    """Decorator: registers a function as the rule of the primitives `kinds`.
+
+    Raises:
+      ValueError: if one of them has a rule already.
+    """
+
+    def register(rule: Rule) -> Rule:
+        for kind in kinds:
+            if kind in _RULES:
+                raise ValueError(f"primitive {kind!r} has a rule already: {_RULES[kind].__name__}")
+            _RULES[kind] = rule
+        return rule
+
+    return register
+
+
+def registered() -> tuple[str, ...]:
+    """The names of all primitives with a rule, sorted."""
+    return tuple(sorted(_RULES))
+
+
+def rule_of(op: OpNode) -> FactorRule:
+    """The rule of `op`.
+
+    Raises:
+      UnsupportedPrimitive: if its primitive has none.
+    """
+    if op.kind not in _RULES:
+        raise UnsupportedPrimitive(
+            f"no sharding rule for {op.kind!r} ({op.source}). Register one with autopar.register_rule, or pass "
+            f"strict=False to replicate it."
+        )
+    return _RULES[op.kind](op)
+
+
+def whole(op: OpNode) -> FactorRule:
+    """The rule that splits nothing: every dim frozen. What an operator without a rule gets."""
+    ins = [[f"i{n}.{d}" for d in range(t.ndim)] for n, t in enumerate(op.ins)]
+    outs = [[f"o{n}.{d}" for d in range(t.ndim)] for n, t in enumerate(op.outs)]
+    frozen = [factor for tensor in (*ins, *outs) for factor in tensor]
+    return FactorRule.of(op, ins=ins, outs=outs, frozen=frozen)

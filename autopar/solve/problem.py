@@ -1,0 +1,136 @@
+"""The mathematical program that every other module of `solve` works on.
+
+    minimise    sum over nodes v of cost_v[s_v]  +  sum over edges (u, v) of cost_uv[s_u, s_v]
+    subject to  for every time t:  sum over usages of v with start <= t < stop of bytes_v[s_v]  <=  usage_limit
+                no entry that is taken is infinite
+
+One strategy s_v for every node v. An infinite entry is a combination that is forbidden, never a large price.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autopar.errors import AutoparError
+
+Floats = NDArray[np.float64]
+
+
+class Infeasible(AutoparError):
+    """Proven: no choice satisfies the problem. `min_peak_bytes` is the smallest peak found, if a limit is to blame."""
+
+    def __init__(self, message: str, min_peak_bytes: float | None = None) -> None:
+        super().__init__(message)
+        self.min_peak_bytes = min_peak_bytes
+
+
+@dataclass(frozen=True, eq=False)
+class Edge:
+    """A cost for each pair of strategies of two different nodes: `cost[s_u, s_v]`, finite or +inf.
+
+    Equal matrices should be the same array object: the solver shares its work on them.
+    """
+
+    u: int
+    v: int
+    cost: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Usage:
+    """Bytes that a node's strategies take while start <= t < stop."""
+
+    node: int
+    start: int
+    stop: int
+    size_bytes: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Costs of nodes and edges, memory usages over time, and the limit (None: no limit).
+
+    Invariants: every node has at least one strategy; no NaN and no -inf; matrices fit their nodes; usages are
+    finite and >= 0.
+    """
+
+    node_costs: tuple[Floats, ...]
+    edges: tuple[Edge, ...]
+    usages: tuple[Usage, ...] = ()
+    usage_limit: float | None = None
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @cached_property
+    def counts(self) -> tuple[int, ...]:
+        """The number of strategies of each node."""
+        return tuple(len(cost) for cost in self.node_costs)
+
+
+@dataclass(frozen=True)
+class Solution:
+    """A choice for every node, with its objective and a proven lower bound of the optimum.
+
+    Invariants (checked by `verify`): the choice is feasible, `objective` is its cost recomputed, `lower_bound` is
+    not above it. `peak` is the largest usage over time.
+    """
+
+    choice: tuple[int, ...]
+    objective: float
+    lower_bound: float
+    peak: float
+
+    @property
+    def gap(self) -> float:
+        """(objective - lower bound) / objective, >= 0; 0 means proven optimal."""
+        if self.objective <= self.lower_bound:
+            return 0.0
+        return (self.objective - self.lower_bound) / abs(self.objective)
+
+
+def check(problem: Problem) -> None:
+    """Raises ValueError if `problem` breaks an invariant."""
+    for v, cost in enumerate(problem.node_costs):
+        if cost.ndim != 1 or not len(cost) or np.isnan(cost).any() or np.isneginf(cost).any():
+            raise ValueError(f"node {v}: costs must be a vector of at least one number, none NaN or -inf: {cost}")
+    for edge in problem.edges:
+        if edge.u == edge.v:
+            raise ValueError(f"edge from node {edge.u} to itself")
+        expected = (len(problem.node_costs[edge.u]), len(problem.node_costs[edge.v]))
+        if edge.cost.shape != expected:
+            raise ValueError(f"edge ({edge.u}, {edge.v}): matrix {edge.cost.shape}, nodes want {expected}")
+    for matrix in {id(edge.cost): edge.cost for edge in problem.edges}.values():
+        if np.isnan(matrix).any() or np.isneginf(matrix).any():
+            raise ValueError("an edge matrix holds NaN or -inf")
+    for usage in problem.usages:
+        if usage.size_bytes.shape != problem.node_costs[usage.node].shape or usage.start >= usage.stop:
+            raise ValueError(f"usage of node {usage.node}: shape {usage.size_bytes.shape}, {usage.start}..{usage.stop}")
+        if not np.isfinite(usage.size_bytes).all() or (usage.size_bytes < 0).any():
+            raise ValueError(f"usage of node {usage.node} is negative or not finite")
+
+
+def objective(problem: Problem, choice: tuple[int, ...]) -> float:
+    """The cost of `choice`: inf if it takes a forbidden entry."""
+    total = sum(float(cost[s]) for cost, s in zip(problem.node_costs, choice, strict=True))
+    return total + sum(float(edge.cost[choice[edge.u], choice[edge.v]]) for edge in problem.edges)
+
+
+def usage_over_time(problem: Problem, choice: tuple[int, ...]) -> Floats:
+    """The bytes in use at every time 0, 1, ... up to the last stop."""
+    end = max((usage.stop for usage in problem.usages), default=0)
+    change = np.zeros(end + 1)
+    for usage in problem.usages:
+        size = float(usage.size_bytes[choice[usage.node]])
+        change[usage.start] += size
+        change[usage.stop] -= size
+    return np.cumsum(change)[:end]
+
+
+def peak(problem: Problem, choice: tuple[int, ...]) -> float:
+    """The largest usage over time of `choice`; 0 without usages."""
+    return float(usage_over_time(problem, choice).max(initial=0.0))

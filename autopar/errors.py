@@ -26,7 +26,14 @@ class UnsupportedPrimitiveWarning(UserWarning):
 
 
 class NoFeasiblePlan(AutoparError):
-    """No plan satisfies the memory limit and the constraints."""
+    """No plan satisfies the memory limit and the constraints.
+
+    `min_peak_bytes` is the smallest peak of a device's memory that was found, where memory is to blame.
+    """
+
+    def __init__(self, message: str, min_peak_bytes: int | None = None) -> None:
+        super().__init__(message)
+        self.min_peak_bytes = min_peak_bytes
 
 
 class PlanFileError(AutoparError, ValueError):

@@ -64,9 +64,9 @@ class OpNode:
 
     @cached_property
     def signature(self) -> tuple[object, ...]:
-        """What a rule's answer depends on: kind, shapes, element types, which operands repeat, and parameters."""
+        """What a rule's answer depends on: kind, shapes, types, which operands repeat or are (zero) literals, parameters."""
         first = {tensor.id: i for i, tensor in reversed(list(enumerate(self.ins)))}
-        ins = tuple((t.shape, t.dtype, first[t.id], t.literal is not None) for t in self.ins)
+        ins = tuple((t.shape, t.dtype, first[t.id], t.literal is None, t.literal == 0) for t in self.ins)
         outs = tuple((t.shape, t.dtype) for t in self.outs)
         return (self.kind, ins, outs, repr(sorted(self.params.items(), key=lambda item: item[0])))
 
@@ -93,7 +93,8 @@ class OpGraph:
     output becomes the next call's input and keeps its placement.
 
     Invariants (checked by `check`): an operand is an input, a literal or the result of an earlier operator; every
-    tensor has one producer; operators are numbered by position; the operators of a region are contiguous.
+    tensor has one producer; operators are numbered by position; the operators of a region, those of the regions in it
+    included, are contiguous; a region comes after the one around it.
     """
 
     ops: tuple[OpNode, ...]
@@ -123,14 +124,25 @@ class OpGraph:
                     view.add_edge(self.producers[tensor.id].id, op.id, tensor=tensor.id, operand=position)
         return view
 
+    def __str__(self) -> str:
+        def show(tensor: TensorInfo) -> str:
+            if tensor.literal is not None:
+                return repr(tensor.literal)
+            return f"%{tensor.id}:{tensor.dtype}{list(tensor.shape)}"
+
+        lines = [f"input {t.name} {show(t)}" for t in self.inputs]
+        for op in self.ops:
+            outs, ins = (", ".join(map(show, side)) for side in (op.outs, op.ins))
+            indent = "  " if op.region is not None else ""
+            lines.append(f"{indent}{outs} = {op.kind} {ins}  # {op.phase} {op.source}")
+        return "\n".join([*lines, *(f"output {show(t)}" for t in self.outputs)])
+
 
 def check(graph: OpGraph) -> None:
     """Raises ValueError if `graph` breaks an invariant of OpGraph."""
     known = {tensor.id for tensor in graph.inputs}
     if len(known) != len(graph.inputs):
         raise ValueError("two inputs share a tensor id")
-    closed: set[int | None] = set()
-    region: int | None = None
     for position, op in enumerate(graph.ops):
         if op.id != position:
             raise ValueError(f"operator {op.id} ({op.kind}) stands at position {position}")
@@ -141,11 +153,20 @@ def check(graph: OpGraph) -> None:
             if tensor.id in known:
                 raise ValueError(f"tensor {tensor.id} has two producers")
             known.add(tensor.id)
-        if op.region != region:
-            closed.add(region)
-            region = op.region
-            if region is not None and region in closed:
-                raise ValueError(f"the operators of region {region} are not contiguous")
     for tensor in graph.outputs:
         if tensor.id not in known and tensor.literal is None:
             raise ValueError(f"output tensor {tensor.id} is never produced")
+    _check_regions(graph)
+
+
+def _check_regions(graph: OpGraph) -> None:
+    around: dict[int | None, frozenset[int]] = {None: frozenset()}
+    for region in graph.regions:
+        around[region.id] = around[region.parent] | {region.id}
+    opened: frozenset[int] = frozenset()
+    closed: set[int] = set()
+    for op in graph.ops:
+        closed |= opened - around[op.region]
+        opened = around[op.region]
+        if opened & closed:
+            raise ValueError(f"the operators of region {min(opened & closed)} are not contiguous")

@@ -22,7 +22,7 @@ class Step:
     | all_to_all | the minor-most axes of `dim` become the minor-most of `to_dim` | |
     | reduce_scatter | unreduced axes become the minor-most of `dim` | |
     | all_reduce | unreduced axes are dropped | |
-    | mask | replicated axes become unreduced: the first member keeps the value, the others the neutral element; local | none |
+    | mask | replicated axes become unreduced: the first member keeps the value, others neutral ones; local | none |
     | permute | axes change their roles; every device keeps its local shape | |
 
     `axes` stand major to minor as in the placement. A collective over several axes is one collective over the
@@ -47,5 +47,6 @@ class StepPrice(Protocol):
 
     def __call__(self, kind: StepKind, axes: tuple[str, ...], size_bytes: int) -> float:
         """The cost of one step. `size_bytes` is the larger of a device's bytes before and after the step:
-        all_gather: after; reduce_scatter: before; the others: both are equal, except slice: before."""
+        all_gather: after; reduce_scatter: before; the others: both are equal, except slice: before.
+        """
         ...

@@ -1,1 +1,34 @@
-"""Knowledge: for each primitive, which dims of operands and results are the same index. Never sees a cost."""
+"""Knowledge: for each primitive, which dims of operands and results are the same index. Never sees a cost.
+
+Importing this package fills the registry: one module per family of operators.
+"""
+
+from autopar.rules import (
+    contraction,
+    convolution,
+    cumulative,
+    elementwise,
+    indexing,
+    random,
+    reduction,
+    shape,
+    sorting,
+    windows,
+)
+from autopar.rules.registry import register_rule, registered, rule_of
+
+__all__ = [
+    "contraction",
+    "convolution",
+    "cumulative",
+    "elementwise",
+    "indexing",
+    "random",
+    "reduction",
+    "register_rule",
+    "registered",
+    "rule_of",
+    "shape",
+    "sorting",
+    "windows",
+]

@@ -27,11 +27,12 @@ class FactorRule:
     unreduced over its axes. A factor that is in no dim, only reduced and carried, states linearity: unreduced
     operands may pass through. Its size is 0: any axis fits.
 
-    `frozen` factors are never split. `offsets` are factors for which the local operator must know where its shard
-    begins.
+    `frozen` factors are never split (dims without elements never are). `offsets` are factors for which the local
+    operator must know where its shard begins.
 
-    Invariants: the product of a dim's factors is the dim's size; every factor that is neither frozen nor of size 1
-    and is missing in a result is reduced; carried factors are reduced.
+    Invariants: the product of a dim's factors is the dim's size; a tensor holds a factor at most once; every factor
+    that is neither frozen nor of size 1 and is missing in a result is reduced; carried factors are reduced, and the
+    operands that carry them do not hold them.
     """
 
     ins: tuple[TensorFactors, ...]
@@ -80,9 +81,10 @@ class FactorRule:
             all_reduced[name] = "sum"
             all_carried[name] = tuple(operands)
         all_sizes = _read_sizes(op, in_dims, out_dims, dict(sizes or {}))
+        whole = frozenset(frozen) | {factor for factor, size in all_sizes.items() if size == 0}
         for name in all_reduced:
             all_sizes.setdefault(name, 0)
-        rule = cls(in_dims, out_dims, all_sizes, all_reduced, all_carried, frozenset(frozen), frozenset(offsets))
+        rule = cls(in_dims, out_dims, all_sizes, all_reduced, all_carried, whole, frozenset(offsets))
         _check(op, rule)
         return rule
 
@@ -99,27 +101,42 @@ def _normal(side: Sequence[Sequence[Factor | Sequence[Factor]]]) -> tuple[Tensor
 def _read_sizes(
     op: OpNode, ins: tuple[TensorFactors, ...], outs: tuple[TensorFactors, ...], sizes: dict[Factor, int]
 ) -> dict[Factor, int]:
+    """The size of every factor, in order of appearance: given, or that of a dim where the factor is alone."""
+    alone: dict[Factor, int] = {}
     found: dict[Factor, int] = {}
     for tensor, dims in zip(op.ins + op.outs, ins + outs, strict=True):
         if len(dims) != tensor.ndim:
             raise RuleError(f"rule of {op.kind!r}: {dims} does not fit a tensor of shape {tensor.shape}")
         for size, factors in zip(tensor.shape, dims, strict=True):
-            for factor in factors:
-                found.setdefault(factor, sizes.get(factor, size if len(factors) == 1 else 0))
-                if len(factors) == 1 and factor not in sizes and found[factor] in (0, 1):
-                    found[factor] = size
-    return found
+            found.update(dict.fromkeys(factors, 0))
+            if len(factors) == 1:
+                alone.setdefault(factors[0], size)
+    for factor in found:
+        if factor not in sizes and factor not in alone:
+            raise RuleError(f"rule of {op.kind!r}: the size of factor {factor!r} is neither given nor in a shape")
+    return {factor: sizes.get(factor, alone.get(factor, 0)) for factor in found}
 
 
 def _check(op: OpNode, rule: FactorRule) -> None:
     for tensor, dims in zip(op.ins + op.outs, rule.ins + rule.outs, strict=True):
+        held = [f for factors in dims for f in factors]
+        if len(set(held)) != len(held):
+            raise RuleError(f"rule of {op.kind!r}: a factor stands twice in {dims}")
         for size, factors in zip(tensor.shape, dims, strict=True):
             if prod(rule.sizes[f] for f in factors) != size:
                 raise RuleError(f"rule of {op.kind!r}: factors {factors} do not make a dim of size {size}")
-    if unreduced := set(rule.carried) - set(rule.reduced):
-        raise RuleError(f"rule of {op.kind!r}: {sorted(unreduced)} are carried but not reduced")
     for dims in rule.outs:
-        held = {f for factors in dims for f in factors}
+        held = [f for factors in dims for f in factors]
         for factor in rule.factors:
             if factor not in held and factor not in rule.reduced:
                 raise RuleError(f"rule of {op.kind!r}: factor {factor!r} is missing in a result and not reduced")
+    _check_carried(op, rule)
+
+
+def _check_carried(op: OpNode, rule: FactorRule) -> None:
+    for factor, operands in rule.carried.items():
+        if factor not in rule.reduced:
+            raise RuleError(f"rule of {op.kind!r}: factor {factor!r} is carried but not reduced")
+        for operand in operands:
+            if any(factor in factors for factors in rule.ins[operand]):
+                raise RuleError(f"rule of {op.kind!r}: operand {operand} both holds and carries factor {factor!r}")

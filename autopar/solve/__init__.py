@@ -1,1 +1,19 @@
 """Numbers only: a Problem in, a verified Solution out. Knows no graph, no tensor and no JAX."""
+
+from autopar.solve.driver import Unsolved, solve
+from autopar.solve.options import SolveOptions
+from autopar.solve.problem import Edge, Infeasible, Problem, Solution, Usage
+from autopar.solve.verifier import InvalidSolution, verify
+
+__all__ = [
+    "Edge",
+    "Infeasible",
+    "InvalidSolution",
+    "Problem",
+    "Solution",
+    "SolveOptions",
+    "Unsolved",
+    "Usage",
+    "solve",
+    "verify",
+]

@@ -1,0 +1,46 @@
+# A fresh machine needs python3 (3.11 or newer) and make; every target sets up .venv first.
+# Another interpreter: make test PYTHON=python3.13       One folder: make test ARGS=tests/core
+
+PYTHON ?= python3
+WORKERS ?= 2
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+
+.PHONY: help demo test test-slow lint clean
+
+help:
+	@echo 'make demo       plan and train the two examples on 8 virtual devices'
+	@echo 'make test       the tests, without the slow ones'
+	@echo 'make test-slow  the slow tests'
+	@echo 'make lint       ruff and pyright'
+	@echo 'make clean      remove .venv and everything generated'
+
+demo: $(INSTALLED)
+	$(BIN)/autopar demo
+
+test: $(INSTALLED)
+	$(PYTEST) -m 'not slow' $(ARGS)
+
+test-slow: $(INSTALLED)
+	$(PYTEST) -m slow $(ARGS)
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+$(INSTALLED): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "autopar needs Python 3.11 or newer; $(PYTHON) is `$(PYTHON) --version 2>&1`. Name another: make PYTHON=python3.11"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist .demo .hypothesis .pytest_cache .ruff_cache *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

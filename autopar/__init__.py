@@ -1,0 +1,24 @@
+"""autopar: finds the fastest way to split a JAX function over a cluster, proves how good it is, and runs it so."""
+
+from autopar.api import Compiled, Plan, compile, plan
+from autopar.core.mesh import DeviceMesh
+from autopar.core.placement import Placement
+from autopar.errors import AutoparError
+from autopar.rules import register_rule
+from autopar.search.search import SearchOptions
+from cost_models import Cluster, load_cluster
+
+__all__ = [
+    "AutoparError",
+    "Cluster",
+    "Compiled",
+    "DeviceMesh",
+    "Placement",
+    "Plan",
+    "SearchOptions",
+    "compile",
+    "load_cluster",
+    "plan",
+    "register_rule",
+]
+__version__ = "0.1.0"

@@ -1,0 +1,162 @@
+"""Every difference between JAX versions, and every attribute of JAX that is not public. Tested on 0.10 and 0.12."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import jax
+import numpy as np
+from jax.extend import core as jex
+from jax.extend import source_info_util
+from jax.extend.core import primitives
+from jax.sharding import AxisType, Mesh
+
+# JAX without its annotations, which are partial: pyright takes every attribute as Any.
+untyped_jax: Any = jax
+# The traced function is called from this package: its frames are not the user's.
+_PACKAGE = Path(__file__).parent
+source_info_util.register_exclusion(f"{_PACKAGE}/")
+
+_FRAME = re.compile(r"^(?P<file>.*?):(?P<line>\d+)(?::\d+)? \((?P<function>.*)\)$")
+_LIBRARY = str(Path(jax.__file__).parent)
+
+
+def open_jaxpr(jaxpr: Any) -> tuple[Any, tuple[Any, ...]]:
+    """The jaxpr and the values of its constvars. From 0.12 on a Jaxpr holds its constants itself.
+
+    Raises:
+      ValueError: if the jaxpr has constvars and no values for them.
+    """
+    inner = jaxpr.jaxpr if hasattr(jaxpr, "jaxpr") else jaxpr
+    consts = tuple(getattr(jaxpr, "consts", ()))
+    if len(consts) != len(inner.constvars):
+        raise ValueError(f"a jaxpr with {len(inner.constvars)} constvars came with {len(consts)} constants")
+    return inner, consts
+
+
+def is_jaxpr(value: object) -> bool:
+    """Whether `value` is a jaxpr, closed or open."""
+    return isinstance(value, jex.Jaxpr | jex.ClosedJaxpr)
+
+
+def is_literal(atom: object) -> bool:
+    """Whether an operand of an equation is a constant written in place."""
+    return isinstance(atom, jex.Literal)
+
+
+def is_tracer(value: object) -> bool:
+    """Whether `value` is a placeholder of an enclosing trace, without a value of its own."""
+    return isinstance(value, untyped_jax.core.Tracer)
+
+
+def is_key_dtype(dtype: Any) -> bool:
+    """Whether `dtype` is that of typed PRNG keys (key<fry>, ...)."""
+    return not isinstance(dtype, np.dtype) and bool(untyped_jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key))
+
+
+def key_implementation(dtype: Any) -> Any:
+    """The PRNG implementation of a key dtype: its functions seed, split, random_bits, fold_in and its key_shape."""
+    return dtype._impl
+
+
+def key_implementation_name(dtype: Any) -> str:
+    """What `jax.random.wrap_key_data(..., impl=name)` takes for keys of this dtype."""
+    return str(key_implementation(dtype).name)
+
+
+def aval_of(value: Any) -> Any:
+    """The abstract value of an array, a Python scalar or a ShapeDtypeStruct; shardings are left out.
+
+    Raises:
+      TypeError: if `value` is none of these.
+    """
+    if isinstance(value, jax.ShapeDtypeStruct):
+        aval: Any = value
+    else:
+        aval = jax.typeof(value)
+    dtype = aval.dtype if is_key_dtype(aval.dtype) else jax.dtypes.canonicalize_dtype(aval.dtype)
+    return untyped_jax.core.ShapedArray(tuple(aval.shape), dtype, weak_type=bool(aval.weak_type))
+
+
+def spec_of(aval: Any) -> jax.ShapeDtypeStruct:
+    """The ShapeDtypeStruct with this abstract value, weak type included."""
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
+
+
+def defined_in_jax(jaxpr: Any) -> bool:
+    """Whether the function that this jaxpr came from is part of JAX: its equations are not at the user's lines."""
+    inner = jaxpr.jaxpr if hasattr(jaxpr, "jaxpr") else jaxpr
+    return f" at {_LIBRARY}" in str(inner.debug_info.func_src_info)
+
+
+def source_line(source_info: Any) -> str:
+    """The innermost frame outside JAX and this package as "model.py:41 (loss)"; "" where there is none."""
+    match = _FRAME.match(source_info_util.summarize(source_info))
+    if match is None:
+        return ""
+    function = match["function"].rsplit("<locals>.", 1)[-1]
+    return f"{Path(match['file']).name}:{match['line']} ({function})"
+
+
+def empty_name_stack() -> Any:
+    """The name stack of the outermost jaxpr; name stacks add up, outer + inner."""
+    return source_info_util.new_name_stack()
+
+
+def context_key(eqn: Any) -> object:
+    """What of the context of an equation changes how random numbers are made."""
+    return getattr(eqn.ctx, "threefry_partitionable", None)
+
+
+def bind_params(primitive: Any, params: dict[str, Any]) -> dict[str, Any]:
+    """The keyword arguments that `primitive.bind` takes for an equation's `params`."""
+    return cast("dict[str, Any]", primitive.get_bind_params(params))
+
+
+def call_primitive() -> Any:
+    """The primitive that runs the closed jaxpr in its parameter `call_jaxpr`."""
+    return primitives.closed_call_p
+
+
+def remat_primitive() -> Any:
+    """The primitive of `jax.checkpoint`; its parameters: jaxpr (open), prevent_cse, differentiated, policy."""
+    return primitives.remat_p
+
+
+def make_mesh(sizes: Sequence[int], names: Sequence[str], devices: Sequence[Any] | None = None) -> Mesh:
+    """A JAX mesh with Auto axes over `devices`, row-major and in the order given; None: the first that are there.
+
+    The devices are not reordered: device i of the plan is `devices[i]`.
+
+    Raises:
+      ValueError: if there are fewer devices than the mesh needs.
+    """
+    count = int(np.prod(tuple(sizes), dtype=np.int64))
+    given: list[Any] = list(untyped_jax.devices() if devices is None else devices)
+    if len(given) < count:
+        raise ValueError(f"a mesh of sizes {tuple(sizes)} needs {count} devices, there are {len(given)}")
+    grid = np.array(given[:count], dtype=object).reshape(tuple(sizes))
+    return Mesh(grid, tuple(names), axis_types=(AxisType.Auto,) * len(names))
+
+
+def shard_map(
+    function: Callable[..., Any], mesh: Mesh, in_specs: Any, out_specs: Any, check_vma: bool = True
+) -> Callable[..., Any]:
+    """`jax.shard_map` with every argument named."""
+    return untyped_jax.shard_map(function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=check_vma)
+
+
+def varying_axes(value: Any) -> frozenset[str]:
+    """The mesh axes along which `value` may differ from device to device, as shard_map's check sees it."""
+    aval: Any = jax.typeof(value)
+    manual = getattr(aval, "manual_axis_type", None)
+    return frozenset(aval.vma if manual is None else manual.varying)
+
+
+def pcast_varying(value: Any, axes: Iterable[str]) -> Any:
+    """`value`, marked as varying over those of `axes` over which it is not yet; itself if there are none."""
+    missing = tuple(sorted(frozenset(axes) - varying_axes(value)))
+    return untyped_jax.lax.pcast(value, missing, to="varying") if missing else value

@@ -1,0 +1,67 @@
+"""Calls: a user's arguments as the flat arrays that a program takes, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from autopar._compat import aval_of, untyped_jax
+from autopar.errors import SignatureMismatch
+from autopar.trace import Traced
+
+
+def call_signature(args: tuple[Any, ...], kwargs: dict[str, Any], static_argnums: int | Sequence[int]) -> object:
+    """What a plan depends on: the structure, shapes and types of the arguments, and the values of static ones.
+
+    Raises:
+      SignatureMismatch: if a static argument is not hashable.
+    """
+    static = _static(len(args), static_argnums)
+    dynamic = tuple(arg for i, arg in enumerate(args) if i not in static)
+    leaves, tree = untyped_jax.tree_util.tree_flatten((dynamic, dict(sorted(kwargs.items()))))
+    fixed = tuple((i, args[i]) for i in static)
+    for i, value in fixed:
+        try:
+            hash(value)
+        except TypeError as error:
+            raise SignatureMismatch(
+                f"static argument {i} is a {type(value).__name__}, which is not hashable: pass a hashable value"
+            ) from error
+    return fixed, tree, tuple(_leaf_key(leaf) for leaf in leaves)
+
+
+def flatten(traced: Traced, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """The flat arrays of a call, typed keys as their data.
+
+    Raises:
+      SignatureMismatch: if the arguments have another structure than those that were traced.
+    """
+    dynamic = tuple(arg for i, arg in enumerate(args) if i not in traced.static_argnums)
+    leaves, tree = untyped_jax.tree_util.tree_flatten((dynamic, dict(sorted(kwargs.items()))))
+    if tree != traced.in_tree:
+        raise SignatureMismatch(f"the plan is for arguments of structure {traced.in_tree}, given are {tree}")
+    for position, _ in traced.key_inputs:
+        leaves[position] = untyped_jax.random.key_data(leaves[position])
+    return leaves
+
+
+def unflatten(traced: Traced, outputs: Sequence[Any]) -> Any:
+    """The results in the function's own structure, key data as typed keys."""
+    leaves = list(outputs)
+    for position, implementation in traced.key_outputs:
+        leaves[position] = untyped_jax.random.wrap_key_data(leaves[position], impl=implementation)
+    return untyped_jax.tree_util.tree_unflatten(traced.out_tree, leaves)
+
+
+def _static(count: int, static_argnums: int | Sequence[int]) -> tuple[int, ...]:
+    numbers = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
+    return tuple(sorted({number % count for number in numbers if -count <= number < count}))
+
+
+def _leaf_key(leaf: Any) -> object:
+    """A leaf's type; a leaf that is no array is refused by the trace, which can name it."""
+    try:
+        aval = aval_of(leaf)
+    except (TypeError, ValueError):
+        return type(leaf)
+    return aval.shape, str(aval.dtype), bool(getattr(aval, "weak_type", False))

@@ -1,0 +1,316 @@
+"""compile and plan: trace, search, emit, in as many lines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, overload
+
+import jax
+
+from autopar.api.call import call_signature, flatten, unflatten
+from autopar.api.plan import Plan
+from autopar.api.plan_file import PlanFile, Signature, plan_file
+from autopar.api.settings import ClusterLike, MeshLike, Settings
+from autopar.core.mesh import DeviceMesh
+from autopar.emit.wrap import device_mesh, placements, shardings, wrap
+from autopar.errors import AutoparError, InvalidMesh, PlanFileError, SignatureMismatch
+from autopar.price.pricing import MakePricing
+from autopar.report.summary import summarise
+from autopar.search.search import Planned, SearchOptions, Task, restore, search
+from autopar.trace import Traced, fingerprint, trace
+from cost_models import Cluster
+
+Function = Callable[..., Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Bound:
+    """A plan with the function that it is for."""
+
+    fn: Function
+    settings: Settings
+    traced: Traced
+    planned: Planned
+
+
+class Compiled:
+    """A function that plans itself once for every input signature, then runs sharded.
+
+    Called like the function it was made from, with arrays (JAX or numpy) or scalars in pytrees; results have the
+    function's own structure, as global arrays in the plan's placements.
+    """
+
+    def __init__(self, fn: Function, settings: Settings, given: Plan | None = None) -> None:
+        self._fn = fn
+        self._settings = settings
+        self._given = given
+        self._plans: dict[object, Plan] = {}
+        self._runners: dict[object, _Runner] = {}
+        for name in ("__name__", "__qualname__", "__doc__", "__module__"):
+            if hasattr(fn, name):
+                setattr(self, name, getattr(fn, name))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The function's results, computed by the plan for this signature, which is made at its first call."""
+        _refuse_tracers(args, kwargs)
+        key = call_signature(args, kwargs, self._settings.static_argnums)
+        if key not in self._runners:
+            self._runners[key] = self._runner(self._plan(key, args, kwargs))
+        return self._runners[key](args, kwargs)
+
+    def plan(self, *args: Any, **kwargs: Any) -> Plan:
+        """The plan for arguments like these; jax.ShapeDtypeStructs will do."""
+        return self._plan(call_signature(args, kwargs, self._settings.static_argnums), args, kwargs)
+
+    def lower(self, *args: Any, **kwargs: Any) -> Any:
+        """JAX's `Lowered` of the program that runs for arguments like these: to be compiled and looked into."""
+        return self._runner(self.plan(*args, **kwargs)).lower()
+
+    def _plan(self, key: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
+        if key not in self._plans:
+            if self._given is None:
+                self._plans[key] = make_plan(self._fn, self._settings, args, kwargs)
+            else:
+                self._plans[key] = _bind(self._given, self._fn, self._settings, args, kwargs)
+        return self._plans[key]
+
+    def _runner(self, plan: Plan) -> _Runner:
+        bound = plan.bound
+        devices = self._settings.devices or self._settings.target().devices
+        return _Runner(bound, plan.mesh, plan.check_devices(devices))
+
+
+@overload
+def compile(fn: None = None, **options: Any) -> Callable[[Function], Compiled]: ...
+@overload
+def compile(fn: Function, **options: Any) -> Compiled: ...
+def compile(  # noqa: A001 - the name that jax users expect
+    fn: Function | None = None,
+    *,
+    cluster: ClusterLike = None,
+    mesh: MeshLike = None,
+    mode: str = "auto",
+    memory_limit_bytes: int | None = None,
+    static_argnums: int | Sequence[int] = (),
+    donate_argnums: int | Sequence[int] = (),
+    carry: Any = "auto",
+    strict: bool = False,
+    options: SearchOptions = SearchOptions(),
+    dump: str | Path | None = None,
+    devices: Sequence[Any] | None = None,
+    pricing: MakePricing | None = None,
+) -> Compiled | Callable[[Function], Compiled]:
+    """A function that computes what `fn` does, split over the devices in the fastest way found.
+
+    Usable as a decorator, with or without options. Like jax.jit it plans once for every signature of arguments.
+
+    Args:
+      fn: any function of pytrees that JAX can trace.
+      cluster: a profile's name ("8xh100"), a profile's path, or a Cluster; None: the devices that are present.
+      mesh: axis sizes by name, major to minor, or a jax Mesh; None: the sensible shapes are tried, the best kept.
+      mode: "auto", or "data_parallel" (data split along its first dim, all other inputs replicated).
+      memory_limit_bytes: what a device may use; None: all that the cluster's devices have.
+      static_argnums: positions of arguments that are compile-time constants.
+      donate_argnums: positions of arguments whose memory the results may take.
+      carry: which outputs become the next call's inputs and keep their placement; "auto": output subtrees like an
+        input, in order; or pairs of (output position, argument position); or None.
+      strict: refuse an operator without a rule instead of replicating it with a warning.
+      options: how to search.
+      dump: a directory in which every stage is written as a numbered file.
+      devices: the devices to run on, in mesh order; None: those that are present.
+      pricing: another pricing than the roofline of the cluster.
+
+    Raises (at the first call for a signature):
+      AutoparError: InvalidMesh, UnknownCluster, TraceError, UnsupportedPrimitive, NoFeasiblePlan; each says what,
+        where, and what to do.
+    """
+    settings = Settings(
+        cluster,
+        mesh,
+        mode,
+        memory_limit_bytes,
+        static_argnums,
+        donate_argnums,
+        carry,
+        strict,
+        options,
+        dump,
+        None if devices is None else tuple(devices),
+        pricing,
+    )
+    return (lambda function: Compiled(function, settings)) if fn is None else Compiled(fn, settings)
+
+
+def plan(
+    fn: Function,
+    *args: Any,
+    cluster: ClusterLike = None,
+    mesh: MeshLike = None,
+    mode: str = "auto",
+    memory_limit_bytes: int | None = None,
+    static_argnums: int | Sequence[int] = (),
+    donate_argnums: int | Sequence[int] = (),
+    carry: Any = "auto",
+    strict: bool = False,
+    options: SearchOptions = SearchOptions(),
+    dump: str | Path | None = None,
+    pricing: MakePricing | None = None,
+    **kwargs: Any,
+) -> Plan:
+    """The plan of `fn` for arguments like these, on a cluster that need not be there.
+
+    Args:
+      fn: any function of pytrees that JAX can trace.
+      *args: example arguments; jax.ShapeDtypeStructs will do. Arguments by name go to `fn`, the others see `compile`.
+      cluster: see `compile`, as for all that follow.
+      mesh: see `compile`.
+      mode: see `compile`.
+      memory_limit_bytes: see `compile`.
+      static_argnums: see `compile`.
+      donate_argnums: see `compile`.
+      carry: see `compile`.
+      strict: see `compile`.
+      options: see `compile`.
+      dump: see `compile`.
+      pricing: see `compile`.
+      **kwargs: passed to `fn`.
+
+    Raises:
+      AutoparError: as `compile`.
+    """
+    settings = Settings(
+        cluster,
+        mesh,
+        mode,
+        memory_limit_bytes,
+        static_argnums,
+        donate_argnums,
+        carry,
+        strict,
+        options,
+        dump,
+        pricing=pricing,
+    )
+    return make_plan(fn, settings, args, kwargs)
+
+
+def make_plan(fn: Function, settings: Settings, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
+    """The plan of `fn` under `settings`: trace, then search."""
+    target = settings.target()
+    traced = _trace(fn, settings, args, kwargs)
+    limit = settings.limit_bytes(target.cluster)
+    task = Task(
+        traced.graph,
+        fingerprint(traced.graph),
+        settings.make_pricing(target.cluster),
+        settings.mode,
+        memory_limit_bytes=limit,
+        strict=settings.strict,
+        options=settings.options,
+        dump=None if settings.dump is None else Path(settings.dump),
+    )
+    planned = search(task, target.meshes)
+    report = summarise(planned, function=_name(fn), cluster=target.cluster.name, memory_limit_bytes=limit)
+    file = plan_file(planned.plan, report, target.cluster.to_dict(), _signature(traced))
+    return Plan(file, Bound(fn, settings, traced, planned))
+
+
+def compiled_from(given: Plan, fn: Function | None, devices: tuple[Any, ...]) -> Compiled:
+    """The function that runs `given`, which is bound to `fn` at the first call unless it is already."""
+    if given.is_bound:
+        bound = given.bound
+        function, settings = fn or bound.fn, bound.settings
+    else:
+        assert fn is not None  # noqa: S101 - Plan.compile asks for it
+        function = fn
+        settings = Settings(cluster=Cluster.from_dict(given.file.cluster), mesh=dict(given.mesh.axes))
+    return Compiled(function, replace(settings, devices=devices), given)
+
+
+def _bind(given: Plan, fn: Function, settings: Settings, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
+    """`given` bound to `fn` as traced with these arguments; refused if it is another function."""
+    traced = _trace(fn, settings, args, kwargs)
+    wanted, found = given.file.signature.inputs, _signature(traced).inputs
+    if wanted != found:
+        raise SignatureMismatch(_mismatch(wanted, found))
+    if fingerprint(traced.graph) != given.record.fingerprint:
+        raise PlanFileError(
+            f"the plan was made for another function than {_name(fn)}: inputs agree, but the traced operators do not "
+            f"(plan {given.record.fingerprint[:12]}, function {fingerprint(traced.graph)[:12]}). Plan it again."
+        )
+    cluster = Cluster.from_dict(given.file.cluster)
+    planned = restore(traced.graph, given.record, settings.make_pricing(cluster))
+    return Plan(given.file, Bound(fn, settings, traced, planned))
+
+
+def _trace(fn: Function, settings: Settings, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Traced:
+    return trace(
+        fn,
+        args,
+        kwargs,
+        static_argnums=settings.static_argnums,
+        donate_argnums=settings.donate_argnums,
+        carry=settings.carry,
+    )
+
+
+def _name(fn: Function) -> str:
+    return getattr(fn, "__name__", type(fn).__name__)
+
+
+def _signature(traced: Traced) -> Signature:
+    return Signature(
+        tuple((t.name, t.shape, t.dtype) for t in traced.graph.inputs),
+        tuple((t.shape, t.dtype) for t in traced.graph.outputs),
+    )
+
+
+def _mismatch(wanted: Sequence[Any], found: Sequence[Any]) -> str:
+    if len(wanted) != len(found):
+        return f"the plan is for {len(wanted)} input arrays, {len(found)} are given. Plan again for these arguments."
+    name, shape, dtype, other = next((*w, f) for w, f in zip(wanted, found, strict=True) if w != f)
+    return (
+        f"the plan is for {name}: {dtype}{list(shape)}, given is {other[0]}: {other[2]}{list(other[1])}. "
+        f"Pass what was planned, or plan again for these arguments."
+    )
+
+
+def _refuse_tracers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, kwargs))):
+        raise AutoparError(
+            "a compiled function cannot be differentiated, vmapped or traced by JAX: its plan is for the function as "
+            "it is. Use jax.value_and_grad inside the function that you compile."
+        )
+
+
+class _Runner:
+    """A bound plan on its devices: the jitted program, its shardings, and the constants where they belong."""
+
+    def __init__(self, bound: Bound, mesh: DeviceMesh, devices: Sequence[Any]) -> None:
+        program = bound.planned.program
+        self._traced = bound.traced
+        jax_mesh = device_mesh(mesh, devices)
+        self._shardings = shardings(placements(program, program.inputs), jax_mesh)
+        self._run = wrap(program, jax_mesh, bound.traced.graph.donated)
+        count = len(self._shardings) - len(bound.traced.constants)
+        self._constants = [
+            jax.device_put(value, sharding)
+            for value, sharding in zip(bound.traced.constants, self._shardings[count:], strict=True)
+        ]
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        leaves = flatten(self._traced, args, kwargs)
+        shardings = self._shardings[: len(leaves)]
+        placed = [jax.device_put(leaf, sharding) for leaf, sharding in zip(leaves, shardings, strict=True)]
+        return unflatten(self._traced, self._run(*placed, *self._constants))
+
+    def lower(self) -> Any:
+        """JAX's Lowered of the program, from shapes alone."""
+        specs = [
+            jax.ShapeDtypeStruct(tensor.shape, tensor.dtype, sharding=sharding)
+            for tensor, sharding in zip(self._traced.graph.inputs, self._shardings, strict=True)
+        ]
+        jitted: Any = self._run
+        return jitted.lower(*specs)

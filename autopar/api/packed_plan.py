@@ -1,0 +1,160 @@
+"""Packed plans: how a core Plan stands in a file.
+
+Models have thousands of operators but few distinct strategies, so a stage is a table of placements, a table of
+strategies, and numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from itertools import chain
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, GetPydanticSchema, model_validator
+from pydantic_core import core_schema
+
+from autopar.core.mesh import DeviceMesh
+from autopar.core.placement import Placement
+from autopar.core.plan import Plan, Stage
+from autopar.core.strategy import Strategy
+
+Item = TypeVar("Item", bound=Hashable)
+Index = Annotated[int, Field(ge=0)]
+
+
+class Strict(BaseModel):
+    """A frozen record that takes no unknown field, no value of another type and no number that is not finite."""
+
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True, allow_inf_nan=False, revalidate_instances="always"
+    )
+
+
+class PackedStrategy(Strict):
+    """A strategy; its placements are numbers in the stage's table."""
+
+    ins: tuple[Index, ...]
+    outs: tuple[Index, ...]
+    factors: tuple[tuple[str, tuple[str, ...]], ...]
+    split: Annotated[int, Field(ge=1)]
+
+
+class PackedStage(Strict):
+    """A stage: tables of the distinct placements and strategies, and for every choice its number in a table.
+
+    Invariants: placements name axes of the mesh only; every number is one of its table's.
+    """
+
+    mesh: tuple[tuple[str, int], ...]
+    placements: tuple[Placement, ...]
+    strategies: tuple[PackedStrategy, ...]
+    inputs: tuple[Index, ...]
+    operators: tuple[Index, ...]
+    copies: tuple[Index, ...]
+    outputs: tuple[Index, ...]
+
+    @model_validator(mode="after")
+    def _check(self) -> PackedStage:
+        axes = set(DeviceMesh(self.mesh).names)
+        for number, placement in enumerate(self.placements):
+            if not placement.varying_axes <= axes:
+                raise ValueError(f"placements[{number}] {placement} names an axis that mesh {self.mesh} lacks")
+        for number, strategy in enumerate(self.strategies):
+            if not axes.issuperset(axis for _, given in strategy.factors for axis in given):
+                raise ValueError(f"strategies[{number}] gives a factor an axis that mesh {self.mesh} lacks")
+            _check_numbers(f"strategies[{number}]", (*strategy.ins, *strategy.outs), len(self.placements), "placements")
+        for field in ("inputs", "copies", "outputs"):
+            _check_numbers(field, getattr(self, field), len(self.placements), "placements")
+        _check_numbers("operators", self.operators, len(self.strategies), "strategies")
+        return self
+
+
+class PackedPlan(Strict):
+    """A core Plan as it stands in a file."""
+
+    stages: tuple[PackedStage, ...]
+    fingerprint: str
+    objective_s: float
+    lower_bound_s: float
+    space: str
+
+    @classmethod
+    def of(cls, plan: Plan) -> PackedPlan:
+        """`plan`, packed."""
+        return cls(
+            stages=tuple(_pack(stage) for stage in plan.stages),
+            fingerprint=plan.fingerprint,
+            objective_s=plan.objective_s,
+            lower_bound_s=plan.lower_bound_s,
+            space=plan.space,
+        )
+
+    def plan(self) -> Plan:
+        """The plan that was packed. Equal placements and strategies are one object each."""
+        stages = tuple(_unpack(stage) for stage in self.stages)
+        return Plan(stages, self.fingerprint, self.objective_s, self.lower_bound_s, self.space)
+
+
+def _plan_schema(_source: Any, handler: Callable[[Any], core_schema.CoreSchema]) -> core_schema.CoreSchema:
+    def packed(plan: Plan) -> dict[str, Any]:
+        return PackedPlan.of(plan).model_dump(mode="json")
+
+    return core_schema.json_or_python_schema(
+        json_schema=core_schema.no_info_after_validator_function(PackedPlan.plan, handler(PackedPlan)),
+        python_schema=core_schema.is_instance_schema(Plan),
+        serialization=core_schema.plain_serializer_function_ser_schema(packed),
+    )
+
+
+# A core Plan in Python, a PackedPlan in JSON.
+PlanField = Annotated[Plan, GetPydanticSchema(_plan_schema)]
+
+
+def _pack(stage: Stage) -> PackedStage:
+    strategies = _numbered(stage.strategies)
+    sides = [side for strategy in strategies for side in (strategy.ins, strategy.outs)]
+    placements = _numbered(chain(stage.inputs, stage.copies, stage.outputs, *sides))
+
+    def numbers(placed: Iterable[Placement]) -> tuple[int, ...]:
+        return tuple(placements[placement] for placement in placed)
+
+    return PackedStage(
+        mesh=stage.mesh.axes,
+        placements=tuple(placements),
+        strategies=tuple(
+            PackedStrategy(ins=numbers(s.ins), outs=numbers(s.outs), factors=s.factors, split=s.split)
+            for s in strategies
+        ),
+        inputs=numbers(stage.inputs),
+        operators=tuple(strategies[strategy] for strategy in stage.strategies),
+        copies=numbers(stage.copies),
+        outputs=numbers(stage.outputs),
+    )
+
+
+def _unpack(stage: PackedStage) -> Stage:
+    def placed(numbers: Iterable[int]) -> tuple[Placement, ...]:
+        return tuple(stage.placements[number] for number in numbers)
+
+    strategies = [Strategy(placed(s.ins), placed(s.outs), s.factors, s.split) for s in stage.strategies]
+    return Stage(
+        DeviceMesh(stage.mesh),
+        placed(stage.inputs),
+        tuple(strategies[number] for number in stage.operators),
+        placed(stage.copies),
+        placed(stage.outputs),
+    )
+
+
+def _numbered(items: Iterable[Item]) -> dict[Item, int]:
+    """The distinct items, numbered in the order in which they first appear."""
+    numbers: dict[Item, int] = {}
+    for item in items:
+        numbers.setdefault(item, len(numbers))
+    return numbers
+
+
+def _check_numbers(field: str, numbers: Sequence[int], count: int, table: str) -> None:
+    for position, number in enumerate(numbers):
+        if number >= count:
+            raise ValueError(f"{field}[{position}] is {number}, but there are {count} {table}")

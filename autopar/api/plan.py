@@ -1,0 +1,190 @@
+"""Plan: what a user holds of a plan, made here or loaded from a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+from jax.sharding import Mesh
+
+from autopar.api import plan_file
+from autopar.api.plan_file import PlanFile
+from autopar.core import plan as core
+from autopar.core.mesh import DeviceMesh
+from autopar.core.placement import Placement
+from autopar.core.strategy import Strategy
+from autopar.emit.wrap import device_mesh, shardings
+from autopar.errors import AutoparError, InvalidMesh
+from autopar.passes.program import ShardedProgram
+from autopar.report.diff import diff
+from autopar.report.explain import explain
+from autopar.report.render import text
+from autopar.report.summary import CollectiveRow, Report
+
+if TYPE_CHECKING:
+    from autopar.api.compiled import Bound, Compiled
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A plan: placements and strategies for everything, what they cost, and what is proven of them.
+
+    Times are seconds a step, bytes are of one device. `summary` is the typed Report behind every figure. A plan that
+    was loaded knows no function until `compile(fn)` is given one.
+    """
+
+    file: PlanFile
+    _bound: Bound | None = field(default=None, repr=False)
+
+    @property
+    def record(self) -> core.Plan:
+        """The choices themselves."""
+        return self.file.plan
+
+    @property
+    def summary(self) -> Report:
+        """Every figure of the plan, typed."""
+        return self.file.report
+
+    @property
+    def step_time_s(self) -> float:
+        """The price of the emitted program."""
+        return self.summary.step_time_s
+
+    @property
+    def objective_s(self) -> float:
+        """The sum that the solver minimised: nothing fused or overlapped."""
+        return self.summary.objective_s
+
+    @property
+    def compute_time_s(self) -> float:
+        """The part of `step_time_s` that computes."""
+        return self.summary.compute_time_s
+
+    @property
+    def communication_time_s(self) -> float:
+        """The part of `step_time_s` that communicates."""
+        return self.summary.communication_time_s
+
+    @property
+    def peak_memory_bytes(self) -> int:
+        """The predicted peak of one device's memory."""
+        return self.summary.peak_memory_bytes
+
+    @property
+    def lower_bound_s(self) -> float:
+        """Proven: no plan in the space searched (`summary.space`) has a smaller objective."""
+        return self.summary.lower_bound_s
+
+    @property
+    def gap(self) -> float:
+        """(objective - lower bound) / objective; 0 means proven optimal in the space searched."""
+        return self.summary.gap
+
+    @property
+    def mesh(self) -> DeviceMesh:
+        """The mesh."""
+        return self.record.stage.mesh
+
+    @property
+    def strategies(self) -> tuple[Strategy, ...]:
+        """The strategy of every operator, in the order of the traced program."""
+        return self.record.stage.strategies
+
+    @property
+    def collectives(self) -> tuple[CollectiveRow, ...]:
+        """Every collective of the program, in order: kind, axes, bytes, time, role, source line."""
+        return self.summary.collectives
+
+    @property
+    def placements(self) -> dict[str, Placement]:
+        """The placement of every input, by its path."""
+        return {row.name: p for row, p in zip(self.summary.inputs, self.record.stage.inputs, strict=True)}
+
+    def jax_mesh(self, devices: Sequence[Any] | None = None) -> Mesh:
+        """The mesh over `devices` (None: those that are present), row-major."""
+        return device_mesh(self.mesh, self.check_devices(devices))
+
+    def in_shardings(self, mesh: Mesh | None = None) -> Any:
+        """The arguments' NamedShardings on `mesh`, as a tuple with the structure of the arguments."""
+        traced = self.bound.traced
+        flat = shardings(self.record.stage.inputs[: traced.in_tree.num_leaves], mesh or self.jax_mesh())
+        args, kwargs = jax.tree.unflatten(traced.in_tree, flat)
+        return (*args, kwargs) if kwargs else args
+
+    def out_shardings(self, mesh: Mesh | None = None) -> Any:
+        """The results' NamedShardings on `mesh`, with the structure of the result."""
+        flat = shardings(self.record.stage.outputs, mesh or self.jax_mesh())
+        return jax.tree.unflatten(self.bound.traced.out_tree, flat)
+
+    def program(self) -> ShardedProgram:
+        """The explicit program: local operators and collectives, in order."""
+        return self.bound.planned.program
+
+    def report(self) -> str:
+        """The plan as text."""
+        return text(self.summary)
+
+    def explain(self, name: str) -> str:
+        """What the plan does with an input, given by its path, or with a source line, and why."""
+        return explain(self.summary, name)
+
+    def diff(self, other: Plan) -> str:
+        """What differs between this plan and another."""
+        return diff(self.summary, other.summary)
+
+    def compile(self, fn: Callable[..., Any] | None = None, *, devices: Sequence[Any] | None = None) -> Compiled:
+        """The function that runs this plan on `devices` (None: those that are present).
+
+        A loaded plan needs `fn`, the function it was made for; it is refused at the first call if it differs.
+        """
+        if fn is None and not self.is_bound:
+            raise AutoparError("a loaded plan knows no function: call plan.compile(fn) with the one it was made for")
+        from autopar.api.compiled import compiled_from
+
+        return compiled_from(self, fn, self.check_devices(devices))
+
+    def save(self, path: str | Path) -> None:
+        """Writes the plan to `path` as JSON."""
+        plan_file.dump(self.file, Path(path))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Plan:
+        """The plan in the file at `path`, validated; nothing in it is executed.
+
+        Raises:
+          PlanFileError: if the file is missing, corrupt, or no plan.
+        """
+        return cls(plan_file.load(Path(path)))
+
+    def __str__(self) -> str:
+        return self.report()
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether the plan knows its function."""
+        return self._bound is not None
+
+    @property
+    def bound(self) -> Bound:
+        """The function, its traced graph and program.
+
+        Raises:
+          AutoparError: for a loaded plan.
+        """
+        if self._bound is None:
+            raise AutoparError("a loaded plan knows no function: plan.compile(fn).plan(*args) is bound to one")
+        return self._bound
+
+    def check_devices(self, devices: Sequence[Any] | None) -> tuple[Any, ...]:
+        """`devices` (None: those that are present), refused unless they are as many as the mesh has."""
+        given = tuple(jax.devices() if devices is None else devices)
+        if len(given) != self.mesh.size:
+            raise InvalidMesh(
+                f"the plan is for mesh {self.mesh} of {self.mesh.size} devices, {len(given)} are "
+                f"{'present' if devices is None else 'given'}. Run it there, or plan again for these."
+            )
+        return given

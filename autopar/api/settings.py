@@ -1,0 +1,105 @@
+"""Settings: what a user asked for; resolved, the cluster, the mesh shapes and the devices to plan for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from autopar.core.graph import OpGraph
+from autopar.core.mesh import DeviceMesh
+from autopar.errors import InvalidMesh, UnknownCluster
+from autopar.price.pricing import MakePricing, Pricing, Roofline
+from autopar.search.mesh_shapes import mesh_shapes
+from autopar.search.search import SearchOptions
+from cost_models import Cluster, UnknownClusterError, cluster_of_devices, load_cluster
+
+MeshLike = Mapping[str, int] | Mesh | None
+ClusterLike = str | Path | Cluster | None
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a function is planned for: a cluster and the meshes tried; `devices` if they are given or present."""
+
+    cluster: Cluster
+    meshes: tuple[DeviceMesh, ...]
+    devices: tuple[Any, ...] | None
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The options of `autopar.compile` and `autopar.plan`; see there."""
+
+    cluster: ClusterLike = None
+    mesh: MeshLike = None
+    mode: str = "auto"
+    memory_limit_bytes: int | None = None
+    static_argnums: int | Sequence[int] = ()
+    donate_argnums: int | Sequence[int] = ()
+    carry: Any = "auto"
+    strict: bool = False
+    options: SearchOptions = SearchOptions()
+    dump: str | Path | None = None
+    devices: tuple[Any, ...] | None = None
+    pricing: MakePricing | None = None
+
+    def target(self) -> Target:
+        """The cluster, mesh shapes and devices.
+
+        Raises:
+          UnknownCluster: for a name or file that describes no cluster, or devices that no profile knows.
+          InvalidMesh: for a mesh whose product is not the number of devices.
+        """
+        devices = self._devices()
+        cluster = self._cluster(devices)
+        count = cluster.topology.device_count
+        if devices is not None and len(devices) != count:
+            raise InvalidMesh(f"cluster {cluster.name!r} has {count} devices, but {len(devices)} devices are given")
+        return Target(cluster, self._meshes(cluster, count), devices)
+
+    def limit_bytes(self, cluster: Cluster) -> int:
+        """The memory limit of a device: the user's, else all that the device has."""
+        return int(cluster.device.memory_bytes) if self.memory_limit_bytes is None else self.memory_limit_bytes
+
+    def make_pricing(self, cluster: Cluster) -> MakePricing:
+        """The pricing: the user's, else the roofline of `cluster`."""
+
+        def roofline(graph: OpGraph, mesh: DeviceMesh) -> Pricing:
+            return Roofline(graph, mesh, cluster)
+
+        return self.pricing or roofline
+
+    def _devices(self) -> tuple[Any, ...] | None:
+        if isinstance(self.mesh, Mesh):
+            return tuple(self.mesh.devices.flat)
+        if self.devices is not None:
+            return tuple(self.devices)
+        return tuple(jax.devices()) if self.cluster is None else None
+
+    def _cluster(self, devices: tuple[Any, ...] | None) -> Cluster:
+        if isinstance(self.cluster, Cluster):
+            return self.cluster
+        try:
+            if self.cluster is not None:
+                return load_cluster(self.cluster)
+            assert devices is not None  # noqa: S101 - _devices finds some where no cluster is named
+            return cluster_of_devices(devices[0].device_kind, len(devices))
+        except UnknownClusterError as error:
+            raise UnknownCluster(str(error)) from error
+
+    def _meshes(self, cluster: Cluster, count: int) -> tuple[DeviceMesh, ...]:
+        if self.mesh is None:
+            return mesh_shapes(cluster.topology.sizes, self.options.max_mesh_axes)
+        sizes = dict(self.mesh.shape) if isinstance(self.mesh, Mesh) else dict(self.mesh)
+        mesh = DeviceMesh.of({str(name): size for name, size in sizes.items()})
+        if mesh.size != count:
+            raise InvalidMesh(
+                f"mesh {mesh} has {mesh.size} devices, cluster {cluster.name!r} has {count}. "
+                f"Choose axis sizes whose product is {count}, or mesh=None to have them chosen."
+            )
+        return (mesh,)

@@ -1,0 +1,303 @@
+"""The command line: parses, calls the API, prints. Whatever is wrong with the input is one line and exit code 2."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+from rich.console import Console
+
+from autopar.errors import AutoparError
+
+if TYPE_CHECKING:
+    from autopar.report.summary import Report
+
+app = typer.Typer(
+    help="Finds the fastest way to split a JAX function over a cluster, and proves how good it is.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+_UNITS = {"b": 1} | {
+    f"{letter}{infix}b": base**power
+    for power, letter in enumerate("kmgt", start=1)
+    for infix, base in (("", 1000), ("i", 1024))
+}
+_MESH_FORM = "expected NAME=SIZE,NAME=SIZE with sizes >= 1, for example data=2,model=4"
+_SIZE_FORM = "expected a number of bytes, with or without a unit, for example 16GiB, 512MiB, 80GB or 1e9"
+_DEFAULTS = {"cluster": None, "mesh": None, "memory_limit_bytes": None, "mode": "auto", "dump": None}
+_TASK_FORM = "(fn, example_args) or (fn, example_args, options)"
+
+
+class BadArgument(AutoparError):
+    """An argument of the command line that cannot be used: quotes what was given and says what is expected."""
+
+
+@dataclass(frozen=True)
+class PlanningTask:
+    """What a user's file asks to plan. `options` are keywords of autopar.plan, or arguments of `fn` by name."""
+
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    options: Mapping[str, Any]
+
+
+@app.command()
+def report(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="TARGET", help="FILE.py:FUNCTION, which returns (fn, example_args), or a saved PLAN.json"
+        ),
+    ],
+    cluster: Annotated[
+        str | None, typer.Option(help="cluster profile or its file; default: the devices present")
+    ] = None,
+    mesh: Annotated[str | None, typer.Option(help="axis sizes, data=2,model=4; default: the best is searched")] = None,
+    memory_limit: Annotated[str | None, typer.Option(help="of a device, 16GiB; default: all that it has")] = None,
+    mode: Annotated[str | None, typer.Option(help="auto (the default) or data_parallel")] = None,
+    json: Annotated[Path | None, typer.Option(help="write the report as JSON")] = None,
+    html: Annotated[Path | None, typer.Option(help="write the report as an HTML page")] = None,
+    save: Annotated[Path | None, typer.Option(help="write the plan, for autopar.Plan.load")] = None,
+    dump: Annotated[Path | None, typer.Option(help="directory for every stage of the program")] = None,
+) -> None:
+    """Plan a function, or read a saved plan, and print what the plan says."""
+    with _one_line_errors():
+        for path in (json, html, save):
+            check_writable(path)
+        given: dict[str, object] = {
+            "cluster": cluster,
+            "mesh": None if mesh is None else parse_mesh(mesh),
+            "memory_limit_bytes": None if memory_limit is None else parse_size(memory_limit),
+            "mode": mode,
+            "dump": dump,
+        }
+        _print_report(_report_of(target, {k: v for k, v in given.items() if v is not None}, save), json, html)
+
+
+@app.command()
+def demo() -> None:
+    """Plan two small models, train them on 8 virtual devices, and compare with the plain programs."""
+    with _one_line_errors():
+        from autopar.demo import run
+
+        run(Console())
+
+
+@app.command()
+def clusters() -> None:
+    """List the clusters that are known by name."""
+    with _one_line_errors():
+        from autopar.report.render import plain, rich_sections
+
+        _print(plain(rich_sections((_cluster_section(),))))
+
+
+def parse_mesh(text: str) -> dict[str, int]:
+    """Axis sizes by name from "data=2,model=4", major to minor.
+
+    Raises:
+      BadArgument: if `text` has another form, or names an axis twice.
+    """
+    axes: dict[str, int] = {}
+    for part in text.split(","):
+        found = re.fullmatch(r"\s*([A-Za-z_]\w*)\s*=\s*(\d{1,9})\s*", part)
+        if found is None or int(found[2]) < 1:
+            raise BadArgument(f"--mesh {text!r}: {part!r} is no axis; {_MESH_FORM}")
+        if found[1] in axes:
+            raise BadArgument(f"--mesh {text!r} names axis {found[1]!r} twice; {_MESH_FORM}")
+        axes[found[1]] = int(found[2])
+    return axes
+
+
+def parse_size(text: str) -> int:
+    """Bytes from "16GiB", "16GB", "512MiB" or "1e9"; units in either case, fractions of a byte dropped.
+
+    Raises:
+      BadArgument: if `text` has another form, or is less than a byte.
+    """
+    found = re.fullmatch(r"\s*(\d+(?:\.\d*)?(?:e\+?\d{1,2})?)\s*([a-z]*)\s*", text.lower())
+    unit = _UNITS.get(found[2] or "b") if found else None
+    size = int(Fraction(found[1]) * unit) if found and unit else 0
+    if size < 1:
+        raise BadArgument(f"--memory-limit {text!r}: {_SIZE_FORM}")
+    return size
+
+
+def parse_target(text: str) -> tuple[Path, str]:
+    """The file and the function's name from "FILE.py:FUNCTION".
+
+    Raises:
+      BadArgument: if `text` has another form, or there is no such file.
+    """
+    file, _, function = text.rpartition(":")
+    if not file.endswith(".py") or not function.isidentifier():
+        raise BadArgument(f"{text!r} is neither FILE.py:FUNCTION nor a saved PLAN.json")
+    if not Path(file).is_file():
+        raise BadArgument(f"{text!r}: there is no file {file!r}")
+    return Path(file), function
+
+
+def check_writable(path: Path | None) -> None:
+    """Refuses a file that cannot be written, before the time for planning is spent.
+
+    Raises:
+      BadArgument: if `path` is a directory, or lies in none.
+    """
+    if path is not None and path.is_dir():
+        raise BadArgument(f"cannot write {str(path)!r}: it is a directory; name a file")
+    if path is not None and not path.parent.is_dir():
+        raise BadArgument(f"cannot write {str(path)!r}: there is no directory {str(path.parent)!r}")
+
+
+def load_task(path: Path, name: str) -> PlanningTask:
+    """What function `name` of the file at `path` asks to plan. The file is run, as an import would.
+
+    Raises:
+      BadArgument: if the file or the function raises, there is no such function, or it returns something else.
+    """
+    function = getattr(_run_file(path), name, None)
+    if not callable(function):
+        raise BadArgument(f"{path} has no function {name!r}")
+    with _blamed_on(path, f"{name}()"):
+        result: tuple[Any, ...] | object = function()
+    task = _task_of(result)
+    if task is None:
+        types = ", ".join(type(part).__name__ for part in result) if isinstance(result, tuple) else ""
+        found = f"({types})" if types else type(result).__name__
+        raise BadArgument(f"{path}:{name} must return {_TASK_FORM}, it returned {found}")
+    return task
+
+
+def _task_of(result: tuple[Any, ...] | object) -> PlanningTask | None:
+    """The task that a function's result stands for; None if it has another form."""
+    match result:
+        case tuple((fn, args)):
+            options: Any = {}
+        case tuple((fn, args, options)):
+            pass
+        case _:
+            return None
+    if not (callable(fn) and isinstance(args, tuple | list) and isinstance(options, Mapping)):
+        return None
+    return PlanningTask(fn, tuple(cast("Sequence[Any]", args)), cast("Mapping[str, Any]", options))
+
+
+def _run_file(path: Path) -> object:
+    module_name = f"_autopar_report_{path.stem}"
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    if spec is None or spec.loader is None:
+        raise BadArgument(f"{path} cannot be loaded as Python")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module
+    sys.path.insert(0, str(path.resolve().parent))
+    with _blamed_on(path, "the file"):
+        spec.loader.exec_module(module)
+    return module
+
+
+@contextmanager
+def _blamed_on(path: Path, what: str) -> Generator[None]:
+    """Turns whatever the user's code raises into one line: the exception and where in the file it came from."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        last = traceback.format_exception_only(error)[-1].strip()
+        raise BadArgument(f"{path}: {what} raised {last}{_location(error, path)}") from error
+
+
+def _location(error: BaseException, path: Path) -> str:
+    """The innermost line of the user's file that `error` passed through; "" if it passed through none."""
+    if isinstance(error, SyntaxError):
+        return f" ({error.filename}:{error.lineno})"
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == path]
+    return f" ({path}:{lines[-1]})" if lines else ""
+
+
+def _report_of(target: str, given: Mapping[str, object], save: Path | None) -> Report:
+    """The report of a saved plan, or of a function planned now and saved to `save`."""
+    if target.endswith(".json"):
+        if given or save is not None:
+            raise BadArgument(f"{target!r} is planned already: only --json and --html go with a saved plan")
+        from autopar.api.plan_file import load
+
+        return load(Path(target)).report
+    task = load_task(*parse_target(target))
+    from autopar.api import plan
+
+    keywords: dict[str, Any] = {**_DEFAULTS, **task.options, **given}
+    with Console(stderr=True).status(f"planning {target}"), _one_line_warnings():
+        made = plan(task.fn, *task.args, **keywords)
+    if save is not None:
+        made.save(save)
+    return made.summary
+
+
+def _print_report(made: Report, json: Path | None, html: Path | None) -> None:
+    from autopar.report import render
+
+    for path, write in ((json, render.to_json), (html, render.html)):
+        if path is not None:
+            path.write_text(write(made), encoding="utf-8")
+    console = Console()
+    if console.is_terminal:
+        console.print(render.rich_report(made))
+    else:
+        _print(render.text(made))
+
+
+def _cluster_section() -> Any:
+    from autopar.report.sections import Column, Section
+    from autopar.report.units import format_quantity
+    from cost_models import known_clusters, load_cluster
+
+    rows: list[tuple[str, ...]] = []
+    for name in known_clusters():
+        cluster = load_cluster(name)
+        levels = " x ".join(f"{level.size} ({level.name})" for level in cluster.topology.levels)
+        memory = format_quantity(cluster.device.memory_bytes, "bytes")
+        rows.append((name, cluster.device.name, str(cluster.device_count), memory, levels))
+    columns = (Column("name"), Column("device"), Column("count", True), Column("memory each", True), Column("levels"))
+    note = "Other sizes go by the same pattern, such as 4x8xh100; a path of a .toml file works too."
+    return Section("Clusters", columns, tuple(rows), note)
+
+
+@contextmanager
+def _one_line_errors() -> Generator[None]:
+    """Ends the program with exit code 2 and one line on stderr where the input is to blame."""
+    from cost_models import ProfileError
+
+    try:
+        yield
+    except (AutoparError, ProfileError, OSError) as error:
+        kind = "" if isinstance(error, BadArgument) else f"{type(error).__name__}: "
+        typer.echo(f"error: {kind}{' '.join(str(error).split())}", err=True)
+        raise typer.Exit(2) from error
+
+
+@contextmanager
+def _one_line_warnings() -> Generator[None]:
+    """Prints each of autopar's warnings as one line on stderr, without the line of its own source that gave it."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default", UserWarning)
+        try:
+            yield
+        finally:
+            for warning in caught:
+                typer.echo(f"warning: {' '.join(str(warning.message).split())}", err=True)
+
+
+def _print(text: str) -> None:
+    typer.echo(text, nl=False)

@@ -1,0 +1,48 @@
+"""Plan: a choice for every operator of a graph, as a record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autopar.core.mesh import DeviceMesh
+from autopar.core.placement import Placement
+from autopar.core.strategy import Strategy
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The choices on one mesh: placements of inputs and outputs (by position), of copies and strategies (by id)."""
+
+    mesh: DeviceMesh
+    inputs: tuple[Placement, ...]
+    strategies: tuple[Strategy, ...]
+    copies: tuple[Placement, ...]
+    outputs: tuple[Placement, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A plan of the graph with this `fingerprint`.
+
+    `objective_s` is the sum that the solver minimised, in seconds (another unit under another pricing);
+    `lower_bound_s` is proven for that sum, over the space that `space` describes.
+    """
+
+    stages: tuple[Stage, ...]
+    fingerprint: str
+    objective_s: float
+    lower_bound_s: float
+    space: str = ""
+
+    @property
+    def stage(self) -> Stage:
+        """The only stage."""
+        (stage,) = self.stages
+        return stage
+
+    @property
+    def gap(self) -> float:
+        """(objective - lower bound) / objective; 0 means proven optimal."""
+        if self.objective_s <= self.lower_bound_s:
+            return 0.0
+        return (self.objective_s - self.lower_bound_s) / self.objective_s

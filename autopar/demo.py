@@ -1,0 +1,233 @@
+"""The demo: two examples planned for eight virtual devices, trained there, and held against plain JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.table import Table
+
+from autopar import api
+from autopar.emit.compare import Comparison, compare
+from autopar.emit.hlo import collectives_of, compile_unmerged
+from autopar.emit.measure import Step, Training, data_parallel, describe_devices, plain, train, use_virtual_devices
+from autopar.errors import AutoparError
+from autopar.report.render import rich_sections
+from autopar.report.sections import sections
+from autopar.report.summary import Report
+from autopar.report.units import format_quantity
+
+DEVICES = 8
+SECTIONS = ("Inputs", "Collectives")
+"""The parts of a report that the demo shows, besides the first."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """An example to train: a file with `training_step()` and `batches(...)`.
+
+    `block` steps are timed together; data parallelism, which is only timed, runs `timed_blocks` of them.
+    """
+
+    file: str
+    title: str
+    batches: dict[str, int]
+    block: int
+    timed_blocks: int = 4
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one example gave."""
+
+    report: Report
+    planned: Training
+    plain: Training
+    data_parallel: Training
+    emitted: Comparison
+    merged: Comparison
+
+
+EXAMPLES = (
+    Example("digits_mlp.py", "A 784-512-512-10 classifier of handwritten digits, 10 epochs", {"epochs": 10}, 30),
+    Example("gpt_text.py", "A GPT of 4 layers on Python's own manual, with dropout and Adam", {"steps": 60}, 5),
+)
+
+
+def run(console: Console, examples: Sequence[Example] = EXAMPLES) -> None:
+    """Plans and trains `examples` on eight virtual devices and prints, for each, what was planned and what came of it.
+
+    Raises:
+      AutoparError: if JAX has started with fewer devices, or an example is missing.
+    """
+    use_virtual_devices(DEVICES)
+    console.print(f"On {describe_devices()}. A step is timed with all that calling it takes.\n", highlight=False)
+    for example in examples:
+        console.rule(example.title)
+        outcome = _measure(console, example)
+        _show(console, outcome)
+
+
+def load_example(file: str) -> ModuleType:
+    """The example `file`, from the folder `examples` inside the package or, in a checkout, beside it.
+
+    Raises:
+      AutoparError: if it is in neither.
+    """
+    package = Path(__file__).parent
+    places = [package / "examples" / file, package.parent / "examples" / file]
+    path = next((place for place in places if place.is_file()), None)
+    if path is None:
+        raise AutoparError(f"the example {file} is missing: looked for {' and '.join(map(str, places))}")
+    spec = spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise AutoparError(f"{path} is no Python module")
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _measure(console: Console, example: Example) -> Outcome:
+    module = load_example(example.file)
+    step: Step
+    step, args = module.training_step()
+    batches = list(module.batches(**example.batches))
+    compiled = api.compile(step)
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console) as progress:
+        plan = _watched(progress, "planning", lambda: compiled.plan(*args))
+        emitted, merged = _watched(progress, "compiling, to look inside", lambda: _compare(compiled, plan, args))
+        trained = _training(progress, args[0], example.block)
+        dp_batches = batches[: example.block * (1 + example.timed_blocks)]
+        return Outcome(
+            plan.summary,
+            trained("training, planned", compiled, batches),
+            trained("training, plain", plain(step), batches),
+            trained("timing data parallelism", data_parallel(step, len(args) - 1, DEVICES), dp_batches),
+            emitted,
+            merged,
+        )
+
+
+def _columns() -> Sequence[ProgressColumn]:
+    return SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+
+
+def _watched(progress: Progress, title: str, work: Callable[[], Any]) -> Any:
+    task = progress.add_task(title, total=1)
+    result = work()
+    progress.update(task, completed=1)
+    return result
+
+
+def _training(progress: Progress, state: Any, block: int) -> Callable[[str, Step, Sequence[Any]], Training]:
+    def trained(title: str, step: Step, batches: Sequence[Any]) -> Training:
+        task = progress.add_task(title, total=len(batches))
+        return train(step, state, batches, block, lambda steps: progress.advance(task, steps))
+
+    return trained
+
+
+def _compare(compiled: api.Compiled, plan: api.Plan, args: tuple[Any, ...]) -> tuple[Comparison, Comparison]:
+    """The plan beside the program as emitted, and beside the one that XLA makes of it by default."""
+    lowered = compiled.lower(*args)
+    program = plan.program()
+    builds = compile_unmerged(lowered), lowered.compile()
+    emitted, merged = (compare(program, collectives_of(build)) for build in builds)
+    return emitted, merged
+
+
+def _show(console: Console, outcome: Outcome) -> None:
+    first, *rest = sections(outcome.report)
+    console.print(rich_sections([first, *(section for section in rest if section.title in SECTIONS)]))
+    console.print(_losses(outcome))
+    console.print(f"Largest difference of a loss: {largest_difference(outcome):.2g}\n", highlight=False)
+    console.print(_collectives(outcome.emitted))
+    console.print(_verdict(outcome), highlight=False)
+    console.print(_times(outcome))
+
+
+def largest_difference(outcome: Outcome) -> float:
+    """The largest difference between a planned and a plain loss of the same step."""
+    return max(abs(a - b) for a, b in zip(outcome.planned.losses, outcome.plain.losses, strict=True))
+
+
+def _losses(outcome: Outcome, rows: int = 10) -> Table:
+    table = _table("Loss", "step", "planned", "plain", "difference")
+    last = len(outcome.planned.losses) - 1
+    for n in dict.fromkeys(round(last * row / (rows - 1)) for row in range(rows)):
+        a, b = outcome.planned.losses[n], outcome.plain.losses[n]
+        table.add_row(str(n + 1), f"{a:.6f}", f"{b:.6f}", f"{a - b:+.1e}")
+    return table
+
+
+def _collectives(comparison: Comparison) -> Table:
+    """Planned and found side by side, by kind and axes."""
+    table = _table("Collectives of a step", "kind", "axes", "predicted", "bytes", "found", "bytes")
+    pairs = (*comparison.matched, *comparison.widened, *comparison.merged)
+    gone = [vanished.planned for vanished in comparison.vanished]
+    kinds = [(move.kind, move.axes) for move in (*(pair.planned for pair in pairs), *gone)]
+    for kind, axes in dict.fromkeys(kinds):
+        became = [pair for pair in pairs if (pair.planned.kind, pair.planned.axes) == (kind, axes)]
+        planned = [pair.planned.size_bytes for pair in became]
+        planned += [move.size_bytes for move in gone if (move.kind, move.axes) == (kind, axes)]
+        found = [pair.found.size_bytes for pair in became]
+        table.add_row(kind, " ".join(axes), *_count(planned), *_count(found))
+    for found in comparison.unplanned:
+        table.add_row(found.kind, "", *_count([]), *_count([found.size_bytes]))
+    return table
+
+
+def _count(sizes: list[int]) -> tuple[str, str]:
+    return str(len(sizes)), format_quantity(sum(sizes), "bytes")
+
+
+def _verdict(outcome: Outcome) -> str:
+    same = "the same" if outcome.emitted.exact else "not the same"
+    lines = [f"Predicted and found are {same} in kind, devices and bytes, XLA's merging of collectives turned off."]
+    if not outcome.emitted.exact:
+        lines.append(str(outcome.emitted))
+    if not outcome.merged.exact:
+        lines.append(f"In the program that ran, XLA being free to merge: {outcome.merged}")
+    return "\n".join(lines) + "\n"
+
+
+def _times(outcome: Outcome) -> Table:
+    table = _table("Time of a step", "program", "measured", "predicted", "of the planned")
+    rows = [
+        (f"planned, {DEVICES} devices", outcome.planned, format_quantity(outcome.report.step_time_s, "time")),
+        ("plain jax.jit, 1 device", outcome.plain, ""),
+        (f"data parallel jax.jit, {DEVICES} devices", outcome.data_parallel, ""),
+    ]
+    for name, training, predicted in rows:
+        ratio = training.step_time_s / outcome.planned.step_time_s
+        table.add_row(name, format_quantity(training.step_time_s, "time"), predicted, f"{ratio:.2f}")
+    table.caption = "Eight virtual devices of one machine add no speed: compare the two that run on all eight."
+    return table
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", caption_justify="left")
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="left" if number == 0 else "right")
+    return table

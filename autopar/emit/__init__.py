@@ -1,0 +1,1 @@
+"""JAX out: a ShardedProgram as a function that runs it."""

@@ -1,0 +1,195 @@
+"""compare: the collectives of a program beside those of the compiled program it became."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from autopar.core.mesh import DeviceMesh
+from autopar.emit.hlo import HloCollective
+from autopar.emit.hlo_text import Groups, dtype_bits
+from autopar.emit.moves import permutation
+from autopar.passes.program import Move, ShardedProgram
+
+Test = Callable[[Move, HloCollective], bool]
+Key = tuple[str, Groups]
+Reason = Literal["one device", "constant", "unused", "repeated", "unknown"]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A planned collective and the one it became. `found` is one operand of it where XLA combined several."""
+
+    planned: Move
+    found: HloCollective
+
+
+@dataclass(frozen=True)
+class Vanished:
+    """A planned collective that XLA left out, and why it may.
+
+    "one device": its groups have one member. "constant": what it moves depends on no input. "unused": no output
+    depends on it. "repeated": another moves the same value likewise. "unknown": none of these.
+    """
+
+    planned: Move
+    reason: Reason
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Every planned collective and every found one, each in exactly one of the lists.
+
+    `matched`: the same kind, groups and bytes. `widened`: the same, with the bytes of a wider element type.
+    `merged`: found as one operand of a combined all-reduce, widened or not. `vanished`: planned only. `unplanned`:
+    found only.
+    """
+
+    matched: tuple[Pair, ...]
+    widened: tuple[Pair, ...]
+    merged: tuple[Pair, ...]
+    vanished: tuple[Vanished, ...]
+    unplanned: tuple[HloCollective, ...]
+
+    @property
+    def exact(self) -> bool:
+        """Whether planned and found are the same multiset of kind, groups and bytes."""
+        return not (self.widened or self.merged or self.vanished or self.unplanned)
+
+    @property
+    def explained(self) -> bool:
+        """Whether nothing is found that was not planned, and nothing vanished without a reason."""
+        return not self.unplanned and all(vanished.reason != "unknown" for vanished in self.vanished)
+
+    def __str__(self) -> str:
+        lines = [f"{len(self.matched)} as planned"]
+        lines += [f"widened from {pair.planned.size_bytes} bytes: {_found(pair.found)}" for pair in self.widened]
+        lines += [f"merged into one all_reduce: {_planned(pair.planned)}" for pair in self.merged]
+        lines += [f"vanished ({v.reason}): {_planned(v.planned)}" for v in self.vanished]
+        lines += [f"not planned: {_found(found)}" for found in self.unplanned]
+        return "\n".join(lines)
+
+
+def compare(program: ShardedProgram, found: Sequence[HloCollective]) -> Comparison:
+    """`program`'s collectives beside those `found` in the program compiled from it, for the same mesh.
+
+    A collective in a loop counts once for each of its trips, and once where their number is not known. Exact matches
+    are made first, then widened ones, then those with the operands of combined all-reduces.
+    """
+    state = _Matching(program, list(program.collectives))
+    runs = [collective for collective in found for _ in range(1 if collective.times is None else collective.times)]
+    rest = [collective for collective in runs if not state.take(collective, state.matched, state.exactly)]
+    rest = [collective for collective in rest if not state.take(collective, state.widened, state.widely)]
+    unplanned: list[HloCollective] = []
+    for collective in rest:
+        parts = collective.parts if collective.operand_count > 1 else ()
+        tests = (state.exactly, state.widely)
+        left = [part for part in parts if not any(state.take(part, state.merged, test) for test in tests)]
+        unplanned += left if parts else [collective]
+    vanished = tuple(_vanished(program, state.planned))
+    return Comparison(tuple(state.matched), tuple(state.widened), tuple(state.merged), vanished, tuple(unplanned))
+
+
+def move_groups(program: ShardedProgram, move: Move) -> Groups:
+    """The device numbers of each group of `move`; of a permute the pairs (from, to). Devices count row-major."""
+    groups = axis_groups(program.mesh, move.axes)
+    if move.kind != "permute":
+        return groups
+    axes = program.mesh.sort(move.axes)
+    before, after = (program.values[ids[0]].placement for ids in (move.ins, move.outs))
+    pairs = permutation(before, after, axes, program.mesh)
+    return tuple((group[a], group[b]) for group in axis_groups(program.mesh, axes) for a, b in pairs)
+
+
+def axis_groups(mesh: DeviceMesh, axes: tuple[str, ...]) -> Groups:
+    """The devices that differ along `axes` only, each group in the order of `axes`, major to minor."""
+    rest = [axis for axis in mesh.names if axis not in axes]
+    numbers = np.arange(mesh.size).reshape(mesh.sizes)
+    order = [mesh.names.index(axis) for axis in (*rest, *axes)]
+    return tuple(tuple(row) for row in numbers.transpose(order).reshape(-1, mesh.product(axes)).tolist())
+
+
+@dataclass(eq=False)
+class _Matching:
+    """What is planned and not yet found, and what was."""
+
+    program: ShardedProgram
+    planned: list[Move]
+    matched: list[Pair] = field(default_factory=list[Pair])
+    widened: list[Pair] = field(default_factory=list[Pair])
+    merged: list[Pair] = field(default_factory=list[Pair])
+
+    def __post_init__(self) -> None:
+        self.keys = [_key(move.kind, move_groups(self.program, move)) for move in self.planned]
+
+    def take(self, found: HloCollective, into: list[Pair], test: Test) -> bool:
+        """Whether a planned collective passes `test`; then the two are put `into` a list."""
+        key = _key(found.kind, found.groups)
+        for position, move in enumerate(self.planned):
+            if self.keys[position] == key and test(move, found):
+                del self.planned[position], self.keys[position]
+                into.append(Pair(move, found))
+                return True
+        return False
+
+    def exactly(self, move: Move, found: HloCollective) -> bool:
+        return move.size_bytes == found.size_bytes
+
+    def widely(self, move: Move, found: HloCollective) -> bool:
+        planned_bits = 8 * self.program.values[move.ins[0]].tensor.itemsize
+        found_bits = max(map(dtype_bits, found.dtypes))
+        return found_bits > planned_bits and found.size_bytes * planned_bits == move.size_bytes * found_bits
+
+
+def _key(kind: str, groups: Groups) -> Key:
+    """What planned and found must agree on: within a group the order of the devices does not count."""
+    return kind, tuple(sorted(groups if kind == "permute" else (tuple(sorted(group)) for group in groups)))
+
+
+def _vanished(program: ShardedProgram, moves: Sequence[Move]) -> tuple[Vanished, ...]:
+    if not moves:
+        return ()
+    variable, used = _variable(program), _used(program)
+    return tuple(Vanished(move, _reason(program, move, variable, used)) for move in moves)
+
+
+def _reason(program: ShardedProgram, move: Move, variable: set[int], used: set[int]) -> Reason:
+    if program.mesh.product(move.axes) == 1:
+        return "one device"
+    if not variable.intersection(move.ins):
+        return "constant"
+    if not used.intersection(move.outs):
+        return "unused"
+    effect = (move.kind, move.axes, move.ins, move.dim, move.to_dim)
+    same = [m for m in program.collectives if (m.kind, m.axes, m.ins, m.dim, m.to_dim) == effect]
+    return "repeated" if len(same) > 1 else "unknown"
+
+
+def _variable(program: ShardedProgram) -> set[int]:
+    """The values that depend on an input."""
+    found = set(program.inputs)
+    for instruction in program.instructions:
+        if found.intersection(instruction.ins):
+            found.update(instruction.outs)
+    return found
+
+
+def _used(program: ShardedProgram) -> set[int]:
+    """The values that an output depends on."""
+    found = set(program.outputs)
+    for instruction in reversed(program.instructions):
+        if found.intersection(instruction.outs):
+            found.update(instruction.ins)
+    return found
+
+
+def _planned(move: Move) -> str:
+    return f"{move.kind} over {','.join(move.axes)}, {move.size_bytes} bytes ({move.source})"
+
+
+def _found(collective: HloCollective) -> str:
+    size, count = collective.size_bytes, len(collective.groups)
+    return f"{collective.kind} of {size} bytes as {'+'.join(collective.dtypes)}, {count} groups or pairs"

@@ -1,0 +1,108 @@
+"""localize: an operator and its strategy in, the function that one device runs on its shards out.
+
+Most operators run as they are. Those whose parameters name global shapes get local ones, and those that count or
+look up elements are told where their shard begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jax import lax
+
+from autopar.core.graph import OpNode
+from autopar.core.mesh import DeviceMesh
+from autopar.core.strategy import Strategy
+from autopar.emit.localize_counters import iota, iota_2x32_shape
+from autopar.emit.localize_indexing import gather, scatter
+from autopar.emit.localize_shard import Array, LocalOp, OffsetOf, Run
+
+
+def axis_offset(axes: tuple[str, ...]) -> Any:
+    """The device's position along `axes`, major to minor, inside shard_map."""
+    return lax.axis_index(axes)
+
+
+def localize(op: OpNode, strategy: Strategy, mesh: DeviceMesh, offset_of: OffsetOf = axis_offset) -> Run:
+    """The function from the local operands of `op` (in the order of `op.ins`) to its local results.
+
+    Operands must vary over the same mesh axes, and over all that their placements name. An unreduced operand holds
+    its device's part of the value. A result varies over the axes of its operands and of the offsets that it needs:
+    a dim that the operator makes by repetition (broadcast_in_dim, tile) is split without varying.
+
+    Args:
+      op: an operator whose payload is a `Payload`.
+      strategy: one of its strategies on `mesh`.
+      mesh: the device mesh.
+      offset_of: the device's position along mesh axes, major to minor; by default read inside shard_map.
+
+    Raises:
+      TypeError: if the operator holds no primitive.
+    """
+    local = LocalOp(op, strategy, mesh, offset_of)
+    return _LOCALISERS[op.kind](local) if op.kind in _LOCALISERS else local.bind()
+
+
+def _reshape(local: LocalOp) -> Run:
+    return local.bind(new_sizes=local.out_shape())
+
+
+def _broadcast_in_dim(local: LocalOp) -> Run:
+    return local.bind(shape=local.out_shape())
+
+
+def _slice(local: LocalOp) -> Run:
+    """Dims that are split are taken whole."""
+    limits = local.op.params["limit_indices"]
+    dims = zip(limits, local.in_shape(0), local.strategy.ins[0].dims, strict=True)
+    return local.bind(limit_indices=tuple(size if axes else limit for limit, size, axes in dims))
+
+
+def _dynamic_slice(local: LocalOp) -> Run:
+    return local.bind(slice_sizes=local.out_shape())
+
+
+def _tile(local: LocalOp) -> Run:
+    dims = zip(local.out_shape(), local.in_shape(0), local.op.params["reps"], strict=True)
+    return local.bind(reps=tuple(size // part if part else count for size, part, count in dims))
+
+
+def _conv_general_dilated(local: LocalOp) -> Run:
+    """Each device has its share of the feature groups or of the batch groups."""
+    numbers = local.op.params["dimension_numbers"]
+    lhs, rhs, out = local.in_shape(0), local.in_shape(1), local.out_shape()
+    lhs_batch, lhs_channel, *_ = numbers["lhs_spec"]
+    return local.bind(
+        feature_group_count=lhs[lhs_channel] // rhs[numbers["rhs_spec"][1]],
+        batch_group_count=lhs[lhs_batch] // out[numbers["out_spec"][0]],
+    )
+
+
+def _identity(local: LocalOp) -> Run:
+    """A value that is to be put on devices is on them already."""
+
+    def run(*operands: Array) -> Sequence[Array]:
+        return operands
+
+    return run
+
+
+_LOCALISERS: dict[str, Callable[[LocalOp], Run]] = {
+    "broadcast_in_dim": _broadcast_in_dim,
+    "conv_general_dilated": _conv_general_dilated,
+    "device_put": _identity,
+    "dynamic_slice": _dynamic_slice,
+    "gather": gather,
+    "iota": iota,
+    "iota_2x32_shape": iota_2x32_shape,
+    "reshape": _reshape,
+    "scatter": scatter,
+    "scatter-add": scatter,
+    "scatter-max": scatter,
+    "scatter-min": scatter,
+    "scatter-mul": scatter,
+    "scatter-sub": scatter,
+    "slice": _slice,
+    "tile": _tile,
+}

@@ -1,0 +1,111 @@
+"""Gather and scatter on a tensor whose indexed dim is split: a device reads and writes the rows of its shard only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from autopar.emit.localize_shard import Array, LocalOp, Run
+
+
+def gather(local: LocalOp) -> Run:
+    """Rows of this shard; zeros for rows of other shards, and one shard holds the fill value of rows of none.
+
+    What is in range is decided on the whole tensor, as the operator's mode says. Indices out of range of which
+    the caller promised that there are none are clamped, as XLA does.
+    """
+    op = local.op
+    numbers = op.params["dimension_numbers"]
+    dims: tuple[int, ...] = numbers["start_index_map"]
+    slice_sizes = tuple(min(size, part) for size, part in zip(op.params["slice_sizes"], local.in_shape(0), strict=True))
+    if not any(local.strategy.ins[0].dims[d] for d in dims):
+        return local.bind(slice_sizes=slice_sizes)
+    fills = op.params["mode"] == "FILL_OR_DROP"
+    read = local.bind(slice_sizes=slice_sizes, mode=lax.GatherScatterMode.PROMISE_IN_BOUNDS, fill_value=None)
+    bounds = [op.ins[0].shape[d] - slice_sizes[d] for d in dims]
+    local_bounds = [local.in_shape(0)[d] - slice_sizes[d] for d in dims]
+
+    def run(operand: Array, indices: Array) -> Sequence[Array]:
+        shifted, starts = _shifted(local, dims, indices if fills else _clamped(indices, bounds))
+        valid = _within(indices, bounds) if fills else None
+        mine = _within(shifted, local_bounds) if valid is None else _within(shifted, local_bounds) & valid
+        rows = read(operand, jnp.where(mine[..., None], shifted, np.zeros((), shifted.dtype)))[0]
+        rows = jnp.where(_along(mine, numbers["offset_dims"]), rows, np.zeros((), rows.dtype))
+        if valid is None:
+            return [rows]
+        first = (starts == 0).all()
+        missing = _along(~valid & first, numbers["offset_dims"])
+        return [jnp.where(missing, _fill_value(local, rows.dtype), rows)]
+
+    return run
+
+
+def scatter(local: LocalOp) -> Run:
+    """Updates of rows of this shard; those of other shards fall out of range and are dropped."""
+    op = local.op
+    numbers = op.params["dimension_numbers"]
+    dims: tuple[int, ...] = numbers["scatter_dims_to_operand_dims"]
+    if not any(local.strategy.ins[0].dims[d] for d in dims):
+        return local.bind()
+    write = local.bind(mode=lax.GatherScatterMode.FILL_OR_DROP)
+    widths = _widths(local)
+    bounds = [op.ins[0].shape[d] - widths[d] for d in dims]
+    clips = op.params["mode"] == "CLIP"
+
+    def run(operand: Array, indices: Array, updates: Array) -> Sequence[Array]:
+        shifted, _ = _shifted(local, dims, _clamped(indices, bounds) if clips else indices)
+        return write(operand, shifted, updates)
+
+    return run
+
+
+def _widths(local: LocalOp) -> list[int]:
+    """The size of a scattered slice in each dim of the operand."""
+    numbers = local.op.params["dimension_numbers"]
+    dropped = (*numbers["inserted_window_dims"], *numbers["operand_batching_dims"])
+    windows = iter(numbers["update_window_dims"])
+    return [1 if d in dropped else local.op.ins[2].shape[next(windows)] for d in range(local.op.ins[0].ndim)]
+
+
+def _shifted(local: LocalOp, dims: tuple[int, ...], indices: Array) -> tuple[Array, Any]:
+    """The indices counted from where this shard begins, signed; and where it begins in each indexed dim."""
+    placement, shape = local.strategy.ins[0], local.op.ins[0].shape
+    dtype = np.dtype(np.int64 if indices.dtype.itemsize == 8 else np.int32)
+    starts: Any = jnp.stack([lax.convert_element_type(local.start(placement.dims[d], shape[d]), dtype) for d in dims])
+    return indices.astype(dtype) - starts, starts
+
+
+def _clamped(indices: Array, bounds: list[int]) -> Array:
+    """The indices moved into 0..bound, each component into its own."""
+    limit = int(np.iinfo(indices.dtype).max)
+    upper = np.asarray([min(bound, limit) for bound in bounds], indices.dtype)
+    return jnp.clip(indices, np.zeros_like(upper), upper)
+
+
+def _within(indices: Array, bounds: list[int]) -> Array:
+    """Whether all components of an index are in 0..bound."""
+    limit = int(np.iinfo(indices.dtype).max)
+    upper = np.asarray([min(bound, limit) for bound in bounds], indices.dtype)
+    return ((indices >= 0) & (indices <= upper)).all(axis=-1)
+
+
+def _along(mask: Array, offset_dims: tuple[int, ...]) -> Array:
+    """The mask of slices, with dims of size 1 where the result has the dims of a slice."""
+    return jnp.expand_dims(mask, offset_dims)
+
+
+def _fill_value(local: LocalOp, dtype: Any) -> Any:
+    """The value of a row out of range: the operator's own, or NaN, the lowest signed or highest unsigned integer."""
+    value = local.payload.params["fill_value"]
+    if value is not None:
+        return np.asarray(value).astype(dtype)
+    if jnp.issubdtype(dtype, jnp.inexact):
+        return np.asarray(np.nan).astype(dtype)
+    if jnp.issubdtype(dtype, jnp.bool_):
+        return np.asarray(True)
+    limits = np.iinfo(dtype)
+    return np.asarray(limits.min if jnp.issubdtype(dtype, jnp.signedinteger) else limits.max, dtype)

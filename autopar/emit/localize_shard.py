@@ -1,0 +1,64 @@
+"""LocalOp: what a localiser knows of its operator and of the device it runs on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from autopar._payload import Payload
+from autopar.core.graph import OpNode
+from autopar.core.mesh import DeviceMesh
+from autopar.core.strategy import Strategy
+
+Array = jax.Array
+Run = Callable[..., Sequence[Array]]
+OffsetOf = Callable[[tuple[str, ...]], Any]
+
+_SHARDING_PARAMS = ("sharding", "out_sharding")
+
+
+@dataclass(frozen=True)
+class LocalOp:
+    """One operator, its strategy and mesh, and `offset_of`: this device's position along axes, major to minor."""
+
+    op: OpNode
+    strategy: Strategy
+    mesh: DeviceMesh
+    offset_of: OffsetOf
+
+    @property
+    def payload(self) -> Payload:
+        """The traced primitive and its parameters.
+
+        Raises:
+          TypeError: if the operator was not traced.
+        """
+        if not isinstance(self.op.payload, Payload):
+            raise TypeError(f"operator {self.op.id} ({self.op.kind}) holds no primitive")
+        return self.op.payload
+
+    def in_shape(self, operand: int) -> tuple[int, ...]:
+        """The local shape of an operand."""
+        return self.strategy.ins[operand].local_shape(self.op.ins[operand].shape, self.mesh)
+
+    def out_shape(self, result: int = 0) -> tuple[int, ...]:
+        """The local shape of a result."""
+        return self.strategy.outs[result].local_shape(self.op.outs[result].shape, self.mesh)
+
+    def start(self, axes: tuple[str, ...], size: int) -> Any:
+        """Where this device's shard begins in a dim of `size` elements that `axes` split."""
+        return self.offset_of(axes) * (size // self.mesh.product(axes)) if axes else 0
+
+    def bind(self, **changed: Any) -> Run:
+        """The primitive, with these parameters changed and none that names a global sharding."""
+        primitive = self.payload.primitive
+        params = self.payload.params | dict.fromkeys(set(_SHARDING_PARAMS) & set(self.payload.params)) | changed
+
+        def run(*operands: Array) -> Sequence[Array]:
+            results = primitive.bind(*operands, **primitive.get_bind_params(params))
+            return list(results) if primitive.multiple_results else [results]
+
+        return run

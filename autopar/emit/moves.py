@@ -1,0 +1,135 @@
+"""Moves between devices, as JAX operations on local shards inside shard_map."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import product
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from autopar._compat import pcast_varying
+from autopar.core.mesh import DeviceMesh
+from autopar.core.placement import Kind, Placement
+from autopar.passes.program import Move, ShardedProgram
+
+Array = jax.Array
+
+
+def run_move(program: ShardedProgram, move: Move, values: Sequence[Array]) -> list[Array]:
+    """The local results of `move` on the local `values`."""
+    if move.kind == "all_reduce":
+        return _all_reduce(program, move, values)
+    (value,) = values
+    before, after = (program.values[v[0]].placement for v in (move.ins, move.outs))
+    return [_RUN[move.kind](program, move, pcast_varying(value, move.axes), before, after)]
+
+
+def linear_index(axes: tuple[str, ...], mesh: DeviceMesh) -> Array:
+    """The device's number along `axes`, major to minor."""
+    index = jnp.int32(0)
+    for axis in axes:
+        index = index * mesh.product((axis,)) + lax.axis_index(axis)
+    return index
+
+
+def neutral(kind: Kind, dtype: np.dtype) -> object:
+    """The value that changes nothing when combined by `kind`."""
+    if kind == "sum":
+        return np.zeros((), dtype)
+    if dtype == np.bool_:
+        return np.array(kind == "min")
+    if jnp.issubdtype(dtype, jnp.integer):
+        info = jnp.iinfo(dtype)
+        return np.array(info.min if kind == "max" else info.max, dtype)
+    return np.array(-np.inf if kind == "max" else np.inf, dtype)
+
+
+def permutation(before: Placement, after: Placement, axes: tuple[str, ...], mesh: DeviceMesh) -> list[tuple[int, int]]:
+    """Pairs (from, to) of device numbers along `axes` (major to minor) that take shards of `before` to `after`.
+
+    Every device sends once and receives once; one that holds what it needs keeps it.
+    """
+    sizes = [mesh.product((axis,)) for axis in axes]
+    devices = [dict(zip(axes, place, strict=True)) for place in product(*map(range, sizes))]
+    holders: dict[tuple[int, ...], list[int]] = {}
+    for number, device in enumerate(devices):
+        holders.setdefault(_shard(before, device, mesh), []).append(number)
+    wanted = [_shard(after, device, mesh) for device in devices]
+    pairs: list[tuple[int, int]] = []
+    for number, shard in enumerate(wanted):
+        if number in holders[shard]:
+            holders[shard].remove(number)
+            pairs.append((number, number))
+    settled = {to for _, to in pairs}
+    pairs += [(holders[shard].pop(0), number) for number, shard in enumerate(wanted) if number not in settled]
+    return sorted(pairs)
+
+
+def _shard(placement: Placement, device: dict[str, int], mesh: DeviceMesh) -> tuple[int, ...]:
+    """Which shard of each dim a device holds, counting only the axes that `device` names."""
+    found: list[int] = []
+    for axes in placement.dims:
+        index = 0
+        for axis in axes:
+            if axis in device:
+                index = index * mesh.product((axis,)) + device[axis]
+        found.append(index)
+    return tuple(found)
+
+
+def _all_reduce(program: ShardedProgram, move: Move, values: Sequence[Array]) -> list[Array]:
+    """One all-reduce, of all values laid end to end."""
+    combine = {"sum": lax.psum, "max": lax.pmax, "min": lax.pmin}[program.values[move.ins[0]].placement.kind]
+    varying = frozenset(axis for v in move.ins for axis in program.values[v].placement.varying_axes)
+    if len(values) == 1:
+        return [combine(pcast_varying(values[0], move.axes), move.axes)]
+    flat = jnp.concatenate([pcast_varying(value, varying).reshape(-1) for value in values])
+    ends = np.cumsum([value.size for value in values])[:-1]
+    parts = jnp.split(combine(flat, move.axes), ends)
+    return [part.reshape(value.shape) for part, value in zip(parts, values, strict=True)]
+
+
+def _all_gather(_: ShardedProgram, move: Move, value: Array, before: Placement, after: Placement) -> Array:
+    del before, after
+    return lax.all_gather(value, move.axes, axis=move.dim or 0, tiled=True, to="invarying")
+
+
+def _reduce_scatter(_: ShardedProgram, move: Move, value: Array, before: Placement, after: Placement) -> Array:
+    del before, after
+    return lax.psum_scatter(value, move.axes, scatter_dimension=move.dim or 0, tiled=True)
+
+
+def _all_to_all(_: ShardedProgram, move: Move, value: Array, before: Placement, after: Placement) -> Array:
+    del before, after
+    return lax.all_to_all(value, move.axes, move.to_dim or 0, move.dim or 0, tiled=True)
+
+
+def _permute(program: ShardedProgram, move: Move, value: Array, before: Placement, after: Placement) -> Array:
+    axes = program.mesh.sort(move.axes)  # ppermute numbers a group's devices in mesh order, whatever order is named
+    return lax.ppermute(value, axes, permutation(before, after, axes, program.mesh))
+
+
+def _slice(program: ShardedProgram, move: Move, value: Array, before: Placement, after: Placement) -> Array:
+    del before, after
+    dim = move.dim or 0
+    size = value.shape[dim] // program.mesh.product(move.axes)
+    return lax.dynamic_slice_in_dim(value, linear_index(move.axes, program.mesh) * size, size, dim)
+
+
+def _mask(program: ShardedProgram, move: Move, value: Array, before: Placement, after: Placement) -> Array:
+    del before
+    first = linear_index(move.axes, program.mesh) == 0
+    return jnp.where(first, value, jnp.asarray(neutral(after.kind, value.dtype), value.dtype))
+
+
+_RUN: dict[str, Callable[[ShardedProgram, Move, Array, Placement, Placement], Array]] = {
+    "all_gather": _all_gather,
+    "reduce_scatter": _reduce_scatter,
+    "all_to_all": _all_to_all,
+    "permute": _permute,
+    "slice": _slice,
+    "mask": _mask,
+}

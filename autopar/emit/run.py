@@ -1,0 +1,113 @@
+"""run: a ShardedProgram on the local shards of its inputs, instruction by instruction, inside shard_map."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from autopar._compat import open_jaxpr, pcast_varying, remat_primitive, varying_axes
+from autopar.core.graph import Region
+from autopar.emit.localize import localize
+from autopar.emit.moves import run_move
+from autopar.passes.program import Compute, Instruction, Move, ShardedProgram
+
+Array = jax.Array
+Env = dict[int, Array]
+
+
+def local_function(program: ShardedProgram) -> Callable[..., tuple[Array, ...]]:
+    """The function that every device runs: local inputs in, local outputs out."""
+    last = {value: n for n, i in enumerate(program.instructions) for value in i.ins}
+    last |= dict.fromkeys(program.outputs, len(program.instructions))
+    numbered = list(enumerate(program.instructions))
+
+    def run(*inputs: Array) -> tuple[Array, ...]:
+        env: Env = dict(zip(program.inputs, inputs, strict=True))
+        _run(program, numbered, env, last, None)
+        return tuple(_read(program, env, value) for value in program.outputs)
+
+    return run
+
+
+def _run(
+    program: ShardedProgram,
+    instructions: Sequence[tuple[int, Instruction]],
+    env: Env,
+    last: dict[int, int],
+    parent: int | None,
+) -> None:
+    regions = {region.id: region for region in program.regions}
+
+    def child(numbered: tuple[int, Instruction]) -> int | None:
+        """The region directly under `parent` that holds the instruction, None for `parent` itself."""
+        region = numbered[1].region
+        while region is not None and region != parent and regions[region].parent != parent:
+            region = regions[region].parent
+        return None if region == parent else region
+
+    for region, members in groupby(instructions, key=child):
+        if region is None:
+            for _, instruction in members:
+                _step(program, instruction, env)
+        else:
+            _run_region(program, regions[region], list(members), env, last)
+
+
+def _step(program: ShardedProgram, instruction: Instruction, env: Env) -> None:
+    values = [_read(program, env, value) for value in instruction.ins]
+    if isinstance(instruction, Compute):
+        results = _compute(program, instruction, values)
+    elif isinstance(instruction, Move):
+        results = run_move(program, instruction, values)
+    else:
+        raise TypeError(f"{instruction} was never routed")
+    env.update(zip(instruction.outs, results, strict=True))
+
+
+def _compute(program: ShardedProgram, compute: Compute, values: Sequence[Array]) -> Sequence[Array]:
+    """Runs the operator with all operands cast to vary over the same axes, as binding a primitive requires."""
+    axes = frozenset().union(*(varying_axes(value) for value in values))
+    operands = [pcast_varying(value, axes) for value in values]
+    return localize(compute.op, compute.strategy, program.mesh)(*operands)
+
+
+def _run_region(
+    program: ShardedProgram,
+    region: Region,
+    members: Sequence[tuple[int, Instruction]],
+    env: Env,
+    last: dict[int, int],
+) -> None:
+    """Runs a rematerialised block as one operator, so that XLA cannot undo it."""
+    inside = {value for _, instruction in members for value in instruction.outs}
+    end = members[-1][0]
+    ins = sorted({v for _, instruction in members for v in instruction.ins if v in env and v not in inside})
+    outs = sorted(value for value in inside if last.get(value, -1) > end)
+
+    def body(*values: Array) -> list[Array]:
+        local: Env = dict(zip(ins, values, strict=True))
+        _run(program, members, local, last, region.id)
+        return [local[value] for value in outs]
+
+    results = _rematerialised(region, body, [env[value] for value in ins])
+    env.update(zip(outs, results, strict=True))
+
+
+def _rematerialised(region: Region, body: Callable[..., list[Array]], values: Sequence[Array]) -> Sequence[Array]:
+    """The results of `body`, bound as JAX's own remat operator with the parameters that the user's had."""
+    jaxpr, constants = open_jaxpr(jax.make_jaxpr(body)(*values))
+    closed = jaxpr.replace(constvars=[], invars=[*jaxpr.constvars, *jaxpr.invars])
+    params: Any = region.payload
+    return remat_primitive().bind(*constants, *values, **{**params, "jaxpr": closed})
+
+
+def _read(program: ShardedProgram, env: Env, value: int) -> Array:
+    if value in env:
+        return env[value]
+    tensor = program.values[value].tensor
+    return lax.full((), jnp.asarray(tensor.literal, tensor.dtype), tensor.dtype)

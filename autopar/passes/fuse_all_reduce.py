@@ -1,0 +1,106 @@
+"""fuse_all_reduce: independent all-reduces over the same axes become one, in buckets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from autopar.passes.program import Instruction, Move, ShardedProgram
+from autopar.redistribute.step import StepPrice
+
+BucketKey = tuple[tuple[str, ...], str, str, int | None]
+
+
+@dataclass(frozen=True)
+class FuseAllReduce:
+    """Delays each all-reduce to the first use of any result in its bucket, and runs the bucket as one.
+
+    A bucket holds all-reduces over the same axes, of the same kind and element type, in the same region; one that
+    reaches `bucket_bytes` is closed. An all-reduce that needs a result of its own bucket closes it first.
+    """
+
+    price: StepPrice
+    bucket_bytes: int = 64 * 2**20
+    name: str = "fuse_all_reduce"
+
+    def apply(self, program: ShardedProgram) -> ShardedProgram:
+        """`program` with its all-reduces in buckets, each priced as one."""
+        state = _Buckets(self, program)
+        for instruction in program.instructions:
+            state.enter(instruction.region)
+            state.flush_for(instruction.ins)
+            if isinstance(instruction, Move) and instruction.kind == "all_reduce":
+                state.add(instruction)
+            else:
+                state.done.append(instruction)
+        state.flush_for(tuple(state.pending))
+        return program.with_instructions(tuple(state.done))
+
+    def fused(self, moves: list[Move]) -> Move:
+        """The bucket of `moves` as one move."""
+        if len(moves) == 1:
+            return moves[0]
+        size = sum(move.size_bytes for move in moves)
+        roles = {move.role for move in moves}
+        return replace(
+            moves[0],
+            ins=tuple(v for move in moves for v in move.ins),
+            outs=tuple(v for move in moves for v in move.outs),
+            size_bytes=size,
+            time_s=self.price("all_reduce", moves[0].axes, size),
+            role=moves[0].role if len(roles) == 1 else "backward",
+            source=", ".join(dict.fromkeys(move.source for move in moves)),
+            reason=f"bucket of {len(moves)} all-reduces",
+        )
+
+
+@dataclass(eq=False)
+class _Buckets:
+    """The open buckets, and which of them will make a value."""
+
+    fuse: FuseAllReduce
+    program: ShardedProgram
+    done: list[Instruction] = field(default_factory=list[Instruction])
+    open: dict[BucketKey, list[Move]] = field(default_factory=dict[BucketKey, list[Move]])
+    pending: dict[int, BucketKey] = field(default_factory=dict[int, BucketKey])
+    region: int | None = None
+
+    def add(self, move: Move) -> None:
+        value = self.program.values[move.ins[0]]
+        key = (move.axes, value.placement.kind, value.tensor.dtype, move.region)
+        bucket = self.open.setdefault(key, [])
+        bucket.append(move)
+        self.pending.update(dict.fromkeys(move.outs, key))
+        if sum(member.size_bytes for member in bucket) >= self.fuse.bucket_bytes:
+            self._close(key)
+
+    def flush_for(self, values: tuple[int, ...]) -> None:
+        for value in values:
+            if value in self.pending:
+                self._close(self.pending[value])
+
+    def enter(self, region: int | None) -> None:
+        """Closes what belongs to the region that is left, and what the region that is entered will read."""
+        if region == self.region:
+            return
+        self.region = region
+        for key in [key for key in self.open if key[3] is not None and key[3] != region]:
+            self._close(key)
+        if region is not None:
+            self.flush_for(self.reads[region])
+
+    def __post_init__(self) -> None:
+        parent = {region.id: region.parent for region in self.program.regions}
+        reads: dict[int, list[int]] = {region: [] for region in parent}
+        for instruction in self.program.instructions:
+            region = instruction.region
+            while region is not None:
+                reads[region] += instruction.ins
+                region = parent[region]
+        self.reads = {region: tuple(values) for region, values in reads.items()}
+
+    def _close(self, key: BucketKey) -> None:
+        moves = self.open.pop(key)
+        self.done.append(self.fuse.fused(moves))
+        for move in moves:
+            for value in move.outs:
+                del self.pending[value]

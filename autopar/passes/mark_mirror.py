@@ -1,0 +1,40 @@
+"""mark_mirror: which reductions synchronise the gradient of a parameter."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from autopar.core.graph import OpGraph
+from autopar.passes.program import Instruction, Move, ShardedProgram
+
+
+@dataclass(frozen=True)
+class MarkMirror:
+    """Gives the role "mirror" to the reduction of each parameter's gradient.
+
+    A gradient is a tensor of the shape of some input (data left out) that the backward pass or the update makes, and
+    that the update or the caller reads: the reduction of one is what keeps replicas of the parameter equal.
+    """
+
+    graph: OpGraph
+    name: str = "mark_mirror"
+
+    def apply(self, program: ShardedProgram) -> ShardedProgram:
+        """`program` with the roles of gradient reductions set."""
+        gradients = self._gradients()
+
+        def mark(instruction: Instruction) -> Instruction:
+            if not isinstance(instruction, Move) or instruction.role not in ("forward", "backward"):
+                return instruction
+            tensors = [program.values[v].tensor.id for v in instruction.ins]
+            return replace(instruction, role="mirror") if gradients.issuperset(tensors) else instruction
+
+        return program.with_instructions(tuple(mark(i) for i in program.instructions))
+
+    def _gradients(self) -> frozenset[int]:
+        graph = self.graph
+        data = set(graph.batch_inputs)
+        shapes = {t.shape for n, t in enumerate(graph.inputs) if n not in data}
+        made = {t.id: op.phase for op in graph.ops for t in op.outs if t.shape in shapes and op.phase != "forward"}
+        read = {t.id for op in graph.ops if op.phase == "update" for t in op.ins} | {t.id for t in graph.outputs}
+        return frozenset(tensor for tensor in made if tensor in read)

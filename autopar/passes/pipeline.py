@@ -1,0 +1,63 @@
+"""The passes in the order they run, with a check after each and a numbered dump on request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from autopar.core.dataflow import Dataflow
+from autopar.core.graph import OpGraph
+from autopar.core.plan import Stage
+from autopar.passes.fuse_all_reduce import FuseAllReduce
+from autopar.passes.insert_redistribution import InsertRedistribution
+from autopar.passes.lower import lower
+from autopar.passes.mark_mirror import MarkMirror
+from autopar.passes.program import ShardedProgram
+from autopar.passes.verify import verify
+from autopar.redistribute.route import Router
+from autopar.redistribute.step import StepPrice
+
+
+class Pass(Protocol):
+    """A rewrite of a program that keeps it valid."""
+
+    @property
+    def name(self) -> str:
+        """What the pass is called in dumps."""
+        ...
+
+    def apply(self, program: ShardedProgram) -> ShardedProgram:
+        """The rewritten program."""
+        ...
+
+
+def passes(graph: OpGraph, router: Router, price: StepPrice) -> tuple[Pass, ...]:
+    """The passes of every plan, in order."""
+    return (InsertRedistribution(router, price), MarkMirror(graph), FuseAllReduce(price))
+
+
+def program_states(
+    graph: OpGraph, flow: Dataflow, stage: Stage, router: Router, price: StepPrice
+) -> tuple[tuple[str, ShardedProgram], ...]:
+    """The program of `stage` after lowering and after every pass, with the pass's name; each verified."""
+    program = lower(graph, flow, stage)
+    verify(program)
+    states = [("lower", program)]
+    for step in passes(graph, router, price):
+        program = step.apply(program)
+        verify(program)
+        states.append((step.name, program))
+    return tuple(states)
+
+
+def build_program(graph: OpGraph, flow: Dataflow, stage: Stage, router: Router, price: StepPrice) -> ShardedProgram:
+    """The program of `stage` as it runs."""
+    return program_states(graph, flow, stage, router, price)[-1][1]
+
+
+def write_dump(directory: Path, states: Sequence[tuple[str, object]]) -> None:
+    """Writes each state as `NN_name.txt` into `directory`, which is made if need be."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for number, (name, state) in enumerate(states):
+        (directory / f"{number:02d}_{name}.txt").write_text(f"{state}\n")

@@ -1,0 +1,160 @@
+"""ShardedProgram: local operators and moves between devices, as an explicit list. What is priced is what runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from autopar.core.graph import OpNode, Region, TensorInfo
+from autopar.core.mesh import DeviceMesh
+from autopar.core.placement import Placement
+from autopar.core.strategy import Strategy
+from autopar.redistribute.step import LOCAL_KINDS, StepKind
+
+Role = Literal["forward", "backward", "mirror", "redistribution"]
+
+
+@dataclass(frozen=True)
+class Value:
+    """One tensor in one placement. Values are numbered; a literal is a value that nothing produces."""
+
+    id: int
+    tensor: TensorInfo
+    placement: Placement
+
+
+@dataclass(frozen=True, eq=False)
+class Compute:
+    """An operator run on the local shards of its operands."""
+
+    op: OpNode
+    strategy: Strategy
+    ins: tuple[int, ...]
+    outs: tuple[int, ...]
+
+    @property
+    def region(self) -> int | None:
+        """The innermost region that holds the operator."""
+        return self.op.region
+
+
+@dataclass(frozen=True)
+class Convert:
+    """A change of placement that is still to be routed. `op` is the operator it was made for: source and phase."""
+
+    before: int
+    after: int
+    op: OpNode | None
+
+    @property
+    def ins(self) -> tuple[int, ...]:
+        """The value read."""
+        return (self.before,)
+
+    @property
+    def outs(self) -> tuple[int, ...]:
+        """The value made."""
+        return (self.after,)
+
+    @property
+    def region(self) -> int | None:
+        """The region of the operator it was made for."""
+        return None if self.op is None else self.op.region
+
+
+@dataclass(frozen=True)
+class Move:
+    """One redistribution step on one value, or one all-reduce on several (a bucket).
+
+    `size_bytes` is what one device holds of all operands, before or after, whichever is larger; `time_s` the price.
+    `source` is the user's line that it serves, `reason` says why in words.
+    """
+
+    kind: StepKind
+    axes: tuple[str, ...]
+    ins: tuple[int, ...]
+    outs: tuple[int, ...]
+    size_bytes: int
+    time_s: float
+    role: Role
+    dim: int | None = None
+    to_dim: int | None = None
+    region: int | None = None
+    source: str = ""
+    reason: str = ""
+
+    @property
+    def is_collective(self) -> bool:
+        """Whether something crosses a link."""
+        return self.kind not in LOCAL_KINDS
+
+
+Instruction = Compute | Convert | Move
+
+
+@dataclass(frozen=True, eq=False)
+class ShardedProgram:
+    """A program for every device of `mesh`.
+
+    Invariants: see `verify`.
+    """
+
+    mesh: DeviceMesh
+    values: Mapping[int, Value]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    instructions: tuple[Instruction, ...]
+    regions: tuple[Region, ...] = ()
+
+    @property
+    def collectives(self) -> tuple[Move, ...]:
+        """The moves that cross a link, in program order."""
+        return tuple(i for i in self.instructions if isinstance(i, Move) and i.is_collective)
+
+    @property
+    def proves_replication(self) -> bool:
+        """Whether JAX's own check of replication can follow the program.
+
+        Two things are right but beyond it: a permute that changes over which axes a value is replicated, and a
+        bucket of values that are replicated over different axes (its result counts as varying wherever one does).
+        """
+        return all(self._is_followed(move) for move in self.collectives)
+
+    def _is_followed(self, move: Move) -> bool:
+        before, after = ([self.values[v].placement.varying_axes for v in ids] for ids in (move.ins, move.outs))
+        return before == after if move.kind == "permute" else len(set(before)) == 1
+
+    def with_instructions(
+        self, instructions: tuple[Instruction, ...], values: Mapping[int, Value] | None = None
+    ) -> ShardedProgram:
+        """This program with other instructions, and with further values."""
+        return replace(self, instructions=instructions, values=dict(self.values) | dict(values or {}))
+
+    def local_bytes(self, value: int) -> int:
+        """What one device holds of a value."""
+        v = self.values[value]
+        return v.placement.local_size(v.tensor.shape, self.mesh) * v.tensor.itemsize
+
+    def __str__(self) -> str:
+        return "\n".join(_line(self, i) for i in self.instructions)
+
+
+def _line(program: ShardedProgram, instruction: Instruction) -> str:
+    def show(ids: tuple[int, ...]) -> str:
+        values = [program.values[v] for v in ids]
+        return ", ".join(
+            repr(v.tensor.literal)
+            if v.tensor.literal is not None
+            else f"%{v.id}:{v.tensor.dtype}{list(v.tensor.shape)}{v.placement}"
+            for v in values
+        )
+
+    outs, ins = show(instruction.outs), show(instruction.ins)
+    indent = "  " if instruction.region is not None else ""
+    if isinstance(instruction, Compute):
+        return f"{indent}{outs} = {instruction.op.kind} {ins}  # {instruction.op.source}"
+    if isinstance(instruction, Convert):
+        return f"{indent}{outs} = convert {ins}"
+    tail = f"{instruction.role}, {instruction.size_bytes} bytes, {instruction.time_s:.3g} s, {instruction.source}"
+    return f"{indent}{outs} = {instruction.kind}[{','.join(instruction.axes)}] {ins}  # {tail}"

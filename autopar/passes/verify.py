@@ -1,0 +1,156 @@
+"""verify: the invariants of a ShardedProgram, checked between passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from autopar.core.placement import Dims, Placement
+from autopar.errors import ProgramError
+from autopar.passes.program import Compute, Convert, Instruction, Move, ShardedProgram
+
+
+def verify(program: ShardedProgram) -> None:
+    """Raises ProgramError unless `program` is valid.
+
+    Every value is made once, before it is read, and divides evenly; an operator reads and makes the placements of its
+    strategy; a move does to its placements what its kind says; the instructions of a region are contiguous; outputs
+    are fully reduced.
+    """
+    known = set(program.inputs)
+    for value in program.values.values():
+        if not value.placement.fits(value.tensor.shape, program.mesh):
+            raise ProgramError(f"value {value.id} of shape {value.tensor.shape} does not divide as {value.placement}")
+    for position, instruction in enumerate(program.instructions):
+        where = f"instruction {position}"
+        for value in instruction.ins:
+            if value not in known and program.values[value].tensor.literal is None:
+                raise ProgramError(f"{where} reads value {value} before it is made")
+        if again := known.intersection(instruction.outs):
+            raise ProgramError(f"{where} makes value {sorted(again)[0]} a second time")
+        known.update(instruction.outs)
+        _verify_instruction(program, where, instruction)
+    for value in program.outputs:
+        if value not in known and program.values[value].tensor.literal is None:
+            raise ProgramError(f"output value {value} is never made")
+        if program.values[value].placement.unreduced:
+            raise ProgramError(f"output value {value} is left unreduced")
+    _verify_regions(program)
+
+
+def moved(placement: Placement, move: Move) -> Placement | None:
+    """Where `move` takes a tensor from `placement`; None for a permute, whose target is free. Raises if it cannot."""
+    return _MOVED[move.kind](placement, move)
+
+
+def _verify_instruction(program: ShardedProgram, where: str, instruction: Instruction) -> None:
+    ins = tuple(program.values[v].placement for v in instruction.ins)
+    outs = tuple(program.values[v].placement for v in instruction.outs)
+    if isinstance(instruction, Compute):
+        if ins != instruction.strategy.ins or outs != instruction.strategy.outs:
+            raise ProgramError(f"{where} ({instruction.op.kind}) is not placed as its strategy says")
+        return
+    tensors = [program.values[v].tensor for v in (*instruction.ins, *instruction.outs)]
+    if len(ins) != len(outs) or tensors[: len(ins)] != tensors[len(ins) :]:
+        raise ProgramError(f"{where} changes more than the placement of its tensors")
+    if isinstance(instruction, Convert):
+        return
+    if len(ins) > 1 and instruction.kind != "all_reduce":
+        raise ProgramError(f"{where}: only all-reduces are fused, not {instruction.kind}")
+    for before, after, tensor in zip(ins, outs, tensors, strict=False):
+        _verify_move(program, where, instruction, before, after, tensor.shape)
+
+
+def _verify_move(
+    program: ShardedProgram, where: str, move: Move, before: Placement, after: Placement, shape: tuple[int, ...]
+) -> None:
+    try:
+        expected = moved(before, move)
+    except (ValueError, IndexError) as error:
+        raise ProgramError(f"{where}: {move.kind} over {move.axes} is impossible from {before}") from error
+    if expected is None:
+        same = before.local_shape(shape, program.mesh) == after.local_shape(shape, program.mesh)
+        if not same or (before.unreduced, before.kind) != (after.unreduced, after.kind):
+            raise ProgramError(f"{where}: a permute cannot take {before} to {after}")
+    elif expected != after and not (move.kind == "mask" and expected.unreduced == after.unreduced):
+        raise ProgramError(f"{where}: {move.kind} over {move.axes} takes {before} to {expected}, not to {after}")
+
+
+def _verify_regions(program: ShardedProgram) -> None:
+    parent = {region.id: region.parent for region in program.regions}
+    closed: set[int] = set()
+    path: list[int] = []
+    for instruction in program.instructions:
+        chain: list[int] = []
+        region = instruction.region
+        while region is not None:
+            chain.insert(0, region)
+            region = parent[region]
+        closed.update(r for r in path if r not in chain)
+        if reopened := closed.intersection(chain):
+            raise ProgramError(f"the instructions of region {sorted(reopened)[0]} are not contiguous")
+        path = chain
+
+
+def _cut(dims: Dims, dim: int, axes: tuple[str, ...]) -> Dims:
+    """`dims` without `axes`, which must be the minor-most of `dim`."""
+    if dims[dim][-len(axes) :] != axes:
+        raise ValueError(f"{axes} are not the minor-most axes of dim {dim}")
+    return (*dims[:dim], dims[dim][: -len(axes)], *dims[dim + 1 :])
+
+
+def _add(dims: Dims, dim: int, axes: tuple[str, ...]) -> Dims:
+    return (*dims[:dim], dims[dim] + axes, *dims[dim + 1 :])
+
+
+def _without(unreduced: tuple[str, ...], axes: tuple[str, ...]) -> tuple[str, ...]:
+    if not set(axes) <= set(unreduced):
+        raise ValueError(f"not unreduced over {axes}")
+    return tuple(axis for axis in unreduced if axis not in axes)
+
+
+def _all_gather(p: Placement, move: Move) -> Placement:
+    return Placement(_cut(p.dims, _dim(move.dim), move.axes), p.unreduced, p.kind)
+
+
+def _slice(p: Placement, move: Move) -> Placement:
+    return Placement(_add(p.dims, _dim(move.dim), move.axes), p.unreduced, p.kind)
+
+
+def _all_to_all(p: Placement, move: Move) -> Placement:
+    dims = _cut(p.dims, _dim(move.dim), move.axes)
+    return Placement(_add(dims, _dim(move.to_dim), move.axes), p.unreduced, p.kind)
+
+
+def _reduce_scatter(p: Placement, move: Move) -> Placement:
+    if p.kind != "sum":
+        raise ValueError("only sums are scattered")
+    return Placement(_add(p.dims, _dim(move.dim), move.axes), _without(p.unreduced, move.axes), p.kind)
+
+
+def _all_reduce(p: Placement, move: Move) -> Placement:
+    return Placement(p.dims, _without(p.unreduced, move.axes), p.kind)
+
+
+def _mask(p: Placement, move: Move) -> Placement:
+    return Placement(p.dims, (*p.unreduced, *move.axes), p.kind)
+
+
+def _permute(p: Placement, move: Move) -> None:
+    del p, move
+
+
+def _dim(dim: int | None) -> int:
+    if dim is None:
+        raise ValueError("the move names no dim")
+    return dim
+
+
+_MOVED: dict[str, Callable[[Placement, Move], Placement | None]] = {
+    "all_gather": _all_gather,
+    "slice": _slice,
+    "all_to_all": _all_to_all,
+    "reduce_scatter": _reduce_scatter,
+    "all_reduce": _all_reduce,
+    "mask": _mask,
+    "permute": _permute,
+}

@@ -1,0 +1,183 @@
+"""Assemble: a graph, its space and a pricing in, the mathematical program out.
+
+Variables are inputs, operators, copies and outputs, in the order of `Space.counts`. An operator's cost is that of
+computing; an edge is a tensor on its way from where it is made to where it is used, its cost the cheapest route.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autopar.core.dataflow import Copy, Dataflow
+from autopar.core.graph import OpGraph, TensorInfo
+from autopar.core.placement import Placement
+from autopar.core.space import Space
+from autopar.core.strategy import Strategy
+from autopar.price.pricing import Pricing
+from autopar.price.work import materialised
+from autopar.redistribute.route import Router
+from autopar.solve import Edge, Problem, Usage
+
+Floats = NDArray[np.float64]
+Placements = tuple[Placement, ...]
+
+
+def assemble(
+    graph: OpGraph, flow: Dataflow, space: Space, pricing: Pricing, router: Router, limit_bytes: float | None = None
+) -> Problem:
+    """The Problem of choosing from `space`.
+
+    With a limit, a copy that is not stored has every candidate twice: as an alias of its source, which takes no
+    memory and must have the source's placement, and fresh (`placement_choice` undoes this).
+    """
+    build = _Builder(graph, flow, space, router, limit_bytes is not None)
+    usages = build.usages() if limit_bytes is not None else ()
+    return Problem(build.node_costs(pricing), build.edges(), usages, limit_bytes)
+
+
+def placement_choice(space: Space, choice: Sequence[int]) -> tuple[int, ...]:
+    """A choice of the Problem as a choice of `space`: alias or fresh is no difference there."""
+    return tuple(s % count for s, count in zip(choice, space.counts, strict=True))
+
+
+@dataclass(eq=False)
+class _Builder:
+    """What the parts of one assembly share. Matrices and columns are cached by the identity of their tuples."""
+
+    graph: OpGraph
+    flow: Dataflow
+    space: Space
+    router: Router
+    limited: bool
+    _columns: dict[tuple[int, str, int], Placements] = field(default_factory=dict[tuple[int, str, int], Placements])
+    _matrices: dict[tuple[object, ...], Floats] = field(default_factory=dict[tuple[object, ...], Floats])
+
+    def __post_init__(self) -> None:
+        graph, space = self.graph, self.space
+        self.first_op = len(space.inputs)
+        self.first_copy = self.first_op + len(space.strategies)
+        first_output = self.first_copy + len(space.copies)
+        free = [i for i, candidates in enumerate(space.outputs) if candidates]
+        carried = dict(space.carry)
+        self.output_node = {i: first_output + n for n, i in enumerate(free)} | carried
+        self.made_by = {t.id: (n, -1) for n, t in enumerate(graph.inputs)}
+        self.made_by |= {t.id: (self.first_op + op.id, k) for op in graph.ops for k, t in enumerate(op.outs)}
+
+    def node_costs(self, pricing: Pricing) -> tuple[Floats, ...]:
+        costs: list[Floats] = [np.zeros(len(candidates)) for candidates in self.space.inputs]
+        known: dict[tuple[object, ...], Floats] = {}
+        in_memory = materialised(self.graph)
+        for op, strategies in zip(self.graph.ops, self.space.strategies, strict=True):
+            written = tuple(t.id in in_memory for t in (*op.ins, *op.outs))
+            key = (id(strategies), op.signature, written)
+            if key not in known:
+                known[key] = np.array([pricing.op_cost(op, s) for s in strategies], dtype=np.float64)
+            costs.append(known[key])
+        costs += [np.zeros(len(c) * (2 if self._doubled(copy) else 1)) for copy, c in self._copies()]
+        costs += [np.zeros(len(candidates)) for candidates in self.space.outputs if candidates]
+        return tuple(costs)
+
+    def edges(self) -> tuple[Edge, ...]:
+        found: list[Edge] = []
+        for copy, candidates in self._copies():
+            node, made = self._source(copy.tensor, copy.source)
+            cost = self._matrix(copy.tensor, made, candidates)
+            if self._doubled(copy):
+                cost = np.hstack([_alias(made, candidates), cost])
+            found.append(self._widened(Edge(node, self.first_copy + copy.id, cost), copy.source))
+        for use, source in self.flow.source.items():
+            if use.op is not None:
+                tensor = self.graph.ops[use.op].ins[use.position]
+                target = self.first_op + use.op
+                wanted = self._column(self.space.strategies[use.op], "ins", use.position)
+            else:
+                tensor = self.graph.outputs[use.position]
+                target = self.output_node[use.position]
+                wanted = self.space.outputs[use.position] or self.space.inputs[target]
+            node, made = self._source(tensor, source)
+            if node != target:
+                found.append(self._widened(Edge(node, target, self._matrix(tensor, made, wanted)), source))
+        return tuple(found)
+
+    def usages(self) -> tuple[Usage, ...]:
+        graph, space, end = self.graph, self.space, len(self.graph.ops) + 1
+        in_memory = materialised(graph)
+        found: list[Usage] = []
+        for n, (tensor, candidates) in enumerate(zip(graph.inputs, space.inputs, strict=True)):
+            stop = self._last_use(tensor) + 1 if n in graph.donated else end
+            found.append(Usage(n, 0, stop, self._bytes(tensor, candidates)))
+        stored = {copy.tensor.id for copy in self.flow.copies if copy.stored}
+        for op, strategies in zip(graph.ops, space.strategies, strict=True):
+            for k, tensor in enumerate(op.outs):
+                if tensor.id in in_memory:
+                    stop = op.id + 1 if tensor.id in stored else self._last_use(tensor, op.id) + 1
+                    size = self._bytes(tensor, self._column(strategies, "outs", k))
+                    found.append(Usage(self.first_op + op.id, op.id, stop, size))
+        for copy, candidates in self._copies():
+            size = self._bytes(copy.tensor, candidates)
+            if self._doubled(copy):
+                size = np.concatenate([np.zeros(len(size)), size])
+            found.append(Usage(self.first_copy + copy.id, copy.start, copy.stop, size))
+        return tuple(found)
+
+    def _copies(self) -> list[tuple[Copy, Placements]]:
+        return list(zip(self.flow.copies, self.space.copies, strict=True))
+
+    def _doubled(self, copy: Copy) -> bool:
+        return self.limited and not copy.stored
+
+    def _widened(self, edge: Edge, source: int | None) -> Edge:
+        """The edge with its rows twice, if it starts at a copy with alias and fresh candidates."""
+        if source is None or not self._doubled(self.flow.copies[source]):
+            return edge
+        key = (id(edge.cost), "twice")
+        if key not in self._matrices:
+            self._matrices[key] = np.vstack([edge.cost, edge.cost])
+        return Edge(edge.u, edge.v, self._matrices[key])
+
+    def _source(self, tensor: TensorInfo, copy: int | None) -> tuple[int, Placements]:
+        """The node that a use reads `tensor` from, and the placements it may have there."""
+        if copy is not None:
+            return self.first_copy + copy, self.space.copies[copy]
+        node, position = self.made_by[tensor.id]
+        if position < 0:
+            return node, self.space.inputs[node]
+        return node, self._column(self.space.strategies[node - self.first_op], "outs", position)
+
+    def _column(self, strategies: tuple[Strategy, ...], side: str, position: int) -> Placements:
+        key = (id(strategies), side, position)
+        if key not in self._columns:
+            self._columns[key] = tuple(getattr(s, side)[position] for s in strategies)
+        return self._columns[key]
+
+    def _matrix(self, tensor: TensorInfo, made: Placements, wanted: Placements) -> Floats:
+        key = (tensor.shape, tensor.itemsize, id(made), id(wanted))
+        if key not in self._matrices:
+            sources, rows = _unique(made)
+            targets, columns = _unique(wanted)
+            cost = self.router.cost_matrix(tensor.shape, tensor.itemsize, sources, targets)
+            self._matrices[key] = np.ascontiguousarray(cost[np.ix_(rows, columns)])
+        return self._matrices[key]
+
+    def _last_use(self, tensor: TensorInfo, default: int = 0) -> int:
+        uses = self.flow.uses.get(tensor.id, ())
+        return uses[-1].time if uses else default
+
+    def _bytes(self, tensor: TensorInfo, placements: Placements) -> Floats:
+        sizes = [p.local_size(tensor.shape, self.space.mesh) * tensor.itemsize for p in placements]
+        return np.array(sizes, dtype=np.float64)
+
+
+def _unique(placements: Placements) -> tuple[list[Placement], list[int]]:
+    order: dict[Placement, int] = {}
+    index = [order.setdefault(p, len(order)) for p in placements]
+    return list(order), index
+
+
+def _alias(made: Placements, candidates: Placements) -> Floats:
+    """0 where a copy may be its source itself, forbidden elsewhere."""
+    return np.where(np.array([[p == q for q in candidates] for p in made]), 0.0, np.inf)

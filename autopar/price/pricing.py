@@ -1,0 +1,77 @@
+"""Pricing: what an operator and a redistribution cost. Roofline and topology here; other people's formulas beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+from autopar.core.graph import OpGraph, OpNode
+from autopar.core.mesh import DeviceMesh
+from autopar.core.strategy import Strategy
+from autopar.price.work import VIEWS, materialised, work_flops
+from autopar.redistribute.step import LOCAL_KINDS, StepKind
+from cost_models import Cluster, collective_time_s, compute_time_s, group
+
+
+class Pricing(Protocol):
+    """The prices of one graph on one mesh."""
+
+    def op_cost(self, op: OpNode, strategy: Strategy) -> float:
+        """The cost of running `op` so: finite and >= 0."""
+        ...
+
+    def step_cost(self, kind: StepKind, axes: tuple[str, ...], size_bytes: int) -> float:
+        """The cost of a redistribution step, as StepPrice."""
+        ...
+
+    def keep(self, op: OpNode, strategies: tuple[Strategy, ...]) -> tuple[Strategy, ...]:
+        """The strategies that this pricing knows; never none."""
+        ...
+
+
+MakePricing = Callable[[OpGraph, DeviceMesh], Pricing]
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """Seconds on `cluster`: roofline compute and topology-aware collectives.
+
+        operator: max(flops / peak, bytes / memory bandwidth), of one device's share
+        collective: cost_models.collective_time_s       slice, mask: bytes / memory bandwidth
+
+    Only tensors that reach memory count as bytes (`work.materialised`). No overlap.
+    """
+
+    graph: OpGraph
+    mesh: DeviceMesh
+    cluster: Cluster
+
+    @cached_property
+    def _in_memory(self) -> frozenset[int]:
+        return materialised(self.graph)
+
+    def op_cost(self, op: OpNode, strategy: Strategy) -> float:
+        """Seconds of one device's share of `op`."""
+        if op.kind in VIEWS:
+            return 0.0
+        size = sum(
+            placement.local_size(tensor.shape, self.mesh) * tensor.itemsize
+            for tensor, placement in zip((*op.ins, *op.outs), (*strategy.ins, *strategy.outs), strict=True)
+            if tensor.id in self._in_memory
+        )
+        dtype = op.ins[0].dtype if op.ins else op.outs[0].dtype
+        return compute_time_s(work_flops(op) / strategy.split, size, dtype, self.cluster.device)
+
+    def step_cost(self, kind: StepKind, axes: tuple[str, ...], size_bytes: int) -> float:
+        """Seconds of one redistribution step."""
+        if kind in LOCAL_KINDS:
+            return size_bytes / self.cluster.device.memory_bandwidth_bytes_per_s
+        members = group(self.cluster.topology, self.mesh.sizes, tuple(self.mesh.names.index(a) for a in axes))
+        return collective_time_s(kind, size_bytes, members)
+
+    def keep(self, op: OpNode, strategies: tuple[Strategy, ...]) -> tuple[Strategy, ...]:
+        """All of them."""
+        del op
+        return strategies

@@ -1,0 +1,73 @@
+"""Work: how much an operator computes, and which tensors reach memory at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+
+from autopar.core.dataflow import uses_of
+from autopar.core.graph import OpGraph, OpNode
+
+VIEWS = frozenset(
+    {"broadcast_in_dim", "reshape", "squeeze", "expand_dims", "iota", "copy", "stop_gradient", "optimization_barrier"}
+)
+_UNFUSED = frozenset(
+    {
+        *("dot_general", "conv_general_dilated", "sort", "top_k", "gather", "dynamic_update_slice"),
+        *("concatenate", "argmax", "argmin", "cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "fft"),
+        *("cholesky", "triangular_solve", "lu", "geqrf", "while", "scan", "cond", "custom_call", "pure_callback"),
+    }
+)
+_UNFUSED_PREFIXES = ("reduce_", "scatter", "select_and_", "arg")
+
+
+def work_flops(op: OpNode) -> float:
+    """The floating-point operations of the whole operator.
+
+        dot_general: 2 |batch| |m| |n| |k|     convolution: 2 |out| |window| |in channels per group|
+        otherwise one for every element of the larger of operands and results; views none
+    """
+    return _FLOPS.get(op.kind, _elements)(op)
+
+
+def is_fusible(op: OpNode) -> bool:
+    """Whether a compiler computes the operator inside its consumers' loop: element by element, or a view."""
+    return op.kind not in _UNFUSED and not op.kind.startswith(_UNFUSED_PREFIXES)
+
+
+def materialised(graph: OpGraph) -> frozenset[int]:
+    """The ids of the tensors that are written to memory.
+
+    Inputs, outputs, results of operators that are not fusible, and whatever has several uses or one that is not
+    fusible. The rest lives in registers inside one fused loop: the producer-consumer fusion that XLA does on every
+    backend, without its multi-output and horizontal forms.
+    """
+    uses = uses_of(graph)
+    found = {tensor.id for tensor in (*graph.inputs, *graph.outputs)}
+    for op in graph.ops:
+        for tensor in op.outs:
+            mine = uses.get(tensor.id, ())
+            fused = len(mine) == 1 and mine[0].op is not None and is_fusible(graph.ops[mine[0].op])
+            if not (is_fusible(op) and fused):
+                found.add(tensor.id)
+    return frozenset(found)
+
+
+def _elements(op: OpNode) -> float:
+    if op.kind in VIEWS:
+        return 0.0
+    return float(max((prod(tensor.shape) for tensor in (*op.ins, *op.outs)), default=0))
+
+
+def _dot_general(op: OpNode) -> float:
+    (contracting, _), _ = op.params["dimension_numbers"]
+    return 2.0 * prod(op.outs[0].shape) * prod(op.ins[0].shape[d] for d in contracting)
+
+
+def _convolution(op: OpNode) -> float:
+    kernel = op.ins[1].shape
+    out_channels = kernel[op.params["dimension_numbers"]["rhs_spec"][0]]
+    return 2.0 * prod(op.outs[0].shape) * prod(kernel) / out_channels
+
+
+_FLOPS: dict[str, Callable[[OpNode], float]] = {"dot_general": _dot_general, "conv_general_dilated": _convolution}

@@ -1,0 +1,1 @@
+"""What a plan says, as typed records and as text."""

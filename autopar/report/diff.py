@@ -1,0 +1,124 @@
+"""Diff: what differs between two plans: what they were made for, what they cost, where tensors lie, what moves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from autopar.report.groups import group_tensors
+from autopar.report.render import plain, rich_sections
+from autopar.report.sections import Column, Section, show_axes, show_mesh
+from autopar.report.summary import CollectiveRow, Report, TensorRow
+from autopar.report.units import Quantity, format_quantity
+
+_ABSENT = "-"
+_Figure = tuple[str, Quantity, Callable[[Report], float]]
+
+_FIGURES: tuple[_Figure, ...] = (
+    ("step time", "time", lambda report: report.step_time_s),
+    ("compute", "time", lambda report: report.compute_time_s),
+    ("communication", "time", lambda report: report.communication_time_s),
+    ("objective", "time", lambda report: report.objective_s),
+    ("lower bound", "time", lambda report: report.lower_bound_s),
+    ("gap", "percent", lambda report: report.gap),
+    ("peak memory", "bytes", lambda report: report.peak_memory_bytes),
+    ("inputs", "bytes", lambda report: sum(row.local_bytes for row in report.inputs)),
+    ("outputs", "bytes", lambda report: sum(row.local_bytes for row in report.outputs)),
+)
+
+
+def diff(a: Report, b: Report) -> str:
+    """What `b` ("other") says otherwise than `a` ("this"), as text; only what differs is listed."""
+    parts = (
+        _settings(a, b),
+        _costs(a, b),
+        _placements("Inputs", a.inputs, b.inputs),
+        _placements("Outputs", a.outputs, b.outputs),
+        _collectives(a, b),
+    )
+    shown = [part for part in parts if part.rows]
+    if not shown:
+        return "No differences in settings, costs, memory, placements of inputs and outputs, or collectives.\n"
+    return plain(rich_sections(shown))
+
+
+def _settings(a: Report, b: Report) -> Section:
+    pairs = [(name, left, right) for (name, left), (_, right) in zip(_setting(a), _setting(b), strict=True)]
+    rows = tuple(row for row in pairs if row[1] != row[2])
+    return Section("Made for", _columns("", "this", "other"), rows)
+
+
+def _setting(report: Report) -> tuple[tuple[str, str], ...]:
+    limit = report.memory_limit_bytes
+    return (
+        ("function", report.function),
+        ("cluster", report.cluster),
+        ("mesh", show_mesh(report.mesh)),
+        ("searched", report.space),
+        ("memory limit", "none" if limit is None else format_quantity(limit, "bytes")),
+    )
+
+
+def _costs(a: Report, b: Report) -> Section:
+    rows: list[tuple[str, ...]] = []
+    for name, kind, figure in _FIGURES:
+        left, right = figure(a), figure(b)
+        if left != right:
+            change = _change(left, right) if kind != "percent" else ""
+            rows.append((name, format_quantity(left, kind), format_quantity(right, kind), change))
+    return Section("Costs", _columns("", "this", "other", "change", right=1), tuple(rows))
+
+
+def _change(left: float, right: float) -> str:
+    if left == 0:
+        return ""
+    change = format_quantity(right / left - 1, "percent")
+    return change if right < left else f"+{change}"
+
+
+def _placements(title: str, a: Sequence[TensorRow], b: Sequence[TensorRow]) -> Section:
+    """Tensors whose type or placement differ, or that only one has. Grouped as in a report."""
+    left, right = ({row.name: row for row in rows} for rows in (a, b))
+    names = list(dict.fromkeys([*left, *right]))
+    texts = {name: (_placed(left.get(name)), _placed(right.get(name))) for name in names}
+    # Equal ones are grouped too: a label with "*" must stand for all that it matches.
+    paired = [replace(left.get(name) or right[name], placement=repr(texts[name]), local_bytes=0) for name in names]
+    rows: list[tuple[str, ...]] = []
+    for group in group_tensors(paired):
+        this, other = texts[group.members[0].name]
+        if this != other:
+            rows.append((group.label, this, other, format_quantity(len(group.members), "count")))
+    return Section(title, _columns("tensor", "this", "other", "count", right=3), tuple(rows))
+
+
+def _placed(row: TensorRow | None) -> str:
+    return _ABSENT if row is None else f"{row.dtype}{list(row.shape)} {row.placement}"
+
+
+def _collectives(a: Report, b: Report) -> Section:
+    left, right = _summed(a.collectives), _summed(b.collectives)
+    rows: list[tuple[str, ...]] = []
+    for key in dict.fromkeys([*left, *right]):
+        this, other = left.get(key, _ABSENT), right.get(key, _ABSENT)
+        if this != other:
+            rows.append((*key, this, other))
+    return Section("Collectives", _columns("role", "kind", "axes", "this", "other"), tuple(rows))
+
+
+def _summed(rows: Sequence[CollectiveRow]) -> dict[tuple[str, str, str], str]:
+    """Count, bytes and time of the collectives of each role, kind and axes."""
+    found: dict[tuple[str, str, str], list[CollectiveRow]] = {}
+    for row in rows:
+        found.setdefault((row.role, row.kind, show_axes(row.axes)), []).append(row)
+    return {key: _total(members) for key, members in found.items()}
+
+
+def _total(rows: Sequence[CollectiveRow]) -> str:
+    size = format_quantity(sum(row.size_bytes for row in rows), "bytes")
+    time = format_quantity(sum(row.time_s for row in rows), "time")
+    return f"{format_quantity(len(rows), 'count')}: {size}, {time}"
+
+
+def _columns(*names: str, right: int | None = None) -> tuple[Column, ...]:
+    """Columns of these names, numbers from column `right` on."""
+    return tuple(Column(name, right is not None and number >= right) for number, name in enumerate(names))

@@ -1,0 +1,132 @@
+"""Groups: rows of a Report that say the same many times over, told once: fifty layers read like two."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
+from typing import TypeVar
+
+from autopar.report.summary import CollectiveRow, OperatorRow, TensorRow
+
+CONTRACTIONS = frozenset({"dot_general", "conv_general_dilated"})
+
+# The number of a layer: layers[3], and 'layer_3' where a dict holds them. Not w1 and w2: those are different things.
+_NUMBER = re.compile(r"(?<=\[)\d+(?=\])|(?<=_)\d+(?='\])")
+Row = TypeVar("Row")
+
+
+@dataclass(frozen=True)
+class TensorGroup:
+    """Tensors whose paths differ in numbers only, of one shape, type and placement. `label` stands for their paths."""
+
+    label: str
+    members: tuple[TensorRow, ...]
+
+    @property
+    def local_bytes(self) -> int:
+        """The bytes of all members on one device."""
+        return sum(row.local_bytes for row in self.members)
+
+
+@dataclass(frozen=True)
+class OperatorGroup:
+    """Operators of one kind, phase, source line and strategy."""
+
+    members: tuple[OperatorRow, ...]
+
+    @property
+    def time_s(self) -> float:
+        """The seconds of all members."""
+        return sum(row.time_s for row in self.members)
+
+
+@dataclass(frozen=True)
+class CollectiveGroup:
+    """Collectives of one role, kind and source line over the same axes."""
+
+    members: tuple[CollectiveRow, ...]
+
+    @property
+    def time_s(self) -> float:
+        """The seconds of all members."""
+        return sum(row.time_s for row in self.members)
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of all members."""
+        return sum(row.size_bytes for row in self.members)
+
+
+def group_tensors(rows: Sequence[TensorRow]) -> tuple[TensorGroup, ...]:
+    """`rows` in groups, in the order of their first members.
+
+    A label has "*" for every number that differs where the group is all that the pattern matches, else the numbers:
+    params['layers'][*]['w'], params['layers'][0-2,5]['w'].
+    """
+    matching = Counter(_NUMBER.sub("*", row.name) for row in rows)
+    groups = _grouped(
+        rows, lambda row: (_NUMBER.sub("*", row.name), row.shape, row.dtype, row.placement, row.local_bytes)
+    )
+    return tuple(TensorGroup(_label(group, matching), group) for group in groups)
+
+
+def group_operators(rows: Iterable[OperatorRow]) -> tuple[OperatorGroup, ...]:
+    """`rows` in groups, in the order of their first members."""
+    groups = _grouped(rows, lambda row: (row.kind, row.phase, row.source, row.ins, row.outs, row.split))
+    return tuple(OperatorGroup(group) for group in groups)
+
+
+def group_collectives(rows: Iterable[CollectiveRow]) -> tuple[CollectiveGroup, ...]:
+    """`rows` in groups, the longest time first."""
+    groups = [CollectiveGroup(g) for g in _grouped(rows, lambda row: (row.role, row.kind, row.axes, row.source))]
+    return tuple(sorted(groups, key=lambda group: -group.time_s))
+
+
+def weighty(group: OperatorGroup, compute_time_s: float, least_share: float) -> bool:
+    """Whether a group is worth a row: a contraction, or at least `least_share` of the time of computing."""
+    if group.members[0].kind in CONTRACTIONS:
+        return True
+    return group.time_s > 0 and group.time_s >= least_share * compute_time_s
+
+
+def _grouped(rows: Iterable[Row], key: Callable[[Row], Hashable]) -> list[tuple[Row, ...]]:
+    found: dict[Hashable, list[Row]] = {}
+    for row in rows:
+        found.setdefault(key(row), []).append(row)
+    return [tuple(group) for group in found.values()]
+
+
+def _label(group: tuple[TensorRow, ...], matching: Counter[str]) -> str:
+    first = group[0].name
+    pattern = _NUMBER.sub("*", first)
+    places = [sorted(set(numbers)) for numbers in zip(*(_numbers(row) for row in group), strict=True)]
+    if len(group) == matching[pattern]:
+        shown = [str(numbers[0]) if len(numbers) == 1 else "*" for numbers in places]
+    elif prod(len(numbers) for numbers in places) == len({row.name for row in group}):
+        shown = [_ranges(numbers) for numbers in places]
+    else:
+        return f"{first} and {len(group) - 1} like it"
+    rest = iter(shown)
+    return _NUMBER.sub(lambda _: next(rest), first)
+
+
+def _numbers(row: TensorRow) -> list[int]:
+    return [int(number) for number in _NUMBER.findall(row.name)]
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """0, 1, 2, 5 -> "0-2,5"; 1, 3, 5, 7 -> "1,3,..,7". `numbers` ascend."""
+    steps = {after - before for before, after in pairwise(numbers)}
+    if len(numbers) > 3 and len(steps) == 1 and steps != {1}:
+        return f"{numbers[0]},{numbers[1]},..,{numbers[-1]}"
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)

@@ -1,0 +1,228 @@
+"""Sections: a Report as titled tables of strings, from which every rendering is made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from autopar.report.groups import (
+    CollectiveGroup,
+    OperatorGroup,
+    group_collectives,
+    group_operators,
+    group_tensors,
+    weighty,
+)
+from autopar.report.summary import OperatorRow, Report, TensorRow
+from autopar.report.units import format_quantity
+
+FORECAST = (
+    "Times are what the plan's pricing predicts, not measurements; nothing is assumed to overlap. "
+    "Bytes are those of one device."
+)
+
+
+@dataclass(frozen=True)
+class Column:
+    """The heading of a column; numbers stand to the right."""
+
+    name: str
+    right: bool = False
+
+
+@dataclass(frozen=True)
+class Section:
+    """A table under a title, with a note below. Every row has as many cells as there are columns."""
+
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[str, ...], ...]
+    note: str = ""
+
+
+def sections(report: Report) -> tuple[Section, ...]:
+    """All that `report` says, in reading order."""
+    return (
+        _overview(report),
+        _memory(report),
+        _alive(report),
+        tensor_section("Inputs", report.inputs),
+        tensor_section("Outputs", report.outputs),
+        operator_section("Operators", group_operators(report.operators), report.compute_time_s),
+        collective_section("Collectives", group_collectives(report.collectives)),
+    )
+
+
+def cost_lines(report: Report) -> tuple[tuple[str, str], ...]:
+    """The name and value of what a step costs, and how good that is."""
+    step, compute, communication = (
+        format_quantity(seconds, "time")
+        for seconds in (report.step_time_s, report.compute_time_s, report.communication_time_s)
+    )
+    objective, bound = (format_quantity(s, "time") for s in (report.objective_s, report.lower_bound_s))
+    return (
+        ("step time", f"{step} = compute {compute} + communication {communication}"),
+        ("objective", f"{objective} (the sum that was minimised: no collectives fused), lower bound {bound}"),
+        ("quality", _quality(report)),
+    )
+
+
+def tensor_section(title: str, rows: Sequence[TensorRow]) -> Section:
+    """A row for every group of tensors."""
+    columns = (
+        *(Column(name) for name in ("tensor", "type", "placement")),
+        *(Column(name, right=True) for name in ("count", "bytes each", "bytes")),
+    )
+    groups = group_tensors(rows)
+    cells = tuple(
+        (
+            group.label,
+            show_type(group.members[0]),
+            group.members[0].placement,
+            format_quantity(len(group.members), "count"),
+            format_quantity(group.members[0].local_bytes, "bytes"),
+            format_quantity(group.local_bytes, "bytes"),
+        )
+        for group in groups
+    )
+    return Section(title, columns, cells, "" if cells else "None.")
+
+
+def operator_section(
+    title: str, groups: Sequence[OperatorGroup], compute_time_s: float, least_share: float = 0.01
+) -> Section:
+    """Contractions and whatever takes `least_share` of `compute_time_s`, a row each; the others in one row."""
+    shown = [group for group in groups if weighty(group, compute_time_s, least_share)]
+    others = [group for group in groups if not weighty(group, compute_time_s, least_share)]
+    rows = [_operator_cells(group, compute_time_s) for group in shown]
+    if others:
+        count = sum(len(group.members) for group in others)
+        time = sum(group.time_s for group in others)
+        figures = (format_quantity(count, "count"), format_quantity(time, "time"), _share(time, compute_time_s))
+        rows.append(("all others", "", "", "", "", *figures))
+    columns = (
+        *(Column(name) for name in ("operator", "phase", "source", "operands -> results")),
+        *(Column(name, right=True) for name in ("parts", "count", "time", "share")),
+    )
+    return Section(title, columns, tuple(rows))
+
+
+def collective_section(title: str, groups: Sequence[CollectiveGroup]) -> Section:
+    """A row for every group, and their sum."""
+    columns = (
+        *(Column(name) for name in ("role", "kind", "axes", "source")),
+        *(Column(name, right=True) for name in ("count", "bytes each", "bytes", "time")),
+    )
+    rows = [_collective_cells(group) for group in groups]
+    if not rows:
+        return Section(title, columns, (), "None: nothing crosses a link.")
+    members = sum(len(group.members) for group in groups)
+    size = format_quantity(sum(group.size_bytes for group in groups), "bytes")
+    time = format_quantity(sum(group.time_s for group in groups), "time")
+    rows.append(("all", "", "", "", format_quantity(members, "count"), "", size, time))
+    return Section(title, columns, tuple(rows))
+
+
+def placed_operands(row: OperatorRow) -> str:
+    """The placements of an operator's operands and results."""
+    return f"{', '.join(row.ins)} -> {', '.join(row.outs)}"
+
+
+def short_source(source: str) -> str:
+    """The first of the source lines that a bucket serves, and how many more there are."""
+    first, *rest = source.split(", ")
+    return f"{first} and {len(rest)} more" if rest else first or "-"
+
+
+def show_axes(axes: Sequence[str]) -> str:
+    """Mesh axes as in a placement."""
+    return "*".join(axes)
+
+
+def show_mesh(mesh: Sequence[tuple[str, int]]) -> str:
+    """A mesh and how many devices it has."""
+    count = prod(size for _, size in mesh)
+    return f"{' x '.join(f'{name}={size}' for name, size in mesh)} ({count} device{'s' if count > 1 else ''})"
+
+
+def show_type(row: TensorRow) -> str:
+    """Element type and global shape."""
+    return f"{row.dtype}{list(row.shape)}"
+
+
+def _overview(report: Report) -> Section:
+    rows = (
+        ("cluster", report.cluster),
+        ("mesh", show_mesh(report.mesh)),
+        ("searched", report.space or "not stated"),
+        *cost_lines(report),
+    )
+    return Section(f"Plan of {report.function}", (Column(""), Column("")), rows, FORECAST)
+
+
+def _quality(report: Report) -> str:
+    if report.gap == 0:
+        return "gap 0: the objective is proven optimal in the space searched"
+    gap = format_quantity(report.gap, "percent")
+    return f"gap {gap}: proven that no plan in the space searched has an objective more than {gap} smaller"
+
+
+def _memory(report: Report) -> Section:
+    inputs, outputs = (sum(row.local_bytes for row in rows) for rows in (report.inputs, report.outputs))
+    peak, limit = report.peak_memory_bytes, report.memory_limit_bytes
+    rows = (
+        ("inputs", format_quantity(inputs, "bytes")),
+        ("the rest, at the peak", format_quantity(max(peak - inputs, 0), "bytes")),
+        ("peak", format_quantity(peak, "bytes")),
+        (
+            "limit",
+            "none" if limit is None else f"{format_quantity(limit, 'bytes')}, of which {_share(peak, limit)} used",
+        ),
+        ("outputs", format_quantity(outputs, "bytes")),
+    )
+    note = "Inputs live throughout a step unless donated; outputs count as part of the rest once they are made."
+    return Section("Memory of a device", (Column(""), Column("")), rows, note)
+
+
+def _alive(report: Report) -> Section:
+    listed = sum(row.local_bytes for row in report.peak)
+    note = ""
+    if report.peak_memory_bytes > listed:
+        note = f"And {format_quantity(report.peak_memory_bytes - listed, 'bytes')} in smaller tensors and buffers."
+    section = tensor_section("Largest at the peak of memory", report.peak)
+    return Section(section.title, section.columns, section.rows, note)
+
+
+def _operator_cells(group: OperatorGroup, compute_time_s: float) -> tuple[str, ...]:
+    row = group.members[0]
+    return (
+        row.kind,
+        row.phase,
+        row.source or "-",
+        placed_operands(row),
+        format_quantity(row.split, "count"),
+        format_quantity(len(group.members), "count"),
+        format_quantity(group.time_s, "time"),
+        _share(group.time_s, compute_time_s),
+    )
+
+
+def _collective_cells(group: CollectiveGroup) -> tuple[str, ...]:
+    row = group.members[0]
+    smallest, largest = (f(member.size_bytes for member in group.members) for f in (min, max))
+    sizes = dict.fromkeys((format_quantity(smallest, "bytes"), format_quantity(largest, "bytes")))
+    return (
+        row.role,
+        row.kind,
+        show_axes(row.axes),
+        short_source(row.source),
+        format_quantity(len(group.members), "count"),
+        " to ".join(sizes),
+        format_quantity(group.size_bytes, "bytes"),
+        format_quantity(group.time_s, "time"),
+    )
+
+
+def _share(part: float, whole: float) -> str:
+    return format_quantity(part / whole, "percent") if whole else "-"

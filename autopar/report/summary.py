@@ -1,0 +1,142 @@
+"""Summary: a plan and its program as a typed Report of plain values, for rendering, for files and for questions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autopar.core.graph import OpNode, TensorInfo
+from autopar.core.mesh import DeviceMesh
+from autopar.core.placement import Placement
+from autopar.passes.program import Compute, Move
+from autopar.search.search import Planned
+
+
+@dataclass(frozen=True)
+class TensorRow:
+    """An input or output: its path, global shape, placement as text, and bytes on one device."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    placement: str
+    local_bytes: int
+
+
+@dataclass(frozen=True)
+class OperatorRow:
+    """An operator: where it stands, the placements of its operands and results, and one device's time."""
+
+    kind: str
+    source: str
+    scope: str
+    phase: str
+    ins: tuple[str, ...]
+    outs: tuple[str, ...]
+    split: int
+    time_s: float
+
+
+@dataclass(frozen=True)
+class CollectiveRow:
+    """A collective of the program: over which axes, how many bytes a device holds of it, what it costs and why.
+
+    `tensors` says what it moves: an input's path, or what made it.
+    """
+
+    kind: str
+    axes: tuple[str, ...]
+    size_bytes: int
+    time_s: float
+    role: str
+    source: str
+    reason: str
+    tensors: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a plan says. Times are seconds a step under the plan's pricing, bytes are of one device.
+
+    `objective_s` is the sum the solver minimised, `lower_bound_s` proven for it over `space`; `step_time_s` is the
+    price of the emitted program. `peak` names what is alive at the peak of memory, largest first.
+    """
+
+    function: str
+    cluster: str
+    mesh: tuple[tuple[str, int], ...]
+    space: str
+    objective_s: float
+    lower_bound_s: float
+    gap: float
+    step_time_s: float
+    compute_time_s: float
+    communication_time_s: float
+    peak_memory_bytes: int
+    memory_limit_bytes: int | None
+    inputs: tuple[TensorRow, ...]
+    outputs: tuple[TensorRow, ...]
+    operators: tuple[OperatorRow, ...]
+    collectives: tuple[CollectiveRow, ...]
+    peak: tuple[TensorRow, ...]
+
+
+def summarise(planned: Planned, *, function: str, cluster: str, memory_limit_bytes: int | None) -> Report:
+    """The Report of `planned`; `function` and `cluster` are names to show."""
+    plan, program, spent = planned.plan, planned.program, planned.account
+    stage, graph = plan.stage, planned.graph
+
+    def row(value: int) -> TensorRow:
+        v = program.values[value]
+        return TensorRow(
+            _label(planned, v.tensor), v.tensor.shape, v.tensor.dtype, str(v.placement), program.local_bytes(value)
+        )
+
+    return Report(
+        function,
+        cluster,
+        stage.mesh.axes,
+        plan.space,
+        plan.objective_s,
+        plan.lower_bound_s,
+        plan.gap,
+        spent.step_time_s,
+        spent.compute_time_s,
+        spent.communication_time_s,
+        spent.peak_memory_bytes,
+        memory_limit_bytes,
+        tuple(_tensor_row(t, p, stage.mesh) for t, p in zip(graph.inputs, stage.inputs, strict=True)),
+        tuple(
+            _tensor_row(t, p, stage.mesh, f"output[{n}]")
+            for n, (t, p) in enumerate(zip(graph.outputs, stage.outputs, strict=True))
+        ),
+        tuple(_operator_row(planned, i) for i in program.instructions if isinstance(i, Compute)),
+        tuple(_collective_row(planned, move) for move in program.collectives),
+        tuple(row(value) for value in spent.peak_values[:10]),
+    )
+
+
+def _tensor_row(tensor: TensorInfo, placement: Placement, mesh: DeviceMesh, name: str = "") -> TensorRow:
+    size = placement.local_size(tensor.shape, mesh) * tensor.itemsize
+    return TensorRow(name or tensor.name, tensor.shape, tensor.dtype, str(placement), size)
+
+
+def _operator_row(planned: Planned, compute: Compute) -> OperatorRow:
+    op, strategy = compute.op, compute.strategy
+    ins = tuple(str(p) for p in strategy.ins)
+    outs = tuple(str(p) for p in strategy.outs)
+    time = planned.pricing.op_cost(op, strategy)
+    return OperatorRow(op.kind, op.source, op.scope, op.phase, ins, outs, strategy.split, time)
+
+
+def _collective_row(planned: Planned, move: Move) -> CollectiveRow:
+    tensors = tuple(_label(planned, planned.program.values[v].tensor) for v in move.ins)
+    return CollectiveRow(
+        move.kind, move.axes, move.size_bytes, move.time_s, move.role, move.source, move.reason, tensors
+    )
+
+
+def _label(planned: Planned, tensor: TensorInfo) -> str:
+    producer: OpNode | None = planned.graph.producers.get(tensor.id)
+    if producer is None:
+        return tensor.name or "a literal"
+    return f"{producer.kind} ({producer.source})"

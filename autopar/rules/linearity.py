@@ -1,0 +1,29 @@
+"""Through which operands unreduced values may pass: shared by the rules of linear operators."""
+
+from __future__ import annotations
+
+from autopar.core.graph import OpNode
+
+
+def is_summable(dtype: str) -> bool:
+    """Whether values of this element type can be split into summands: booleans and random keys cannot."""
+    return dtype != "bool" and not dtype.startswith("key<")
+
+
+def linear_sets(op: OpNode, *sets: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """Those of `sets` (operands in which `op` is jointly linear) through which unreduced values can pass.
+
+    A literal is never unreduced: a set with a literal other than 0 is dropped, and a literal 0 is its own summand
+    and leaves its set. A set without operands remains only where all operands are literals: zeros made on every
+    device are a value still to be summed.
+    """
+    if not all(is_summable(tensor.dtype) for tensor in op.outs):
+        return ()
+    kept: dict[tuple[int, ...], None] = {}
+    for operands in sets:
+        if any(op.ins[i].literal or not is_summable(op.ins[i].dtype) for i in operands):
+            continue
+        carried = tuple(i for i in operands if op.ins[i].literal is None)
+        if carried or all(tensor.literal is not None for tensor in op.ins):
+            kept[carried] = None
+    return tuple(kept)

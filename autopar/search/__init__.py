@@ -1,0 +1,1 @@
+"""What is searched around the solver: candidates, constraints, modes and mesh shapes."""

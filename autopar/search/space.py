@@ -1,0 +1,146 @@
+"""The space that is searched: an OpGraph, the rules, a mesh and constraints in, the candidates of every variable out."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import product
+
+from autopar.core.dataflow import Dataflow
+from autopar.core.graph import OpGraph, OpNode, TensorInfo
+from autopar.core.mesh import DeviceMesh
+from autopar.core.placement import Placement
+from autopar.core.space import Space
+from autopar.core.strategy import Strategy
+from autopar.errors import NoFeasiblePlan, UnsupportedPrimitive, UnsupportedPrimitiveWarning
+from autopar.rules.enumerate import enumerate_strategies
+from autopar.rules.registry import rule_of, whole
+
+Keep = Callable[[OpNode, tuple[Strategy, ...]], tuple[Strategy, ...]]
+
+
+@dataclass(frozen=True)
+class Pins:
+    """Placements that are given: by position of the input or output."""
+
+    inputs: Mapping[int, Placement] = field(default_factory=dict[int, Placement])
+    outputs: Mapping[int, Placement] = field(default_factory=dict[int, Placement])
+
+
+def build_space(
+    graph: OpGraph, flow: Dataflow, mesh: DeviceMesh, *, keep: Keep, pins: Pins | None = None, strict: bool = False
+) -> Space:
+    """The candidates of every variable.
+
+    Args:
+      graph: the traced function.
+      flow: its copies.
+      mesh: the devices.
+      keep: the pricing's filter of an operator's strategies.
+      pins: placements that are given.
+      strict: refuse an operator without a rule instead of replicating it with a warning.
+
+    Raises:
+      UnsupportedPrimitive: an operator has no rule and `strict`.
+      NoFeasiblePlan: a pinned placement does not divide its tensor evenly.
+    """
+    pins = pins or Pins()
+    strategies = _strategies(graph, mesh, keep, strict)
+    carry = tuple((out, source) for out, source in graph.carry)
+    carried = {out for out, _ in carry}
+    inputs = tuple(_pinned(pins.inputs.get(i), t, mesh) for i, t in enumerate(graph.inputs))
+    outputs = tuple(
+        () if i in carried or t.literal is not None else _pinned(pins.outputs.get(i), t, mesh)
+        for i, t in enumerate(graph.outputs)
+    )
+    copies = _copies(graph, flow, inputs, strategies, outputs, dict(carry))
+    return Space(mesh, inputs, strategies, copies, outputs, carry)
+
+
+def all_placements(shape: tuple[int, ...], mesh: DeviceMesh) -> tuple[Placement, ...]:
+    """Every placement of a tensor without unreduced axes, the replicated one first.
+
+    Axes on one dim stand in mesh order; what does not divide evenly is left out.
+    """
+    axes = [name for name, size in mesh.axes if size > 1]
+    found: list[Placement] = []
+    for dims in product(range(-1, len(shape)), repeat=len(axes)):
+        split = tuple(tuple(a for a, d in zip(axes, dims, strict=True) if d == dim) for dim in range(len(shape)))
+        placement = Placement(split)
+        if placement.fits(shape, mesh):
+            found.append(placement)
+    return tuple(found)
+
+
+def _pinned(pin: Placement | None, tensor: TensorInfo, mesh: DeviceMesh) -> tuple[Placement, ...]:
+    if pin is None:
+        return all_placements(tensor.shape, mesh)
+    if len(pin.dims) != tensor.ndim or not pin.fits(tensor.shape, mesh):
+        raise NoFeasiblePlan(
+            f"{tensor.name or 'a tensor'} of shape {tensor.shape} cannot be placed {pin} on mesh {mesh}: "
+            f"every dim must divide evenly. Pin another placement or change the shape."
+        )
+    return (pin,)
+
+
+def _strategies(
+    graph: OpGraph, mesh: DeviceMesh, keep: Keep, strict: bool
+) -> tuple[tuple[Strategy, ...], ...]:
+    known: dict[object, tuple[Strategy, ...]] = {}
+    warned: set[str] = set()
+    found: list[tuple[Strategy, ...]] = []
+    for op in graph.ops:
+        if op.signature not in known:
+            known[op.signature] = keep(op, _of(op, mesh, strict, warned))
+        found.append(known[op.signature])
+    return tuple(found)
+
+
+def _of(op: OpNode, mesh: DeviceMesh, strict: bool, warned: set[str]) -> tuple[Strategy, ...]:
+    try:
+        rule = rule_of(op)
+    except UnsupportedPrimitive:
+        if strict:
+            raise
+        if op.kind not in warned:
+            warned.add(op.kind)
+            warnings.warn(
+                f"no sharding rule for {op.kind!r} ({op.source}): it is replicated, every device computes it whole. "
+                f"Pass strict=True to refuse it instead.",
+                UnsupportedPrimitiveWarning,
+                stacklevel=2,
+            )
+        rule = whole(op)
+    return enumerate_strategies(rule, mesh)
+
+
+def _copies(
+    graph: OpGraph,
+    flow: Dataflow,
+    inputs: tuple[tuple[Placement, ...], ...],
+    strategies: tuple[tuple[Strategy, ...], ...],
+    outputs: tuple[tuple[Placement, ...], ...],
+    carry: Mapping[int, int],
+) -> tuple[tuple[Placement, ...], ...]:
+    """A copy's candidates: every placement in which its tensor is made or wanted."""
+    made: dict[int, list[Placement]] = {t.id: list(p) for t, p in zip(graph.inputs, inputs, strict=True)}
+    for op, options in zip(graph.ops, strategies, strict=True):
+        for position, tensor in enumerate(op.outs):
+            made[tensor.id] = _distinct(s.outs[position] for s in options)
+    found: list[tuple[Placement, ...]] = []
+    shared: dict[tuple[Placement, ...], tuple[Placement, ...]] = {}
+    for copy in flow.copies:
+        wanted = list(made[copy.tensor.id])
+        for use in copy.uses:
+            if use.op is not None:
+                wanted += _distinct(s.ins[use.position] for s in strategies[use.op])
+            else:
+                wanted += outputs[use.position] or inputs[carry[use.position]]
+        candidates = tuple(_distinct(wanted))
+        found.append(shared.setdefault(candidates, candidates))
+    return tuple(found)
+
+
+def _distinct(placements: Iterable[Placement]) -> list[Placement]:
+    return list(dict.fromkeys(placements))

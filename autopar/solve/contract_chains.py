@@ -1,0 +1,118 @@
+"""Reduction: nodes with at most two neighbours are eliminated exactly; the problem stays one of pairs.
+
+    result_ab[s, t] = min over k of cost_v[k] + cost_va[k, s] + cost_vb[k, t]
+
+Nodes go in rounds, no two of a round adjacent, so that equal stretches of the graph make equal (shared) products.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from autopar.solve.minplus import MinSum
+from autopar.solve.options import SolveOptions
+from autopar.solve.problem import Edge, Floats, Problem
+from autopar.solve.reduction import Choice, Reduction, compact, unchanged
+
+_MAX_NEIGHBOURS = 2
+
+
+@dataclass(frozen=True, eq=False)
+class _Gone:
+    """An eliminated node, its costs, and its matrices (transposed if flagged: rows are the neighbour's)."""
+
+    node: int
+    cost: Floats
+    near: tuple[tuple[int, Floats, bool], ...]
+
+
+class _Graph:
+    """Costs and, for each node, its neighbours with the matrix and whether its rows are the neighbour's."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.costs = list(problem.node_costs)
+        self.near: list[dict[int, tuple[Floats, bool]]] = [{} for _ in self.costs]
+        self.made = MinSum()
+        self.offset = 0.0
+        for edge in problem.edges:
+            self.join(edge.u, edge.v, edge.cost)
+
+    def join(self, u: int, v: int, cost: Floats) -> None:
+        """Adds a matrix with rows u and columns v to what is between them."""
+        if v in self.near[u]:
+            before, flipped = self.near[u][v]
+            cost = self.made.add(before, cost, flipped)
+            u, v = (v, u) if flipped else (u, v)
+        self.near[u][v] = (cost, False)
+        self.near[v][u] = (cost, True)
+
+    def eliminate(self, v: int) -> _Gone:
+        """Takes v out and gives its neighbours what it leaves."""
+        near = tuple((u, *self.near[v][u]) for u in sorted(self.near[v]))
+        gone = _Gone(v, self.costs[v], near)
+        for u, _, _ in near:
+            del self.near[u][v]
+        self.near[v].clear()
+        if not near:
+            self.offset += float(gone.cost.min())
+            return gone
+        tables = [(gone.cost, (-1,))]
+        tables += [(cost, (i, -1) if flipped else (-1, i)) for i, (_, cost, flipped) in enumerate(near)]
+        table = self.made.eliminate(tuple(len(self.costs[u]) for u, _, _ in near), tables)
+        if len(near) == 1:
+            self.costs[near[0][0]] = self.made.add(self.costs[near[0][0]], table)
+        else:
+            self.join(near[0][0], near[1][0], table)
+        return gone
+
+
+def contract_chains(problem: Problem, options: SolveOptions) -> Reduction:
+    """Eliminates all nodes with at most two neighbours and without usages, while tables stay within the options."""
+    graph = _Graph(problem)
+    fixed = {use.node for use in problem.usages}
+    gone: list[_Gone] = []
+    open_nodes = [v for v in range(len(graph.costs)) if v not in fixed]
+    while chosen := _round(graph, open_nodes, options):
+        gone += [graph.eliminate(v) for v in chosen]
+        open_nodes = [v for v in open_nodes if v not in set(chosen)]
+    if not gone:
+        return unchanged(problem)
+    edges = [
+        Edge(u, v, cost) for u, near in enumerate(graph.near) for v, (cost, flipped) in near.items() if not flipped
+    ]
+    out = {item.node for item in gone}
+    smaller, stay = compact(graph.costs, out, edges, problem.usages, problem.usage_limit)
+    return Reduction(smaller, graph.offset, partial(_lift, len(graph.costs), stay, gone))
+
+
+def _round(graph: _Graph, nodes: list[int], options: SolveOptions) -> list[int]:
+    """Nodes that may go now, no two adjacent: those of fewest neighbours first, then in order."""
+    room = options.max_total_entries - graph.made.entries
+    chosen, blocked = list[int](), set[int]()
+    for v in sorted(nodes, key=lambda v: len(graph.near[v])):
+        if len(graph.near[v]) > _MAX_NEIGHBOURS:
+            break
+        if v in blocked:
+            continue
+        entries = 1
+        for u in graph.near[v]:
+            entries *= len(graph.costs[u])
+        if entries > min(options.max_table_entries, room):
+            continue
+        room -= 2 * entries
+        chosen.append(v)
+        blocked.update(graph.near[v])
+    return chosen
+
+
+def _lift(count: int, stay: list[int], gone: list[_Gone], choice: Choice) -> Choice:
+    full = [0] * count
+    for v, s in zip(stay, choice, strict=True):
+        full[v] = s
+    for item in reversed(gone):
+        total = item.cost
+        for u, cost, flipped in item.near:
+            total = total + (cost[full[u]] if flipped else cost[:, full[u]])
+        full[item.node] = int(total.argmin())
+    return tuple(full)

@@ -1,0 +1,89 @@
+"""Reduction: strategy a replaces b of the same node if it is never dearer and needs no more memory.
+
+    cost_v[a] - cost_v[b] + sum over edges (v, w) of max over t of (cost_vw[a, t] - cost_vw[b, t])  <=  0
+    and size_a <= size_b in every usage of v, if there is a limit
+
+A few columns of each matrix refute most pairs; only the others are computed in full.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from autopar.solve.problem import Floats, Problem
+from autopar.solve.reduction import Bools, Ints, Reduction, restrict
+
+_SAMPLES = 8
+_CHUNK_ENTRIES = 1 << 18
+
+
+def drop_dominated(problem: Problem) -> Reduction:
+    """Drops dominated strategies; of equal ones the first stays."""
+    edges: list[list[tuple[Floats, bool]]] = [[] for _ in problem.node_costs]
+    for edge in problem.edges:
+        edges[edge.u].append((edge.cost, False))
+        edges[edge.v].append((edge.cost, True))
+    usages: list[list[Floats]] = [[] for _ in problem.node_costs]
+    if problem.usage_limit is not None:
+        for use in problem.usages:
+            usages[use.node].append(use.size_bytes)
+    sampled: dict[tuple[int, bool], Floats] = {}
+
+    def sample(cost: Floats, flipped: bool) -> Floats:
+        key = (id(cost), flipped)
+        if key not in sampled:
+            sampled[key] = _sampled_excess(cost.T if flipped else cost)
+        return sampled[key]
+
+    keep: list[Bools] = []
+    for cost, near, sizes in zip(problem.node_costs, edges, usages, strict=True):
+        excess = _difference(cost[:, None], cost[None, :])
+        with np.errstate(invalid="ignore"):
+            for matrix, flipped in near:
+                excess = excess + sample(matrix, flipped)
+        possible = excess <= 0
+        for size_bytes in sizes:
+            possible &= size_bytes[:, None] <= size_bytes[None, :]
+        np.fill_diagonal(possible, val=False)
+        keep.append(_undominated(possible, cost, [m.T if flipped else m for m, flipped in near]))
+    return restrict(problem, keep)
+
+
+def _difference(a: Floats, b: Floats) -> Floats:
+    """A - b, and -inf wherever b is forbidden: what is forbidden may always be replaced."""
+    with np.errstate(invalid="ignore"):
+        return np.where(np.isposinf(b), -np.inf, a - b)
+
+
+def _sampled_excess(cost: Floats) -> Floats:
+    """A lower bound of the worst row difference for every pair of rows."""
+    columns = sorted({i * (cost.shape[1] - 1) // (_SAMPLES - 1) for i in range(_SAMPLES)})
+    excess = np.full((len(cost), len(cost)), -np.inf)
+    for column in cost[:, columns].T:
+        np.maximum(excess, _difference(column[:, None], column[None, :]), out=excess)
+    return excess
+
+
+def _worst_difference(cost: Floats, a: Ints, b: Ints) -> Floats:
+    """Max over t of cost[a, t] - cost[b, t] for each pair (a, b), in pieces."""
+    step = max(1, _CHUNK_ENTRIES // cost.shape[1])
+    parts = [
+        _difference(cost[a[i : i + step]], cost[b[i : i + step]]).max(axis=1, initial=-np.inf)
+        for i in range(0, len(a), step)
+    ]
+    return np.concatenate(parts) if parts else np.empty(0)
+
+
+def _undominated(possible: Bools, cost: Floats, matrices: list[Floats]) -> Bools:
+    """The strategies that stay, given the pairs (a, b) in which a may replace b."""
+    a, b = np.nonzero(possible)
+    excess = _difference(cost[a], cost[b])
+    for matrix in matrices:
+        with np.errstate(invalid="ignore"):
+            excess = excess + _worst_difference(matrix, a, b)
+    replaces = np.zeros_like(possible)
+    replaces[a, b] = excess <= 0  # NaN, from inf - inf, is no
+    alive = np.ones(len(cost), dtype=bool)
+    for s in np.flatnonzero(replaces.any(axis=0))[::-1]:
+        alive[s] = not (replaces[:, s] & alive).any()
+    return alive

@@ -1,0 +1,102 @@
+"""Exact optimum of a problem without limit by elimination of all nodes, if the tables it needs are small enough.
+
+The order is planned first, on sizes alone: always a node whose table is smallest. Nothing is computed unless the
+whole plan fits.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from autopar.solve.minplus import MinSum
+from autopar.solve.options import SolveOptions
+from autopar.solve.problem import Floats, Problem
+from autopar.solve.reduction import Choice
+
+
+@dataclass(frozen=True)
+class EliminationPlan:
+    """An order of all nodes, and what eliminating in it takes."""
+
+    order: tuple[int, ...]
+    largest_entries: int
+    total_entries: int
+    work: float
+
+    def fits(self, options: SolveOptions) -> bool:
+        """Whether the options allow it."""
+        small = self.largest_entries <= options.max_table_entries and self.total_entries <= options.max_total_entries
+        return small and self.work <= options.max_elimination_work
+
+
+@dataclass(frozen=True, eq=False)
+class _Table:
+    """Costs over a scope: axis i of `cost` is the strategy of node `scope[i]`."""
+
+    scope: tuple[int, ...]
+    cost: Floats
+
+
+def plan_elimination(problem: Problem) -> EliminationPlan:
+    """The greedy order by table size, ties by node, with its largest and total table entries and its additions."""
+    counts = problem.counts
+    near: list[set[int]] = [set() for _ in counts]
+    for edge in problem.edges:
+        near[edge.u].add(edge.v)
+        near[edge.v].add(edge.u)
+
+    def entries(v: int) -> int:
+        return math.prod(counts[u] for u in near[v])
+
+    cost = {v: entries(v) for v in range(len(counts))}
+    order, largest, total, work = list[int](), 0, 0, 0.0
+    while cost:
+        v = min(cost, key=lambda v: (cost[v], v))
+        table = cost.pop(v)
+        order.append(v)
+        largest, total, work = max(largest, table), total + table, work + float(table) * counts[v] * len(near[v])
+        for u in near[v]:
+            near[u] |= near[v]
+            near[u] -= {u, v}
+        for u in near[v]:
+            cost[u] = entries(u)
+    return EliminationPlan(tuple(order), largest, total, work)
+
+
+def minimise_exactly(problem: Problem, plan: EliminationPlan) -> tuple[Choice, float]:
+    """The cheapest choice and its cost (inf if every choice is forbidden), along a plan that fits."""
+    counts = problem.counts
+    made = MinSum()
+    tables: list[list[_Table]] = [[] for _ in counts]
+    for edge in problem.edges:
+        table = _Table((edge.u, edge.v), edge.cost)
+        tables[edge.u].append(table)
+        tables[edge.v].append(table)
+    done: list[tuple[int, list[_Table]]] = []
+    total = 0.0
+    for v in plan.order:
+        mine = [_Table((v,), problem.node_costs[v]), *tables[v]]
+        done.append((v, mine))
+        scope = tuple(sorted({u for table in mine for u in table.scope} - {v}))
+        place = {u: i for i, u in enumerate(scope)} | {v: -1}
+        inputs = [(table.cost, tuple(place[u] for u in table.scope)) for table in mine]
+        left = made.eliminate(tuple(counts[u] for u in scope), inputs)
+        if not scope:
+            total += float(left)
+        for u in scope:
+            tables[u] = [table for table in tables[u] if v not in table.scope] + [_Table(scope, left)]
+    return _choose(len(counts), done), total
+
+
+def _choose(count: int, done: list[tuple[int, list[_Table]]]) -> Choice:
+    """The strategies, last eliminated first: each the cheapest given those that are known."""
+    choice = [0] * count
+    for v, mine in reversed(done):
+        total = np.zeros(1)
+        for table in mine:
+            total = total + table.cost[tuple(slice(None) if u == v else choice[u] for u in table.scope)]
+        choice[v] = int(total.argmin())
+    return tuple(choice)

@@ -1,0 +1,99 @@
+"""Reductions on edges and lone nodes: share equal arrays, merge parallel edges, fold constant ones, drop lone nodes."""
+
+from __future__ import annotations
+
+from functools import partial
+from hashlib import blake2b
+
+import numpy as np
+
+from autopar.solve.problem import Edge, Floats, Problem
+from autopar.solve.reduction import Choice, Reduction, compact, unchanged
+
+
+def share_equal(problem: Problem) -> Reduction:
+    """Arrays with the same contents become the same object, so that later work on them is done once."""
+    known: dict[tuple[tuple[int, ...], bytes], Floats] = {}
+    by_id: dict[int, Floats] = {}
+
+    def shared(array: Floats) -> Floats:
+        if id(array) not in by_id:
+            key = (array.shape, blake2b(np.ascontiguousarray(array).data, digest_size=16).digest())
+            by_id[id(array)] = known.setdefault(key, array)
+        return by_id[id(array)]
+
+    same = Problem(
+        tuple(shared(cost) for cost in problem.node_costs),
+        tuple(Edge(edge.u, edge.v, shared(edge.cost)) for edge in problem.edges),
+        problem.usages,
+        problem.usage_limit,
+    )
+    return Reduction(same, 0.0, lambda choice: choice)
+
+
+def merge_parallel(problem: Problem) -> Reduction:
+    """One edge for each pair of nodes, from the lower to the higher node: the sum of all between them."""
+    groups: dict[tuple[int, int], list[tuple[Floats, bool]]] = {}
+    for edge in problem.edges:
+        flipped = edge.u > edge.v
+        pair = (edge.v, edge.u) if flipped else (edge.u, edge.v)
+        groups.setdefault(pair, []).append((edge.cost, flipped))
+    if all(len(group) == 1 and not group[0][1] for group in groups.values()):
+        return unchanged(problem)
+    sums: dict[tuple[tuple[int, bool], ...], Floats] = {}
+
+    def total(group: list[tuple[Floats, bool]]) -> Floats:
+        if len(group) == 1 and not group[0][1]:
+            return group[0][0]
+        key = tuple((id(cost), flipped) for cost, flipped in group)
+        if key not in sums:
+            parts = [cost.T if flipped else cost for cost, flipped in group]
+            sums[key] = np.ascontiguousarray(sum(parts[1:], start=parts[0]))
+        return sums[key]
+
+    edges = tuple(Edge(u, v, total(group)) for (u, v), group in groups.items())
+    merged = Problem(problem.node_costs, edges, problem.usages, problem.usage_limit)
+    return Reduction(merged, 0.0, lambda choice: choice)
+
+
+def fold_constant(problem: Problem) -> Reduction:
+    """An edge whose matrix is constant along one of its nodes (one strategy, or a free edge) goes into the other."""
+    folded: dict[int, int | None] = {}
+
+    def constant_axis(cost: Floats) -> int | None:
+        if (cost == cost[:, :1]).all():
+            return 1
+        return 0 if (cost == cost[:1]).all() else None
+
+    costs, edges = list(problem.node_costs), list[Edge]()
+    for edge in problem.edges:
+        if id(edge.cost) not in folded:
+            folded[id(edge.cost)] = constant_axis(edge.cost)
+        axis = folded[id(edge.cost)]
+        if axis is None:
+            edges.append(edge)
+        elif axis == 1:
+            costs[edge.u] = costs[edge.u] + edge.cost[:, 0]
+        else:
+            costs[edge.v] = costs[edge.v] + edge.cost[0]
+    if len(edges) == len(problem.edges):
+        return unchanged(problem)
+    smaller = Problem(tuple(costs), tuple(edges), problem.usages, problem.usage_limit)
+    return Reduction(smaller, 0.0, lambda choice: choice)
+
+
+def drop_lone(problem: Problem) -> Reduction:
+    """A node without edges and usages takes its cheapest strategy."""
+    tied = {edge.u for edge in problem.edges} | {edge.v for edge in problem.edges}
+    tied |= {use.node for use in problem.usages}
+    best = {v: int(cost.argmin()) for v, cost in enumerate(problem.node_costs) if v not in tied}
+    if not best:
+        return unchanged(problem)
+    offset = sum(float(problem.node_costs[v][s]) for v, s in best.items())
+    smaller, stay = compact(problem.node_costs, set(best), problem.edges, problem.usages, problem.usage_limit)
+    return Reduction(smaller, offset, partial(_lift, stay, best))
+
+
+def _lift(stay: list[int], best: dict[int, int], choice: Choice) -> Choice:
+    full = {**best, **dict(zip(stay, choice, strict=True))}
+    return tuple(full[v] for v in range(len(full)))

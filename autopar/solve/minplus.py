@@ -1,0 +1,87 @@
+"""Min-sum of tables: the one numerical kernel of elimination, in pieces that fit the cache, each product made once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from autopar.solve.problem import Floats
+
+Axes = tuple[int, ...]
+
+_BLOCK_ENTRIES = 1 << 15
+_WHOLE_ENTRIES = 1 << 17
+
+
+class MinSum:
+    """Min-sums of tables, remembered by the identity of the tables, so that equal layers cost nothing."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[tuple[int, Axes], ...], Floats] = {}
+        self._held: list[Floats] = []  # keeps the ids in `_known` valid
+        self.entries = 0  # of all tables made here
+
+    def add(self, a: Floats, b: Floats, flipped: bool = False) -> Floats:
+        """A + b, or a + b transposed."""
+        key = ((id(a), ()), (id(b), (1, 0) if flipped else (0, 1)))
+        if key not in self._known:
+            self._keep(key, [a, b], a + (b.T if flipped else b))
+        return self._known[key]
+
+    def eliminate(self, shape: tuple[int, ...], tables: Sequence[tuple[Floats, Axes]]) -> Floats:
+        """Min over k of the sum of the tables: result[x] = min_k sum_f table_f[k, x].
+
+        Args:
+          shape: of the result.
+          tables: each with what its axes are: -1 for k (in every table, once), else an axis of the result.
+        """
+        key = tuple((id(table), axes) for table, axes in tables)
+        if key not in self._known:
+            pieces = [_aligned(table, axes, len(shape)) for table, axes in tables]
+            self._keep(key, [table for table, _ in tables], _min_sum(shape, pieces))
+        return self._known[key]
+
+    def _keep(self, key: tuple[tuple[int, Axes], ...], inputs: list[Floats], result: Floats) -> None:
+        self._held.extend(inputs)
+        self._known[key] = result
+        self.entries += result.size
+
+
+def _aligned(table: Floats, axes: Axes, ndim: int) -> Floats:
+    """The table with k first, then the result's axes in order, of length 1 where it does not depend on them."""
+    order = sorted(range(len(axes)), key=lambda i: axes[i])
+    lengths = {axes[i]: table.shape[i] for i in order}
+    return table.transpose(order).reshape([lengths.get(axis, 1) for axis in range(-1, ndim)])
+
+
+def _min_sum(shape: tuple[int, ...], pieces: list[Floats]) -> Floats:
+    count, entries = pieces[0].shape[0], math.prod(shape)
+    if count * entries <= _WHOLE_ENTRIES:
+        total = pieces[0]
+        for piece in pieces[1:]:
+            total = total + piece
+        return np.broadcast_to(total.min(axis=0), shape).copy()
+    pieces = [np.ascontiguousarray(piece) for piece in pieces]
+    result = np.empty(shape)
+    step = max(1, _BLOCK_ENTRIES * shape[0] // entries)
+    for start in range(0, shape[0], step):
+        block = slice(start, start + step)
+        parts = [piece[:, block] if piece.shape[1] > 1 else piece for piece in pieces]
+        _min_sum_block(parts, result[block])
+    return result
+
+
+def _min_sum_block(parts: list[Floats], result: Floats) -> None:
+    """Writes min over k of the sum of the parts into `result`, one k at a time."""
+    total = np.empty_like(result)
+    result.fill(np.inf)
+    for k in range(len(parts[0])):
+        if len(parts) == 1:
+            np.minimum(result, parts[0][k], out=result)
+            continue
+        np.add(parts[0][k], parts[1][k], out=total)
+        for part in parts[2:]:
+            total += part[k]
+        np.minimum(result, total, out=result)

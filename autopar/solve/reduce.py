@@ -1,0 +1,37 @@
+"""The reductions in order, repeated until nothing changes."""
+
+from __future__ import annotations
+
+from autopar.solve.contract import contract_functional
+from autopar.solve.dominate import drop_dominated
+from autopar.solve.forbid import drop_forbidden
+from autopar.solve.merge import drop_lone, fold_constant, merge_parallel, share_equal
+from autopar.solve.problem import Problem
+from autopar.solve.reduction import Reduction, size, unchanged
+
+_CHEAP = (share_equal, drop_forbidden, contract_functional, drop_forbidden, merge_parallel, fold_constant, drop_lone)
+
+
+def reduce_cheaply(problem: Problem) -> Reduction:
+    """Everything whose work is linear in the entries of the distinct matrices, until nothing changes.
+
+    Raises:
+      Infeasible: if forbidden entries leave a node no strategy.
+    """
+    result = unchanged(problem)
+    while True:
+        before = size(result.problem)
+        for step in _CHEAP:
+            result = result.then(step)
+        if size(result.problem) == before:
+            return result
+
+
+def reduce_fully(problem: Problem) -> Reduction:
+    """The cheap reductions and dominance, until nothing changes."""
+    result = unchanged(problem).then(reduce_cheaply)
+    while True:
+        before = size(result.problem)
+        result = result.then(drop_dominated).then(reduce_cheaply)
+        if size(result.problem) == before:
+            return result

@@ -1,0 +1,94 @@
+"""What every reduction returns, how reductions follow one another, and the two edits they are made of.
+
+A reduction turns a Problem into a smaller one whose optimum is that of the first, less `offset`; `lift` turns a choice
+of the smaller into one of the first whose cost is the smaller one's plus `offset`, or less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autopar.solve.problem import Edge, Floats, Problem, Usage
+
+Choice = tuple[int, ...]
+Ints = NDArray[np.intp]
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Reduction:
+    """A smaller problem, the cost that was taken out of it, and the way back for choices."""
+
+    problem: Problem
+    offset: float
+    lift: Callable[[Choice], Choice]
+
+    def then(self, step: Callable[[Problem], Reduction]) -> Reduction:
+        """One reduction out of two: `step` after it."""
+        after = step(self.problem)
+        if after.problem is self.problem:
+            return self
+        return Reduction(after.problem, self.offset + after.offset, lambda choice: self.lift(after.lift(choice)))
+
+
+def unchanged(problem: Problem) -> Reduction:
+    """The reduction that does nothing."""
+    return Reduction(problem, 0.0, lambda choice: choice)
+
+
+def size(problem: Problem) -> tuple[int, int, int]:
+    """Nodes, strategies and edges: falls with every reduction that achieved anything."""
+    return len(problem.node_costs), sum(problem.counts), len(problem.edges)
+
+
+def without_limit(problem: Problem) -> Problem:
+    """The problem without memory: a relaxation of it."""
+    return Problem(problem.node_costs, problem.edges)
+
+
+def restrict(problem: Problem, keep: Sequence[Bools]) -> Reduction:
+    """Only the strategies in `keep[v]` of every node v are left. Submatrices of shared matrices are shared."""
+    if all(mask.all() for mask in keep):
+        return unchanged(problem)
+    index = [np.flatnonzero(mask) for mask in keep]
+    names = [ids.tobytes() for ids in index]
+    shared: dict[tuple[int, bytes, bytes], Floats] = {}
+
+    def submatrix(edge: Edge) -> Floats:
+        if len(index[edge.u]) == edge.cost.shape[0] and len(index[edge.v]) == edge.cost.shape[1]:
+            return edge.cost
+        key = (id(edge.cost), names[edge.u], names[edge.v])
+        if key not in shared:
+            shared[key] = edge.cost[np.ix_(index[edge.u], index[edge.v])]
+        return shared[key]
+
+    smaller = Problem(
+        tuple(cost[ids] for cost, ids in zip(problem.node_costs, index, strict=True)),
+        tuple(Edge(edge.u, edge.v, submatrix(edge)) for edge in problem.edges),
+        tuple(Usage(use.node, use.start, use.stop, use.size_bytes[index[use.node]]) for use in problem.usages),
+        problem.usage_limit,
+    )
+    return Reduction(smaller, 0.0, lambda choice: tuple(int(ids[s]) for ids, s in zip(index, choice, strict=True)))
+
+
+def compact(
+    costs: Sequence[Floats],
+    gone: set[int],
+    edges: Sequence[Edge],
+    usages: Sequence[Usage],
+    limit: float | None,
+) -> tuple[Problem, list[int]]:
+    """The problem without the nodes in `gone` (which have no edges and usages any more), and the nodes that stay."""
+    stay = [v for v in range(len(costs)) if v not in gone]
+    new = {v: i for i, v in enumerate(stay)}
+    problem = Problem(
+        tuple(costs[v] for v in stay),
+        tuple(Edge(new[edge.u], new[edge.v], edge.cost) for edge in edges),
+        tuple(Usage(new[use.node], use.start, use.stop, use.size_bytes) for use in usages),
+        limit,
+    )
+    return problem, stay

@@ -1,0 +1,125 @@
+"""The memory limit as rows: one for each maximal live set that can exceed the limit, over disjoint segments of nodes.
+
+for every row r:  sum over segments of row range low <= r < high of size[s_node]  <=  limit
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from autopar.solve.problem import Floats, Problem
+from autopar.solve.reduction import Bools, Ints, Reduction, unchanged, without_limit
+
+
+@dataclass(frozen=True, eq=False)
+class Segment:
+    """A node's bytes per strategy in the rows low <= r < high."""
+
+    node: int
+    low: int
+    high: int
+    size_bytes: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """All rows that matter. Segments of one node are disjoint and in order."""
+
+    segments: tuple[Segment, ...]
+    of_node: tuple[tuple[Segment, ...], ...]
+    count: int
+    limit: float
+
+    def sums(self, sizes: Sequence[float]) -> Floats:
+        """The sum in every row when segment i has sizes[i]."""
+        change = np.zeros(self.count + 1)
+        np.add.at(change, [segment.low for segment in self.segments], sizes)
+        np.subtract.at(change, [segment.high for segment in self.segments], sizes)
+        return np.cumsum(change)[: self.count]
+
+    def used(self, choice: Sequence[int]) -> Floats:
+        """The bytes in use in every row."""
+        return self.sums([float(segment.size_bytes[choice[segment.node]]) for segment in self.segments])
+
+    def priced(self, prices: Floats, costs: Sequence[Floats]) -> list[Floats]:
+        """The node costs with the prices of their bytes added."""
+        sums = np.concatenate([[0.0], np.cumsum(prices)])
+        result = list(costs)
+        for segment in self.segments:
+            price = sums[segment.high] - sums[segment.low]
+            if price:
+                result[segment.node] = result[segment.node] + price * segment.size_bytes
+        return result
+
+
+def memory_rows(problem: Problem) -> Rows:
+    """The rows of a problem; none if it has no limit or the limit cannot bind."""
+    count = len(problem.node_costs)
+    if problem.usage_limit is None or not problem.usages:
+        return Rows((), ((),) * count, 0, np.inf)
+    highest = _extreme_use(problem, np.max)
+    margin = 1e-9 * max(1.0, float(highest.max()))
+    times = _maximal_times(problem, highest > problem.usage_limit - margin)
+    row_of = np.searchsorted(times, np.arange(len(highest) + 1))
+    per_node: list[list[tuple[int, int, Floats]]] = [[] for _ in range(count)]
+    for use in problem.usages:
+        low, high = int(row_of[use.start]), int(row_of[use.stop])
+        if low < high and use.size_bytes.any():
+            per_node[use.node].append((low, high, use.size_bytes))
+    of_node = tuple(tuple(_disjoint(v, parts)) for v, parts in enumerate(per_node))
+    return Rows(tuple(s for segments in of_node for s in segments), of_node, len(times), problem.usage_limit)
+
+
+def drop_slack(problem: Problem) -> Reduction:
+    """Limit and usages go if the limit cannot bind, whatever is chosen."""
+    if not problem.usages or memory_rows(problem).count:
+        return unchanged(problem)
+    return Reduction(without_limit(problem), 0.0, lambda choice: choice)
+
+
+def least_use(problem: Problem) -> float:
+    """A lower bound of every choice's peak: each node takes its smallest size."""
+    return float(_extreme_use(problem, np.min).max(initial=0.0))
+
+
+def _extreme_use(problem: Problem, extreme: Callable[[Floats], np.float64]) -> Floats:
+    """The bytes in use at every time if every usage takes its extreme size."""
+    end = max((use.stop for use in problem.usages), default=0)
+    change = np.zeros(end + 1)
+    for use in problem.usages:
+        size = float(extreme(use.size_bytes))
+        change[use.start] += size
+        change[use.stop] -= size
+    return np.cumsum(change)[:end]
+
+
+def _maximal_times(problem: Problem, wanted: Bools) -> Ints:
+    """The wanted times whose live set is in no other's: something started since the last one, and a stop is next.
+
+    A time is wanted if its largest use can exceed the limit: whatever contains a wanted live set is wanted too.
+    """
+    starts = {use.start for use in problem.usages}
+    stops = {use.stop for use in problem.usages}
+    times: list[int] = []
+    grew = False
+    for t in range(len(wanted)):
+        grew = grew or t in starts
+        if grew and t + 1 in stops:
+            times.append(t)
+            grew = False
+    return np.array([t for t in times if wanted[t]], dtype=np.intp)
+
+
+def _disjoint(node: int, parts: list[tuple[int, int, Floats]]) -> list[Segment]:
+    """The parts cut at each other's ends and added up where they overlap."""
+    cuts = sorted({end for low, high, _ in parts for end in (low, high)})
+    segments: list[Segment] = []
+    for low, high in pairwise(cuts):
+        sizes = [size for a, b, size in parts if a <= low and high <= b]
+        if sizes:
+            segments.append(Segment(node, low, high, np.sum(sizes, axis=0)))
+    return segments

@@ -1,0 +1,5 @@
+"""JAX in: a Python function becomes an OpGraph."""
+
+from autopar.trace.capture import Traced as Traced
+from autopar.trace.capture import trace as trace
+from autopar.trace.fingerprint import fingerprint as fingerprint

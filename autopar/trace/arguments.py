@@ -1,0 +1,144 @@
+"""Arguments: what the user passes, as flat named inputs."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from autopar import _compat
+from autopar._compat import untyped_jax
+from autopar.errors import TraceError
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One argument that is traced: its position (None: passed by keyword), name, and the flat inputs it makes."""
+
+    position: int | None
+    name: str
+    tree: Any
+    start: int
+    leaf_names: tuple[str, ...]
+    avals: tuple[Any, ...]
+
+    @property
+    def inputs(self) -> range:
+        """The positions of its flat inputs."""
+        return range(self.start, self.start + len(self.avals))
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """The arguments of one call: those traced, in order, and the static ones by position."""
+
+    traced: tuple[Argument, ...]
+    static: tuple[tuple[int, Any], ...]
+    specs: tuple[tuple[Any, ...], dict[str, Any]]
+
+    @property
+    def avals(self) -> tuple[Any, ...]:
+        """The abstract value of every flat input."""
+        return tuple(aval for argument in self.traced for aval in argument.avals)
+
+    @property
+    def leaf_names(self) -> tuple[str, ...]:
+        """The name of every flat input: "params['w1']"."""
+        return tuple(name for argument in self.traced for name in argument.leaf_names)
+
+    def at(self, position: int) -> Argument:
+        """The traced argument at a position of the call.
+
+        Raises:
+          TraceError: if there is none.
+        """
+        for argument in self.traced:
+            if argument.position == position:
+                return argument
+        raise TraceError(f"there is no traced argument at position {position}")
+
+    def call(self, function: Callable[..., Any], dynamic: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """`function` on the traced arguments `dynamic`, with the static ones put back in their places."""
+        values = list(dynamic)
+        for position, value in self.static:
+            values.insert(position, value)
+        return function(*values, **kwargs)
+
+
+def function_name(function: Callable[..., Any]) -> str:
+    """The name by which errors speak of a function or a callable object."""
+    inner = getattr(function, "func", function)
+    return str(getattr(inner, "__name__", type(inner).__name__))
+
+
+def positions(numbers: int | Sequence[int], count: int, what: str) -> tuple[int, ...]:
+    """Argument numbers in order, negative ones counted from the end.
+
+    Raises:
+      TraceError: if one of them is not the position of an argument.
+    """
+    given = (numbers,) if isinstance(numbers, int) else tuple(numbers)
+    for number in given:
+        if not -count <= number < count:
+            raise TraceError(f"{what} names argument {number}, but the call has {count} positional arguments")
+    return tuple(sorted({number % count for number in given}))
+
+
+def read_arguments(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], static_argnums: int | Sequence[int]
+) -> Arguments:
+    """The arguments of `function(*args, **kwargs)`, flattened and named.
+
+    Leaves may be ShapeDtypeStructs, numpy or JAX arrays, and Python scalars; shardings are ignored.
+
+    Raises:
+      TraceError: if a leaf is none of these; the message names it.
+    """
+    static = positions(static_argnums, len(args), "static_argnums")
+    names = _positional_names(function, len(args))
+    values: list[tuple[int | None, str, Any]] = [
+        (i, names[i], value) for i, value in enumerate(args) if i not in static
+    ]
+    values += [(None, name, kwargs[name]) for name in sorted(kwargs)]
+    traced: list[Argument] = []
+    specs: list[Any] = []
+    for position, name, value in values:
+        argument, spec = _read_argument(position, name, value, traced[-1].inputs.stop if traced else 0)
+        traced.append(argument)
+        specs.append(spec)
+    dynamic = len(args) - len(static)
+    keywords = dict(zip(sorted(kwargs), specs[dynamic:], strict=True))
+    return Arguments(tuple(traced), tuple((i, args[i]) for i in static), (tuple(specs[:dynamic]), keywords))
+
+
+def _read_argument(position: int | None, name: str, value: Any, start: int) -> tuple[Argument, Any]:
+    leaves, tree = untyped_jax.tree_util.tree_flatten_with_path(value)
+    names = tuple(name + untyped_jax.tree_util.keystr(path) for path, _ in leaves)
+    avals = tuple(_aval(leaf, leaf_name) for (_, leaf), leaf_name in zip(leaves, names, strict=True))
+    spec = untyped_jax.tree_util.tree_unflatten(tree, [_compat.spec_of(aval) for aval in avals])
+    return Argument(position, name, tree, start, names, avals), spec
+
+
+def _aval(leaf: Any, name: str) -> Any:
+    try:
+        return _compat.aval_of(leaf)
+    except (TypeError, ValueError) as error:
+        raise TraceError(f"argument {name} is a {type(leaf).__name__}, not an array or a number") from error
+
+
+def _positional_names(function: Callable[..., Any], count: int) -> list[str]:
+    """Parameter names as JAX gives them: "x", and "args[0]" for what falls into *args or has no signature."""
+    names: list[str] = []
+    variadic = "args"
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    for parameter in parameters:
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            names.append(parameter.name)
+        elif parameter.kind is parameter.VAR_POSITIONAL:
+            variadic = parameter.name
+    names += [f"{variadic}[{i}]" for i in range(count - len(names))]
+    return names[:count]

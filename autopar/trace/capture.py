@@ -1,0 +1,147 @@
+"""Capture: from a Python function and its arguments to a `Traced` graph. The first stage of all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from autopar import _compat
+from autopar._compat import untyped_jax
+from autopar.core.graph import OpGraph, TensorInfo
+from autopar.errors import TraceError
+from autopar.trace.arguments import Arguments, function_name, positions, read_arguments
+from autopar.trace.carry import Carry, Pairs, Results, find_carry
+from autopar.trace.finish import Parts, finish
+from autopar.trace.walk import Place, Walker
+
+
+@dataclass(frozen=True, eq=False)
+class Traced:
+    """A traced function: its graph, and what is needed to call it as the function was called.
+
+    `in_tree` is the structure of (positional arguments without the static ones, keyword arguments); the graph's
+    inputs are its leaves in order, then `constants`. `input_avals` are the abstract values of the leaves and
+    `output_avals` those of the results, as the user sees them: typed keys, weak types. `key_inputs` and
+    `key_outputs` give (flat position, implementation) of typed PRNG keys: the graph holds their uint32 data, so a
+    runner applies `jax.random.key_data` on the way in and `jax.random.wrap_key_data` on the way out. Constants that
+    are keys are data already. `output_names` are paths in the result. `static_argnums` were left out of the inputs.
+    """
+
+    graph: OpGraph
+    in_tree: Any
+    out_tree: Any
+    constants: tuple[np.ndarray[Any, Any] | jax.Array, ...]
+    input_avals: tuple[Any, ...]
+    output_avals: tuple[Any, ...]
+    key_inputs: tuple[tuple[int, str], ...]
+    key_outputs: tuple[tuple[int, str], ...]
+    output_names: tuple[str, ...]
+    static_argnums: tuple[int, ...]
+
+
+def trace(
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any] | None = None,
+    *,
+    static_argnums: int | Sequence[int] = (),
+    donate_argnums: int | Sequence[int] = (),
+    carry: Carry = "auto",
+) -> Traced:
+    """The graph of `fn(*args, **kwargs)`; nothing is computed.
+
+    Args:
+      fn: anything callable that JAX can trace.
+      args: positional arguments: pytrees of ShapeDtypeStructs, numpy or JAX arrays and Python scalars.
+      kwargs: keyword arguments, all traced.
+      static_argnums: positions of arguments that are passed to `fn` as they are.
+      donate_argnums: positions of arguments whose buffers may be reused for results.
+      carry: which results become the next call's inputs, see `find_carry`.
+
+    Raises:
+      TraceError: if JAX cannot trace `fn`, `fn` has side effects, or an argument or option is not valid.
+    """
+    arguments = read_arguments(fn, args, dict(kwargs or {}), static_argnums)
+    donated = positions(donate_argnums, len(args), "donate_argnums")
+    closed, results = _make_jaxpr(fn, arguments)
+    walker = Walker()
+    inputs = [walker.draft.tensor(aval, name) for aval, name in zip(arguments.avals, arguments.leaf_names, strict=True)]
+    jaxpr, consts = _compat.open_jaxpr(closed)
+    outputs = walker.walk(jaxpr, consts, list(inputs), Place(_compat.empty_name_stack()))
+    parts = finish(walker.draft, inputs, outputs)
+    pairs = find_carry(carry, arguments, results)
+    raw_keys = {i for i, tensor in enumerate(inputs) if tensor.id in walker.draft.raw_keys}
+    return Traced(
+        graph=_graph(parts, pairs, arguments, raw_keys, donated),
+        in_tree=untyped_jax.tree_util.tree_structure(arguments.specs),
+        out_tree=results.tree,
+        constants=tuple(_constant(value) for value in parts.constants),
+        input_avals=arguments.avals,
+        output_avals=results.avals,
+        key_inputs=_keys(arguments.avals),
+        key_outputs=_keys(results.avals),
+        output_names=results.names,
+        static_argnums=tuple(position for position, _ in arguments.static),
+    )
+
+
+def _make_jaxpr(fn: Callable[..., Any], arguments: Arguments) -> tuple[Any, Results]:
+    def call(dynamic: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        return arguments.call(fn, dynamic, keywords)
+
+    try:
+        closed, shapes = untyped_jax.make_jaxpr(call, return_shape=True)(*arguments.specs)
+    except Exception as error:
+        first = str(error).strip().split("\n", 1)[0]
+        raise TraceError(f"JAX cannot trace {function_name(fn)}: {type(error).__name__}: {first}") from error
+    return closed, Results(untyped_jax.tree_util.tree_structure(shapes), tuple(closed.out_avals))
+
+
+def _graph(parts: Parts, carry: Pairs, arguments: Arguments, raw_keys: set[int], donated: tuple[int, ...]) -> OpGraph:
+    return OpGraph(
+        ops=parts.ops,
+        inputs=parts.inputs,
+        outputs=parts.outputs,
+        carry=carry,
+        regions=parts.regions,
+        batch_inputs=_batch_inputs(parts.inputs, carry, arguments, raw_keys),
+        donated=tuple(i for position in donated for i in _donated_inputs(position, arguments)),
+    )
+
+
+def _donated_inputs(position: int, arguments: Arguments) -> range:
+    if position in dict(arguments.static):
+        raise TraceError(f"argument {position} is both static and donated")
+    return arguments.at(position).inputs
+
+
+def _batch_inputs(
+    inputs: tuple[TensorInfo, ...], carry: Pairs, arguments: Arguments, raw_keys: set[int]
+) -> tuple[int, ...]:
+    """Flat inputs that are data and not state: with dims, not carried, not keys, not in the first of many arguments."""
+    state = {flat for _, flat in carry} | raw_keys
+    if len(arguments.traced) > 1:
+        state.update(arguments.traced[0].inputs)
+    return tuple(
+        i
+        for i, aval in enumerate(arguments.avals)
+        if i not in state and inputs[i].ndim >= 1 and not _compat.is_key_dtype(aval.dtype)
+    )
+
+
+def _keys(avals: tuple[Any, ...]) -> tuple[tuple[int, str], ...]:
+    return tuple(
+        (i, _compat.key_implementation_name(aval.dtype))
+        for i, aval in enumerate(avals)
+        if _compat.is_key_dtype(aval.dtype)
+    )
+
+
+def _constant(value: Any) -> np.ndarray[Any, Any] | jax.Array:
+    if not isinstance(value, jax.Array):
+        return np.asarray(value)
+    return untyped_jax.random.key_data(value) if _compat.is_key_dtype(value.dtype) else value

@@ -1,0 +1,162 @@
+"""Carry: which results become the next call's inputs (a training state), as pairs of flat positions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from autopar._compat import untyped_jax
+from autopar.errors import TraceError
+from autopar.trace.arguments import Argument, Arguments
+
+Selector = int | str
+Carry = Literal["auto"] | Sequence[tuple[Selector, Selector]] | None
+Pairs = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Results:
+    """The flat results: their tree, abstract values, and paths ("[0]['w1']"; "" where there is a single array)."""
+
+    tree: Any
+    avals: tuple[Any, ...]
+
+    @property
+    def paths(self) -> tuple[tuple[Any, ...], ...]:
+        """The key path of each result."""
+        placeholder = untyped_jax.tree_util.tree_unflatten(self.tree, range(len(self.avals)))
+        return tuple(path for path, _ in untyped_jax.tree_util.tree_flatten_with_path(placeholder)[0])
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The path of each result as text."""
+        return tuple(untyped_jax.tree_util.keystr(path) for path in self.paths)
+
+
+def find_carry(carry: Carry, arguments: Arguments, results: Results) -> Pairs:
+    """Pairs (output position, input position), sorted by output.
+
+    "auto" pairs the whole result, else each of its top-level parts in order, with the first argument not yet taken
+    that has the same tree structure, shapes and dtypes. A part without any array of at least one dim is not state:
+    a scalar loss never pairs with a scalar learning rate. A bare array pairs only with the first argument or with
+    the one after an argument that is paired: in `forward(params, x) -> y` an `y` of the shape of `x` is no state.
+
+    Explicit pairs give (result, argument), each a top-level position or a path such as "[0]['w1']" and
+    "state['w1']"; both sides must have the same leaves. None pairs nothing.
+
+    Raises:
+      TraceError: if an explicit pair names nothing, or two things that differ.
+    """
+    if carry is None:
+        return ()
+    if isinstance(carry, str):
+        if carry != "auto":
+            raise TraceError(f"carry must be 'auto', None or pairs of (result, argument), not {carry!r}")
+        return _automatic(arguments, results)
+    pairs: list[tuple[int, int]] = []
+    for result, argument in carry:
+        pairs += _explicit(result, argument, arguments, results)
+    for side, what in ((0, "result"), (1, "argument")):
+        if len({pair[side] for pair in pairs}) != len(pairs):
+            raise TraceError(f"carry names a {what} twice: {tuple(carry)}")
+    return tuple(sorted(pairs))
+
+
+def _automatic(arguments: Arguments, results: Results) -> Pairs:
+    whole = _match_in_order([(results.tree, 0, results.avals)], arguments)
+    if whole or untyped_jax.tree_util.treedef_is_leaf(results.tree):
+        return whole
+    parts: list[tuple[Any, int, tuple[Any, ...]]] = []
+    start = 0
+    for child in results.tree.children():
+        stop = start + child.num_leaves
+        parts.append((child, start, results.avals[start:stop]))
+        start = stop
+    return _match_in_order(parts, arguments)
+
+
+def _match_in_order(parts: list[tuple[Any, int, tuple[Any, ...]]], arguments: Arguments) -> Pairs:
+    taken: set[int] = set()
+    pairs: list[tuple[int, int]] = []
+    for tree, start, avals in parts:
+        for number, argument in enumerate(arguments.traced):
+            if number not in taken and _is_state(tree, avals, argument, number == 0 or number - 1 in taken):
+                taken.add(number)
+                pairs += zip(range(start, start + len(avals)), argument.inputs, strict=True)
+                break
+    return tuple(pairs)
+
+
+def _is_state(tree: Any, avals: tuple[Any, ...], argument: Argument, follows_state: bool) -> bool:
+    if tree != argument.tree or not any(aval.shape for aval in avals):
+        return False
+    if untyped_jax.tree_util.treedef_is_leaf(tree) and not follows_state:
+        return False
+    return all(_equal(a, b) for a, b in zip(avals, argument.avals, strict=True))
+
+
+def _equal(a: Any, b: Any) -> bool:
+    return a.shape == b.shape and a.dtype == b.dtype
+
+
+def _explicit(result: Selector, argument: Selector, arguments: Arguments, results: Results) -> list[tuple[int, int]]:
+    outs = _select_results(result, results)
+    ins = _select_inputs(argument, arguments)
+    if [suffix for _, suffix in outs] != [suffix for _, suffix in ins]:
+        raise TraceError(
+            f"carry pairs result {result!r} with argument {argument!r}, but their trees differ: "
+            f"{[suffix for _, suffix in outs]} and {[suffix for _, suffix in ins]}"
+        )
+    avals = arguments.avals
+    for (out, suffix), (flat, _) in zip(outs, ins, strict=True):
+        if not _equal(results.avals[out], avals[flat]):
+            raise TraceError(
+                f"carry pairs result {result!r} with argument {argument!r}, but leaf {suffix!r} is "
+                f"{results.avals[out].str_short()} in the one and {avals[flat].str_short()} in the other"
+            )
+    return [(out, flat) for (out, _), (flat, _) in zip(outs, ins, strict=True)]
+
+
+def _select_results(selector: Selector, results: Results) -> list[tuple[int, str]]:
+    """The flat results under a top-level position or a path, each with the rest of its path."""
+    keystr = untyped_jax.tree_util.keystr
+    if untyped_jax.tree_util.treedef_is_leaf(results.tree) and selector == 0:
+        return [(0, "")]
+    if isinstance(selector, int):
+        starts = [0]
+        for child in results.tree.children():
+            starts.append(starts[-1] + child.num_leaves)
+        if not 0 <= selector < len(starts) - 1:
+            raise TraceError(f"carry names result {selector}, but the function returns {len(starts) - 1}")
+        chosen = range(starts[selector], starts[selector + 1])
+        return [(i, keystr(results.paths[i][1:])) for i in chosen]
+    return _under(selector, list(enumerate(_splits("", path) for path in results.paths)), "result")
+
+
+def _select_inputs(selector: Selector, arguments: Arguments) -> list[tuple[int, str]]:
+    """The flat inputs under an argument's position or a path, each with the rest of its path."""
+    if isinstance(selector, int):
+        argument = arguments.at(selector)
+        cut = len(argument.name)
+        return [(i, name[cut:]) for i, name in zip(argument.inputs, argument.leaf_names, strict=True)]
+    leaves: list[tuple[int, list[tuple[str, str]]]] = []
+    for argument in arguments.traced:
+        placeholder = untyped_jax.tree_util.tree_unflatten(argument.tree, argument.inputs)
+        paths = untyped_jax.tree_util.tree_flatten_with_path(placeholder)[0]
+        leaves += [(flat, _splits(argument.name, path)) for path, flat in paths]
+    return _under(selector, leaves, "argument")
+
+
+def _splits(name: str, path: tuple[Any, ...]) -> list[tuple[str, str]]:
+    """Every way to cut a path in two, as text."""
+    keystr = untyped_jax.tree_util.keystr
+    return [(name + keystr(path[:cut]), keystr(path[cut:])) for cut in range(len(path) + 1)]
+
+
+def _under(selector: str, leaves: list[tuple[int, list[tuple[str, str]]]], what: str) -> list[tuple[int, str]]:
+    found = [(flat, rest) for flat, splits in leaves for head, rest in splits if head == selector]
+    if not found:
+        known = ", ".join(splits[-1][0] for _, splits in leaves[:8])
+        raise TraceError(f"carry names {what} {selector!r}, which does not exist; there are {known}, ...")
+    return found

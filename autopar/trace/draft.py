@@ -1,0 +1,80 @@
+"""Draft: the graph under construction. The walk adds to it; `finish` makes the OpGraph of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from autopar import _compat
+from autopar._payload import Payload
+from autopar.core.graph import Region, Scalar, TensorInfo
+from autopar.errors import TraceError
+from autopar.trace.keys import data_dtype, data_shape
+
+
+@dataclass(frozen=True, eq=False)
+class DraftOp:
+    """An operator before dead code is removed and numbers are given."""
+
+    kind: str
+    ins: tuple[TensorInfo, ...]
+    outs: tuple[TensorInfo, ...]
+    params: dict[str, Any]
+    source: str
+    scope: str
+    region: int | None
+    payload: Payload
+
+
+@dataclass
+class Draft:
+    """Operators, regions and hoisted constants in the order in which they were met; the only mutable state here.
+
+    `raw_keys` are the ids of tensors that are used as the data of a PRNG key.
+    """
+
+    ops: list[DraftOp] = field(default_factory=list[DraftOp])
+    regions: list[Region] = field(default_factory=list[Region])
+    constants: dict[int, tuple[Any, TensorInfo]] = field(default_factory=dict[int, tuple[Any, TensorInfo]])
+    literals: dict[tuple[str, str], TensorInfo] = field(default_factory=dict[tuple[str, str], TensorInfo])
+    raw_keys: set[int] = field(default_factory=set[int])
+    count: int = 0
+
+    def tensor(self, aval: Any, name: str = "", literal: Scalar | None = None) -> TensorInfo:
+        """A new tensor of this abstract value."""
+        self.count += 1
+        dtype = data_dtype(aval)
+        return TensorInfo(self.count - 1, data_shape(aval), str(dtype), dtype.itemsize, name, literal)
+
+    def constant(self, value: Any, aval: Any) -> TensorInfo:
+        """A scalar number as a literal, one for equal values; any other constant hoisted, one for each object.
+
+        Raises:
+          TraceError: if it is a placeholder of an enclosing trace.
+        """
+        if _compat.is_tracer(value):
+            raise TraceError(
+                f"the function closes over {value!r} of an enclosing jit or grad, which has no value yet: pass it as "
+                f"an argument"
+            )
+        if not aval.shape and not _compat.is_key_dtype(aval.dtype) and _is_number(aval.dtype):
+            scalar = np.asarray(value)[()].item()
+            key = (str(aval.dtype), repr(scalar))
+            if key not in self.literals:
+                self.literals[key] = self.tensor(aval, literal=scalar)
+            return self.literals[key]
+        if id(value) not in self.constants:
+            self.constants[id(value)] = (value, self.tensor(aval))
+        return self.constants[id(value)][1]
+
+    def region(self, parent: int | None, payload: dict[str, Any]) -> int:
+        """A new remat region in `parent`; its number."""
+        self.regions.append(Region(len(self.regions), "remat", parent, payload))
+        return len(self.regions) - 1
+
+
+def _is_number(dtype: Any) -> bool:
+    return bool(jnp.issubdtype(dtype, jnp.number)) or dtype == np.dtype(bool)

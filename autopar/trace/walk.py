@@ -1,0 +1,152 @@
+"""Walk: from jaxpr to a flat draft in one pass, by substitution of an environment; nothing is traced twice.
+
+Calls (jit, custom derivatives, ...) are walked in place. A remat is walked in place too, its operators marked with
+its region. Random operators and operators on typed keys are replaced by what they do to the keys' data. Operators
+that change nothing (stop_gradient, copy, ...) are aliases. Everything else, loops and branches included, becomes one
+operator.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from autopar import _compat
+from autopar._payload import Payload
+from autopar.core.graph import TensorInfo
+from autopar.errors import TraceError
+from autopar.trace import keys
+from autopar.trace.draft import Draft, DraftOp
+from autopar.trace.params import plain_params
+
+CALLS = {
+    "call": "call_jaxpr",
+    "closed_call": "call_jaxpr",
+    "core_call": "call_jaxpr",
+    "custom_jvp_call": "call_jaxpr",
+    "custom_vjp_call": "call_jaxpr",
+    "custom_vjp_call_jaxpr": "fun_jaxpr",
+    "custom_vmap_call": "call",
+    "eval_jaxpr": "call_jaxpr",
+    "jit": "jaxpr",
+    "pjit": "jaxpr",
+}
+REMATS = frozenset({"checkpoint", "remat", "remat2"})
+ALIASES = frozenset({"copy", "copy_p", "random_clone", "random_unwrap", "random_wrap", "stop_gradient"})
+KEY_AGNOSTIC = frozenset({"optimization_barrier"})
+
+Tensors = list[TensorInfo]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a jaxpr stands: the name stack around it, its region, and the source line if it has none of its own."""
+
+    stack: Any
+    region: int | None = None
+    source: str | None = None
+
+
+@dataclass
+class Walker:
+    """Walks jaxprs into `draft`. The caches hold what depends on an equation only."""
+
+    draft: Draft = field(default_factory=Draft)
+    _sources: dict[Any, str] = field(default_factory=dict[Any, str])
+    _decomposed: dict[Any, Any] = field(default_factory=dict[Any, Any])
+
+    def walk(self, jaxpr: Any, consts: tuple[Any, ...], ins: Tensors, place: Place) -> Tensors:
+        """The tensors of the jaxpr's results, after its equations have been added to the draft.
+
+        Raises:
+          TraceError: if an equation has a side effect.
+        """
+        env: dict[Any, TensorInfo] = dict(zip(jaxpr.invars, ins, strict=True))
+        for var, value in zip(jaxpr.constvars, consts, strict=True):
+            env[var] = self.draft.constant(value, var.aval)
+
+        def read(atom: Any) -> TensorInfo:
+            return self.draft.constant(atom.val, atom.aval) if _compat.is_literal(atom) else env[atom]
+
+        for eqn in jaxpr.eqns:
+            outs = self._equation(eqn, [read(atom) for atom in eqn.invars], place)
+            env.update(zip(eqn.outvars, outs, strict=True))
+        return [read(atom) for atom in jaxpr.outvars]
+
+    def _equation(self, eqn: Any, ins: Tensors, place: Place) -> Tensors:
+        name = eqn.primitive.name
+        if name in ALIASES or _changes_nothing(eqn):
+            return self._alias(eqn, ins)
+        if name in CALLS and _compat.is_jaxpr(eqn.params.get(CALLS[name])):
+            return self._call(eqn, eqn.params[CALLS[name]], ins, place)
+        if name in REMATS:
+            return self._remat(eqn, ins, place)
+        if eqn.effects:
+            raise TraceError(_effect_message(eqn, self._source(eqn, place)))
+        if keys.has_keys(eqn) and name not in KEY_AGNOSTIC:
+            return self._key_operator(eqn, ins, place)
+        return self._operator(eqn, ins, place, Payload(eqn.primitive, dict(eqn.params)))
+
+    def _alias(self, eqn: Any, ins: Tensors) -> Tensors:
+        if eqn.primitive.name == "random_wrap":
+            self.draft.raw_keys.add(ins[0].id)
+        return ins
+
+    def _call(self, eqn: Any, closed: Any, ins: Tensors, place: Place) -> Tensors:
+        jaxpr, consts = _compat.open_jaxpr(closed)
+        inner = replace(place, stack=place.stack + eqn.source_info.name_stack)
+        if place.source is None and _compat.defined_in_jax(jaxpr):
+            inner = replace(inner, source=self._source(eqn, place))
+        return self.walk(jaxpr, consts, ins, inner)
+
+    def _remat(self, eqn: Any, ins: Tensors, place: Place) -> Tensors:
+        payload = {name: value for name, value in eqn.params.items() if name != "jaxpr"}
+        region = self.draft.region(place.region, payload)
+        return self._call(eqn, eqn.params["jaxpr"], ins, replace(place, region=region))
+
+    def _key_operator(self, eqn: Any, ins: Tensors, place: Place) -> Tensors:
+        avals = tuple((str(atom.aval), atom.aval.shape) for atom in eqn.invars)
+        key = (eqn.primitive.name, avals, repr(sorted(eqn.params.items())), _compat.context_key(eqn))
+        if key not in self._decomposed:
+            self._decomposed[key] = keys.decompose(eqn)
+        closed = self._decomposed[key]
+        if closed is None:
+            call = Payload(_compat.call_primitive(), {"call_jaxpr": keys.run_whole(eqn)})
+            return self._operator(eqn, ins, place, call)
+        jaxpr, consts = _compat.open_jaxpr(closed)
+        inner = replace(place, stack=place.stack + eqn.source_info.name_stack, source=self._source(eqn, place))
+        return self.walk(jaxpr, consts, ins, inner)
+
+    def _operator(self, eqn: Any, ins: Tensors, place: Place, payload: Payload) -> Tensors:
+        outs = [self.draft.tensor(var.aval) for var in eqn.outvars]
+        scope = str(place.stack + eqn.source_info.name_stack)
+        params = plain_params(eqn.params)
+        source = self._source(eqn, place)
+        op = DraftOp(eqn.primitive.name, tuple(ins), tuple(outs), params, source, scope, place.region, payload)
+        self.draft.ops.append(op)
+        return outs
+
+    def _source(self, eqn: Any, place: Place) -> str:
+        if place.source is not None:
+            return place.source
+        traceback = eqn.source_info.traceback
+        if traceback not in self._sources:
+            self._sources[traceback] = _compat.source_line(eqn.source_info)
+        return self._sources[traceback]
+
+
+def _changes_nothing(eqn: Any) -> bool:
+    """A conversion to the type that it has, or a device_put that names no device: only the weak type changes."""
+    if eqn.primitive.name == "convert_element_type":
+        return eqn.invars[0].aval.dtype == eqn.outvars[0].aval.dtype
+    if eqn.primitive.name == "device_put":
+        return all(device is None for device in eqn.params["devices"])
+    return False
+
+
+def _effect_message(eqn: Any, source: str) -> str:
+    effects = ", ".join(sorted(type(effect).__name__ for effect in eqn.effects))
+    return (
+        f"{eqn.primitive.name!r} at {source or 'an unknown line'} has a side effect ({effects}), which a plan cannot "
+        f"hold yet. Take it out of the function (debug prints and callbacks that do not return values included)."
+    )

@@ -1,0 +1,77 @@
+"""Cluster: a device and the topology that connects its copies; what a plan is priced for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, cast
+
+from pydantic import TypeAdapter
+
+from cost_models.compute import Device
+from cost_models.topology import Link, Topology
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """`topology.device_count` copies of `device`, connected as `topology` says."""
+
+    name: str
+    device: Device
+    topology: Topology
+
+    @property
+    def device_count(self) -> int:
+        """The number of devices."""
+        return self.topology.device_count
+
+    def to_dict(self) -> dict[str, Any]:
+        """The cluster as JSON-able data: names and numbers only."""
+        return json.loads(json.dumps(asdict(self)))
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Cluster:
+        """The cluster that `to_dict` wrote.
+
+        Raises:
+          ValueError: naming each field that is missing, unknown, or has a wrong type or value.
+        """
+        cluster = _ADAPTER.validate_json(json.dumps(dict(data)), strict=True)
+        unknown = _paths(dict(data)) - _paths(cluster.to_dict())
+        if unknown:
+            raise ValueError(f"cluster {cluster.name!r}: unknown fields {', '.join(sorted(unknown))}")
+        return cluster
+
+
+_ADAPTER = TypeAdapter(Cluster)
+
+
+def replace_link(
+    cluster: Cluster, level: str, *, bandwidth_bytes_per_s: float | None = None, latency_s: float | None = None
+) -> Cluster:
+    """`cluster` with another bandwidth or latency of the link of `level`, for sweeps; None keeps what is there.
+
+    Raises:
+      ValueError: if there is no such level, or the value is not a possible one.
+    """
+    levels = list(cluster.topology.levels)
+    position = cluster.topology.index(level)
+    old = levels[position].link
+    link = Link(
+        latency_s=old.latency_s if latency_s is None else latency_s,
+        bandwidth_bytes_per_s=old.bandwidth_bytes_per_s if bandwidth_bytes_per_s is None else bandwidth_bytes_per_s,
+    )
+    levels[position] = replace(levels[position], link=link)
+    return replace(cluster, topology=Topology(tuple(levels)))
+
+
+def _paths(data: object, prefix: str = "") -> set[str]:
+    """The dotted paths of all leaves of nested dicts and lists."""
+    if isinstance(data, dict):
+        items = cast("dict[object, object]", data).items()
+    elif isinstance(data, list | tuple):
+        items = enumerate(cast("list[object]", data))
+    else:
+        return {prefix}
+    return {path for key, value in items for path in _paths(value, f"{prefix}.{key}" if prefix else str(key))}

@@ -1,0 +1,122 @@
+"""Local operators inside a real shard_map, with JAX's own check that what is claimed replicated is."""
+
+from __future__ import annotations
+
+from functools import cache, reduce
+from operator import getitem
+
+import jax
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import PartitionSpec
+
+from autopar._payload import Payload
+from autopar.core.graph import OpNode, TensorInfo
+from autopar.core.mesh import DeviceMesh
+from autopar.core.placement import Placement
+from autopar.core.strategy import Strategy
+from autopar.emit.localize import localize
+from autopar.emit.localize_counters import _product_of_words, _sum_of_words
+from autopar.rules import rule_of
+from autopar.rules.enumerate import enumerate_strategies
+from tests.rules.build import Built, build, raw
+from tests.rules.cases import CASES
+
+MESH = DeviceMesh.of({"x": 2, "y": 2})
+REDUCE = {"sum": lax.psum, "max": lax.pmax, "min": lax.pmin}
+
+
+@cache
+def built(name: str) -> Built:
+    return build(next(case for case in CASES if case.name == name))
+
+
+def spec(placement: Placement) -> PartitionSpec:
+    return PartitionSpec(*placement.dims)
+
+
+def run_sharded(found: Built, strategy: Strategy) -> list[np.ndarray]:
+    """The operator under shard_map, unreduced results reduced."""
+    axes = frozenset(axis for placement in strategy.ins for axis in placement.varying_axes)
+
+    def body(*operands: jax.Array) -> list[jax.Array]:
+        varying = [
+            lax.pcast(x, tuple(sorted(axes - frozenset(placement.split_axes))), to="varying")
+            for x, placement in zip(operands, strategy.ins, strict=True)
+        ]
+        results = localize(found.op, strategy, MESH)(*varying)
+        return [
+            REDUCE[placement.kind](x, placement.unreduced) if placement.unreduced else x
+            for x, placement in zip(results, strategy.outs, strict=True)
+        ]
+
+    devices = np.array(jax.devices()[: MESH.size]).reshape(MESH.sizes)
+    mesh = jax.sharding.Mesh(devices, MESH.names, axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    ins, outs = tuple(map(spec, strategy.ins)), list(map(spec, strategy.outs))
+    run = jax.shard_map(body, mesh=mesh, in_specs=ins, out_specs=outs, check_vma=True)
+    return [raw(x) for x in jax.jit(run)(*found.values)]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "dot_general batch",
+        "conv_general_dilated groups",
+        "reshape (32,) (4, 8)",
+        "broadcast_in_dim",
+        "slice",
+        "tile",
+        "iota rounded",
+        "iota_2x32_shape",
+        "threefry2x32",
+        "gather rows fill",
+        "gather two components filled",
+        "gather booleans filled",
+        "scatter-add rows clip",
+        "scatter-add along axis",
+        "select_and_scatter_add",
+        "reduce_and",
+    ],
+)
+def test_strategies_under_shard_map(name: str) -> None:
+    """Those without unreduced operands (which have no spec); the two that use the most axes of each kind."""
+    found = built(name)
+    strategies = [s for s in enumerate_strategies(rule_of(found.op), MESH) if not any(p.unreduced for p in s.ins)]
+    strategies.sort(key=lambda s: -len({axis for _, axes in s.factors for axis in axes}))
+    for strategy in strategies[:: max(1, len(strategies) // 3)][:3]:
+        for result, whole in zip(run_sharded(found, strategy), found.results, strict=True):
+            np.testing.assert_allclose(
+                result.astype(np.float64), whole.astype(np.float64), rtol=1e-4, atol=1e-5, err_msg=str(strategy)
+            )
+
+
+def test_an_operator_that_was_not_traced_is_refused() -> None:
+    op = OpNode(0, "add", (), (TensorInfo(0, (), "float32", 4),))
+    with pytest.raises(TypeError, match="holds no primitive"):
+        localize(op, Strategy((), (Placement.replicated(0),)), MESH)()
+
+
+def test_counters_are_exact_beyond_32_bits() -> None:
+    """A shard of a tensor of 2^53 elements, which could never be made whole: its numbers against Python's."""
+    shape, mesh = (1 << 20, 3 << 12, 1 << 20), DeviceMesh.of({"x": 1 << 19, "y": 3 << 11, "z": 1 << 18})
+    outs = tuple(TensorInfo(n, shape, "uint32", 4) for n in range(2))
+    placement = Placement((("x",), ("y",), ("z",)))
+    strategy = Strategy((), (placement, placement))
+    op = OpNode(0, "iota_2x32_shape", (), outs, payload=Payload(None, {"shape": shape}))
+    place = {"x": 400_001, "y": 5_003, "z": 200_003}
+    high, low = localize(op, strategy, mesh, lambda axes: reduce(getitem, axes, place))()
+    numbers = np.asarray(high).astype(object) * 2**32 + np.asarray(low).astype(object)
+    assert numbers.shape == (2, 2, 4)
+    for d, e, f in np.ndindex(2, 2, 4):
+        at = [2 * place["x"] + d, 2 * place["y"] + e, 4 * place["z"] + f]
+        assert numbers[d, e, f] == (at[0] * shape[1] + at[1]) * shape[2] + at[2]
+
+
+def test_words_multiply_and_add_as_integers() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        x, y, z = int(rng.integers(0, 2**32)), int(rng.integers(0, 2**63)), int(rng.integers(0, 2**63))
+        product = _product_of_words(np.array([x], np.uint32), y)
+        total = _sum_of_words(product, (np.array([z >> 32], np.uint32), np.array([z & 0xFFFFFFFF], np.uint32)))
+        assert (int(total[0][0]) << 32 | int(total[1][0])) == (x * y + z) % 2**64

@@ -1,0 +1,373 @@
+"""What a traced graph records: names, sources, phases, regions, constants, literals, state, donation, parameters."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from autopar.core.graph import OpGraph, OpNode
+from autopar.errors import TraceError
+from autopar.trace import fingerprint, trace
+from autopar.trace.params import plain_params
+from tests.trace.evaluate import as_function, assert_same
+
+X = np.ones((4, 8), np.float32)
+
+
+class State(NamedTuple):
+    params: Any
+    opt: Any
+
+
+def graph_of(fn: Any, *args: Any, **options: Any) -> OpGraph:
+    return trace(fn, args, **options).graph
+
+
+def ops(graph: OpGraph, kind: str) -> list[OpNode]:
+    return [op for op in graph.ops if op.kind == kind]
+
+
+# Arguments ------------------------------------------------------------------------------------------------------------
+
+
+def test_input_names_follow_jax() -> None:
+    def step(state: State, x: Any, *rest: Any, scale: Any, **more: Any) -> Any:
+        return state.params["w1"] + state.opt[0] + x + rest[0] + scale + more["b"][1]
+
+    traced = trace(step, (State({"w1": X}, [X]), X, X), {"scale": 2.0, "b": (X, X)})
+    names = [tensor.name for tensor in traced.graph.inputs]
+    assert names == ["state.params['w1']", "state.opt[0]", "x", "rest[0]", "b[0]", "b[1]", "scale"]
+
+
+def test_specs_arrays_and_scalars_trace_alike() -> None:
+    spec = jax.ShapeDtypeStruct(X.shape, X.dtype)
+    prints = {fingerprint(graph_of(lambda x, y: x * y, x, 2.0)) for x in (spec, X, jnp.asarray(X))}
+    assert len(prints) == 1
+
+
+def test_shardings_of_arguments_are_ignored() -> None:
+    mesh = jax.make_mesh((2,), ("d",), devices=jax.devices()[:2])
+    sharded = jax.device_put(X, jax.NamedSharding(mesh, jax.P("d")))
+    assert fingerprint(graph_of(jnp.sin, sharded)) == fingerprint(graph_of(jnp.sin, X))
+
+
+def test_static_arguments_and_keywords() -> None:
+    def fn(power: int, x: Any, mode: str, *, y: Any) -> Any:
+        return x**power + y if mode == "add" else x
+
+    traced = trace(fn, (3, X, "add"), {"y": X}, static_argnums=(0, -1), donate_argnums=1)
+    assert [tensor.name for tensor in traced.graph.inputs] == ["x", "y"]
+    assert (traced.static_argnums, traced.graph.donated) == ((0, 2), (0,))
+    assert_same(fn(3, jnp.asarray(X), "add", y=X), as_function(traced)(3, X, "add", y=X), 1e-6)
+
+
+def test_callable_objects_even_if_they_cannot_be_hashed() -> None:
+    class Model:
+        __hash__ = None  # type: ignore[assignment]
+
+        def __call__(self, x: Any) -> Any:
+            return 2 * x
+
+    for fn in (Model(), partial(jnp.multiply, 2), jnp.sin):
+        assert len(graph_of(fn, X).ops) == 1
+
+
+def test_weak_types_of_results_are_known() -> None:
+    traced = trace(lambda x: (x + 1, jnp.float32(x)), (1.0,))
+    assert [aval.weak_type for aval in traced.output_avals] == [True, False]
+
+
+def test_typed_keys_at_the_border() -> None:
+    traced = trace(lambda x, k: (k, x), (X, jax.random.split(jax.random.key(0, impl="rbg"), 3)))
+    assert (traced.key_inputs, traced.key_outputs) == (((1, "rbg"),), ((0, "rbg"),))
+    assert (traced.graph.inputs[1].shape, traced.graph.inputs[1].dtype) == ((3, 4), "uint32")
+
+
+# Errors ---------------------------------------------------------------------------------------------------------------
+
+
+def broken(x: Any) -> Any:
+    return x @ x
+
+
+def test_jax_errors_name_the_function_and_keep_the_cause() -> None:
+    with pytest.raises(TraceError, match="cannot trace broken: TypeError: dot_general") as caught:
+        graph_of(broken, X)
+    assert isinstance(caught.value.__cause__, TypeError)
+
+
+def test_effects_are_refused_with_their_line() -> None:
+    def noisy(x: Any) -> Any:
+        jax.debug.print("{}", x)
+        return x
+
+    with pytest.raises(TraceError, match=r"test_graph\.py:\d+ \(noisy\).*DebugEffect"):
+        graph_of(noisy, X)
+    with pytest.raises(TraceError, match=r"'scan' at test_graph\.py:\d+ \(.*DebugEffect"):
+        graph_of(lambda x: jax.lax.scan(lambda c, r: (c, noisy(r)), 0.0, x), X)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"static_argnums": 2}, "static_argnums names argument 2"),
+        ({"donate_argnums": (0, -3)}, "donate_argnums names argument -3"),
+        ({"static_argnums": 0, "donate_argnums": 0}, "both static and donated"),
+        ({"carry": "always"}, "carry must be"),
+        ({"carry": ((2, 0),)}, "carry names result 2"),
+        ({"carry": ((0, 5),)}, "no traced argument at position 5"),
+        ({"carry": ((1, 0),)}, "float32"),
+        ({"carry": (("[3]", "a"),)}, r"result '\[3\]'"),
+        ({"carry": ((0, 0), (0, 1))}, "names a result twice"),
+    ],
+)
+def test_bad_options_say_what_is_wrong(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(TraceError, match=message):
+        trace(lambda a, b: (a + b, a[0]), (X, X), **options)
+
+
+def test_an_argument_that_is_no_array_is_named() -> None:
+    with pytest.raises(TraceError, match=r"argument p\['mode'\] is a str"):
+        graph_of(lambda p: p["x"], {"x": X, "mode": "add"})
+
+
+def test_values_of_an_enclosing_trace_are_refused() -> None:
+    with pytest.raises(TraceError, match=r"closes over .* pass it as an argument"):
+        jax.jit(lambda outer: graph_of(lambda x: x + outer, X))(X)
+
+
+# Origin ---------------------------------------------------------------------------------------------------------------
+
+
+def inner(w: Any, x: Any) -> Any:
+    with jax.named_scope("inner"):
+        return jax.nn.softmax(jnp.where(x > 0, x @ w, 0.0))
+
+
+def test_sources_are_the_users_lines_even_in_cached_library_calls() -> None:
+    line = inner.__code__.co_firstlineno + 2
+    jnp.where(X > 0, X, 0.0)
+    graph = graph_of(lambda w, x: jax.jit(inner)(w, x), np.ones((8, 8), np.float32), X)
+    assert {op.source for op in graph.ops} == {f"test_graph.py:{line} (inner)"}
+    assert all("inner" in op.scope for op in graph.ops)
+
+
+def test_name_stacks_of_calls_are_joined() -> None:
+    def outer(x: Any) -> Any:
+        with jax.named_scope("outer"):
+            return jax.jit(inner)(jnp.ones((8, 8)), x)
+
+    assert {op.scope for op in ops(graph_of(outer, X), "dot_general")} == {"outer/inner"}
+
+
+def sgd(w: Any, x: Any) -> Any:
+    loss, grad = jax.value_and_grad(lambda w: (inner(w, x) ** 2).sum())(w)
+    return w - 0.1 * grad, loss
+
+
+def test_phases() -> None:
+    graph = graph_of(sgd, np.ones((8, 8), np.float32), X)
+    first, second = ops(graph, "dot_general")
+    assert (first.phase, second.phase) == ("forward", "backward")
+    assert ops(graph, "sub")[-1].phase == "update"
+    assert graph.producers[graph.outputs[1].id].phase == "forward"
+
+
+# Regions --------------------------------------------------------------------------------------------------------------
+
+
+def test_nested_remat_is_a_flat_sequence_with_nested_regions() -> None:
+    def block(x: Any) -> Any:
+        return jnp.cos(jax.checkpoint(lambda y: jnp.sin(jnp.tanh(y)))(jnp.exp(x)))
+
+    graph = graph_of(lambda x: jax.checkpoint(block, prevent_cse=False)(x) + 1, X)
+    assert [(op.kind, op.region) for op in graph.ops] == [
+        ("exp", 0), ("tanh", 1), ("sin", 1), ("cos", 0), ("add", None),
+    ]  # fmt: skip
+    assert [(region.id, region.parent) for region in graph.regions] == [(0, None), (1, 0)]
+    assert graph.regions[0].payload == {"prevent_cse": False, "differentiated": False, "policy": None}
+
+
+def test_a_remat_that_is_dead_leaves_no_region() -> None:
+    def fn(x: Any) -> Any:
+        jax.checkpoint(jnp.sin)(x)
+        return jax.checkpoint(jnp.cos)(x)
+
+    graph = graph_of(fn, X)
+    assert [(op.kind, op.region) for op in graph.ops] == [("cos", 0)]
+    assert len(graph.regions) == 1
+
+
+# Constants, literals, dead code ---------------------------------------------------------------------------------------
+
+
+def test_constants_are_hoisted_once_and_scalars_are_literals() -> None:
+    table, mask, scale = np.arange(8.0, dtype=np.float32), jnp.ones((4, 8)), jnp.float32(0.5)
+    unused = jnp.ones(3)
+
+    def fn(x: Any) -> Any:
+        unused.sum()
+        return (x + table) * mask * scale - table
+
+    traced = trace(fn, (X,))
+    graph = traced.graph
+    assert [tensor.name for tensor in graph.inputs] == ["x", "constant[0]", "constant[1]"]
+    assert [constant.shape for constant in traced.constants] == [(8,), (4, 8)]
+    literals = {tensor.literal: tensor.dtype for op in graph.ops for tensor in op.ins if tensor.literal is not None}
+    assert literals[0.5] == "float32"
+    assert all(tensor.shape == () for op in graph.ops for tensor in op.ins if tensor.literal is not None)
+
+
+def test_a_constant_key_is_held_as_data() -> None:
+    key = jax.random.key(3)
+    traced = trace(lambda x: x + jax.random.normal(key, (8,)), (X,))
+    assert [(c.shape, str(c.dtype)) for c in traced.constants] == [((2,), "uint32")]
+    assert_same(jax.jit(lambda x: x + jax.random.normal(key, (8,)))(X), jax.jit(as_function(traced))(X), 1e-6)
+
+
+def test_dead_code_and_aliases_go() -> None:
+    def fn(x: Any) -> Any:
+        jnp.sin(x)
+        return jax.lax.stop_gradient(jnp.array(x, copy=True)), jax.lax.top_k(x, 2)[0]
+
+    graph = graph_of(fn, X)
+    assert [op.kind for op in graph.ops] == ["top_k"]
+    assert len(graph.ops[0].outs) == 2
+    assert graph.outputs[0] == graph.inputs[0]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "itemsize"),
+    [("bfloat16", 2), ("float8_e4m3fn", 1), ("int4", 1), ("bool", 1), ("int32", 4), ("complex64", 8)],
+)
+def test_itemsizes(dtype: str, itemsize: int) -> None:
+    (tensor,) = graph_of(lambda x: x, jax.ShapeDtypeStruct((2, 3), dtype)).inputs
+    assert (tensor.dtype, tensor.itemsize, tensor.size_bytes) == (dtype, itemsize, 6 * itemsize)
+
+
+# Parameters -----------------------------------------------------------------------------------------------------------
+
+
+def is_plain(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(is_plain(part) for part in value.values())
+    if type(value) is tuple:
+        return all(map(is_plain, value))
+    return type(value) in (bool, int, float, complex, str, type(None))
+
+
+def test_parameters_are_plain_data() -> None:
+    def fn(x: Any, i: Any) -> Any:
+        image, kernel = x[None, :, :, None], jnp.ones((3, 3, 1, 2))
+        conv = jax.lax.conv_general_dilated(
+            image, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"), precision="highest"
+        )
+        scanned = jax.lax.scan(lambda c, row: (c + row, None), x[0], x)[0]
+        return conv, x[i], x.at[i].add(1.0), x.astype(jnp.bfloat16), scanned, jnp.linalg.qr(x)
+
+    graph = graph_of(fn, X, np.arange(2))
+    assert all(is_plain(dict(op.params)) for op in graph.ops)
+    assert ops(graph, "conv_general_dilated")[0].params["dimension_numbers"]["rhs_spec"] == (3, 2, 0, 1)
+    assert ops(graph, "gather")[0].params["mode"] == "PROMISE_IN_BOUNDS"
+    assert ops(graph, "convert_element_type")[0].params["new_dtype"] == "bfloat16"
+    assert "jaxpr" not in ops(graph, "scan")[0].params
+
+
+def test_plain_params_leaves_out_what_is_not_data() -> None:
+    params = {"f": len, "a": np.ones(2), "mixed": (1, len), "n": np.int32(3), "t": jnp.float32, "s": {"b", "a"}}
+    assert plain_params(params) == {"n": 3, "t": "float32", "s": ("a", "b")}
+
+
+# State ----------------------------------------------------------------------------------------------------------------
+
+W = {"w": np.ones((8, 8), np.float32), "b": np.ones(8, np.float32)}
+OPT = {"m": W, "count": np.int32(0)}
+
+
+def new(tree: Any) -> Any:
+    return jax.tree.map(lambda leaf: leaf + 1, tree)
+
+
+def step(params: Any, opt: Any, x: Any, rate: Any) -> Any:
+    return new(params), new(opt), rate * x.sum()
+
+
+def test_state_is_found_in_order() -> None:
+    graph = graph_of(step, W, OPT, X, 0.1)
+    assert graph.carry == ((0, 0), (1, 1), (2, 2), (3, 3), (4, 4))
+    assert graph.batch_inputs == (5,)
+
+
+def test_the_whole_result_may_be_the_state() -> None:
+    assert graph_of(lambda state, x: (new(state[0]), state[1]), (W, OPT), X).carry == tuple((i, i) for i in range(5))
+    assert graph_of(new, X).carry == ((0, 0),)
+
+
+def test_what_is_not_state() -> None:
+    assert graph_of(lambda params, x: x + params["b"], W, X).carry == ()
+    assert graph_of(lambda x, rate: rate * x.sum(), X, 0.1).carry == ()
+    assert graph_of(step, W, OPT, X, 0.1, carry=None).carry == ()
+
+
+def test_equal_trees_are_taken_in_order() -> None:
+    assert graph_of(lambda a, b: (new(b), new(a)), W, W).carry == ((0, 0), (1, 1), (2, 2), (3, 3))
+
+
+@pytest.mark.parametrize(
+    ("carry", "pairs"),
+    [
+        (((1, 1),), ((2, 2), (3, 3), (4, 4))),
+        ((("[0]['w']", "params['w']"),), ((1, 1),)),
+        ((("[1]['m']", "params"),), ((3, 0), (4, 1))),
+        (((0, "opt['m']"),), ((0, 3), (1, 4))),
+    ],
+)
+def test_explicit_state(carry: Any, pairs: Any) -> None:
+    assert graph_of(step, W, OPT, X, 0.1, carry=carry).carry == pairs
+
+
+def test_batch_inputs_leave_out_keys_and_state() -> None:
+    def fn(w: Any, x: Any, raw: Any, typed: Any, n: Any) -> Any:
+        draws = jax.random.normal(raw, (8,)) + jax.random.normal(typed[0], (8,))
+        return (x + draws) @ w + n + TABLE
+
+    keys = jax.random.split(jax.random.key(0), 2)
+    traced = trace(fn, (W["w"], X, np.array([0, 1], np.uint32), keys, 2.0), carry=None)
+    assert traced.graph.batch_inputs == (1,)
+    assert len(traced.graph.inputs) == 6
+    assert graph_of(jnp.sum, X).batch_inputs == (0,)
+
+
+TABLE = np.ones((4, 8), np.float32)
+
+
+# Fingerprint ----------------------------------------------------------------------------------------------------------
+
+
+def test_fingerprint_sees_structure_and_nothing_else() -> None:
+    def other_name(y: Any) -> Any:
+        return jnp.tanh(y) + 1
+
+    base = fingerprint(graph_of(lambda x: jnp.tanh(x) + 1, X))
+    assert fingerprint(graph_of(other_name, X)) == base
+    different = [
+        graph_of(lambda x: jnp.tanh(x) + 2, X),
+        graph_of(lambda x: jnp.sin(x) + 1, X),
+        graph_of(lambda x: jnp.tanh(x) + 1, X[:2]),
+        graph_of(lambda x: jnp.tanh(x) + 1, X.astype(np.float16)),
+        graph_of(lambda x: jnp.tanh(x) + 1, X, carry=None),
+        graph_of(lambda x: jnp.tanh(x) + x, X),
+    ]
+    assert len({base, *map(fingerprint, different)}) == len(different) + 1
+
+
+def test_fingerprint_sees_into_loops() -> None:
+    def scan(scale: float) -> OpGraph:
+        return graph_of(lambda x: jax.lax.scan(lambda c, row: (c + scale * row, None), x[0], x)[0], X)
+
+    assert fingerprint(scan(2.0)) == fingerprint(scan(2.0)) != fingerprint(scan(3.0))

@@ -172,24 +172,22 @@ def load_task(path: Path, name: str) -> PlanningTask:
     if not callable(function):
         raise BadArgument(f"{path} has no function {name!r}")
     with _blamed_on(path, f"{name}()"):
-        result: tuple[Any, ...] | object = function()
-    task = _task_of(result)
+        result: object = function()
+    kind = type(result).__name__
+    parts = cast("tuple[Any, ...]", result) if isinstance(result, tuple) else ()
+    task = _task_of(parts)
     if task is None:
-        types = ", ".join(type(part).__name__ for part in result) if isinstance(result, tuple) else ""
-        found = f"({types})" if types else type(result).__name__
+        found = f"({', '.join(type(part).__name__ for part in parts)})" if parts else kind
         raise BadArgument(f"{path}:{name} must return {_TASK_FORM}, it returned {found}")
     return task
 
 
-def _task_of(result: tuple[Any, ...] | object) -> PlanningTask | None:
+def _task_of(parts: Sequence[Any]) -> PlanningTask | None:
     """The task that a function's result stands for; None if it has another form."""
-    match result:
-        case tuple((fn, args)):
-            options: Any = {}
-        case tuple((fn, args, options)):
-            pass
-        case _:
-            return None
+    if len(parts) not in (2, 3):
+        return None
+    fn, args, *rest = parts
+    options: Any = rest[0] if rest else {}
     if not (callable(fn) and isinstance(args, tuple | list) and isinstance(options, Mapping)):
         return None
     return PlanningTask(fn, tuple(cast("Sequence[Any]", args)), cast("Mapping[str, Any]", options))

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -27,20 +28,24 @@ from autopar.emit.hlo import collectives_of, compile_unmerged
 from autopar.emit.measure import Step, Training, data_parallel, describe_devices, plain, train, use_virtual_devices
 from autopar.errors import AutoparError
 from autopar.report.render import rich_sections
-from autopar.report.sections import sections
+from autopar.report.sections import Section, sections, tensor_section
 from autopar.report.summary import Report
 from autopar.report.units import format_quantity
 
 DEVICES = 8
-SECTIONS = ("Inputs", "Collectives")
-"""The parts of a report that the demo shows, besides the first."""
+
+RELU = (
+    "The two differ by rounding until a unit's input comes so close to 0 that it falls on different sides of ReLU's "
+    "kink: one example's gradient then passes in one of them only, and they drift apart by as much."
+)
 
 
 @dataclass(frozen=True)
 class Example:
     """An example to train: a file with `training_step()` and `batches(...)`.
 
-    `block` steps are timed together; data parallelism, which is only timed, runs `timed_blocks` of them.
+    `block` steps are timed together; data parallelism runs `timed_blocks` of them after the first. `note` says what
+    there is to know about the difference between planned and plain.
     """
 
     file: str
@@ -48,6 +53,7 @@ class Example:
     batches: dict[str, int]
     block: int
     timed_blocks: int = 4
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -63,7 +69,9 @@ class Outcome:
 
 
 EXAMPLES = (
-    Example("digits_mlp.py", "A 784-512-512-10 classifier of handwritten digits, 10 epochs", {"epochs": 10}, 30),
+    Example(
+        "digits_mlp.py", "A 784-512-512-10 classifier of handwritten digits, 10 epochs", {"epochs": 10}, 30, note=RELU
+    ),
     Example("gpt_text.py", "A GPT of 4 layers on Python's own manual, with dropout and Adam", {"steps": 60}, 5),
 )
 
@@ -78,8 +86,7 @@ def run(console: Console, examples: Sequence[Example] = EXAMPLES) -> None:
     console.print(f"On {describe_devices()}. A step is timed with all that calling it takes.\n", highlight=False)
     for example in examples:
         console.rule(example.title)
-        outcome = _measure(console, example)
-        _show(console, outcome)
+        show(console, example, measure(console, example))
 
 
 def load_example(file: str) -> ModuleType:
@@ -101,20 +108,14 @@ def load_example(file: str) -> ModuleType:
     return module
 
 
-def _measure(console: Console, example: Example) -> Outcome:
+def measure(console: Console, example: Example) -> Outcome:
+    """Plans `example`, trains it planned and plain, and times data parallelism, with progress on `console`."""
     module = load_example(example.file)
     step: Step
     step, args = module.training_step()
     batches = list(module.batches(**example.batches))
     compiled = api.compile(step)
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=console) as progress:
+    with Progress(*_columns(), console=console) as progress:
         plan = _watched(progress, "planning", lambda: compiled.plan(*args))
         emitted, merged = _watched(progress, "compiling, to look inside", lambda: _compare(compiled, plan, args))
         trained = _training(progress, args[0], example.block)
@@ -157,19 +158,36 @@ def _compare(compiled: api.Compiled, plan: api.Plan, args: tuple[Any, ...]) -> t
     return emitted, merged
 
 
-def _show(console: Console, outcome: Outcome) -> None:
-    first, *rest = sections(outcome.report)
-    console.print(rich_sections([first, *(section for section in rest if section.title in SECTIONS)]))
+def show(console: Console, example: Example, outcome: Outcome) -> None:
+    """Prints the plan and what came of it."""
+    console.print(rich_sections(_short(outcome.report)))
     console.print(_losses(outcome))
-    console.print(f"Largest difference of a loss: {largest_difference(outcome):.2g}\n", highlight=False)
+    console.print(_difference(outcome), example.note, highlight=False)
     console.print(_collectives(outcome.emitted))
     console.print(_verdict(outcome), highlight=False)
     console.print(_times(outcome))
 
 
-def largest_difference(outcome: Outcome) -> float:
-    """The largest difference between a planned and a plain loss of the same step."""
-    return max(abs(a - b) for a, b in zip(outcome.planned.losses, outcome.plain.losses, strict=True))
+def _short(report: Report) -> list[Section]:
+    """What a report begins with, the placements of all inputs but the optimiser's, and the collectives."""
+    first, *rest = sections(report)
+    rows = [row for row in report.inputs if "['opt']" not in row.name]
+    title = "Inputs" if len(rows) == len(report.inputs) else "Inputs, without the optimiser's"
+    return [first, tensor_section(title, rows), *(section for section in rest if section.title == "Collectives")]
+
+
+def largest_difference(one: Training, other: Training) -> float:
+    """The largest difference of two losses of the same step, as far as both were run."""
+    return max(abs(a - b) for a, b in zip(one.losses, other.losses, strict=False))
+
+
+def _difference(outcome: Outcome) -> str:
+    steps = len(outcome.data_parallel.losses)
+    return (
+        f"Largest difference of a loss, planned from plain: {largest_difference(outcome.planned, outcome.plain):.2g} "
+        f"(data parallel from plain, first {steps} steps: "
+        f"{largest_difference(outcome.data_parallel, outcome.plain):.2g})\n"
+    )
 
 
 def _losses(outcome: Outcome, rows: int = 10) -> Table:
@@ -227,7 +245,7 @@ def _times(outcome: Outcome) -> Table:
 
 
 def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", caption_justify="left")
+    table = Table(title=title, title_justify="left", title_style="bold", caption_justify="left", box=box.SIMPLE_HEAD)
     for number, column in enumerate(columns):
         table.add_column(column, justify="left" if number == 0 else "right")
     return table

@@ -11,11 +11,11 @@ import jax
 
 from autopar.api.call import call_signature, flatten, unflatten
 from autopar.api.plan import Plan
-from autopar.api.plan_file import PlanFile, Signature, plan_file
+from autopar.api.plan_file import Signature, plan_file
 from autopar.api.settings import ClusterLike, MeshLike, Settings
 from autopar.core.mesh import DeviceMesh
 from autopar.emit.wrap import device_mesh, placements, shardings, wrap
-from autopar.errors import AutoparError, InvalidMesh, PlanFileError, SignatureMismatch
+from autopar.errors import AutoparError, PlanFileError, SignatureMismatch
 from autopar.price.pricing import MakePricing
 from autopar.report.summary import summarise
 from autopar.search.search import Planned, SearchOptions, Task, restore, search
@@ -223,7 +223,7 @@ def compiled_from(given: Plan, fn: Function | None, devices: tuple[Any, ...]) ->
         bound = given.bound
         function, settings = fn or bound.fn, bound.settings
     else:
-        assert fn is not None  # noqa: S101 - Plan.compile asks for it
+        assert fn is not None
         function = fn
         settings = Settings(cluster=Cluster.from_dict(given.file.cluster), mesh=dict(given.mesh.axes))
     return Compiled(function, replace(settings, devices=devices), given)

@@ -87,7 +87,7 @@ class Settings:
         try:
             if self.cluster is not None:
                 return load_cluster(self.cluster)
-            assert devices is not None  # noqa: S101 - _devices finds some where no cluster is named
+            assert devices is not None
             return cluster_of_devices(devices[0].device_kind, len(devices))
         except UnknownClusterError as error:
             raise UnknownCluster(str(error)) from error

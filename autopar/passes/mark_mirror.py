@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from autopar.core.graph import OpGraph
 from autopar.passes.program import Instruction, Move, ShardedProgram
+from autopar.passes.sink_all_reduce import is_view
 
 
 @dataclass(frozen=True)
@@ -13,7 +14,8 @@ class MarkMirror:
     """Gives the role "mirror" to the reduction of each parameter's gradient.
 
     A gradient is a tensor of the shape of some input (data left out) that the backward pass or the update makes, and
-    that the update or the caller reads: the reduction of one is what keeps replicas of the parameter equal.
+    that the update or the caller reads, or what becomes one by views alone: the reduction of one is what keeps
+    replicas of the parameter equal.
     """
 
     graph: OpGraph
@@ -37,4 +39,8 @@ class MarkMirror:
         shapes = {t.shape for n, t in enumerate(graph.inputs) if n not in data}
         made = {t.id: op.phase for op in graph.ops for t in op.outs if t.shape in shapes and op.phase != "forward"}
         read = {t.id for op in graph.ops if op.phase == "update" for t in op.ins} | {t.id for t in graph.outputs}
-        return frozenset(tensor for tensor in made if tensor in read)
+        found = {tensor for tensor in made if tensor in read}
+        for op in reversed(graph.ops):
+            if is_view(op) and op.phase != "forward" and op.outs[0].id in found:
+                found.add(op.ins[0].id)
+        return frozenset(found)

@@ -14,6 +14,7 @@ from autopar.passes.insert_redistribution import InsertRedistribution
 from autopar.passes.lower import lower
 from autopar.passes.mark_mirror import MarkMirror
 from autopar.passes.program import ShardedProgram
+from autopar.passes.sink_all_reduce import SinkAllReduce
 from autopar.passes.verify import verify
 from autopar.redistribute.route import Router
 from autopar.redistribute.step import StepPrice
@@ -34,7 +35,7 @@ class Pass(Protocol):
 
 def passes(graph: OpGraph, router: Router, price: StepPrice) -> tuple[Pass, ...]:
     """The passes of every plan, in order."""
-    return (InsertRedistribution(router, price), MarkMirror(graph), FuseAllReduce(price))
+    return (InsertRedistribution(router, price), SinkAllReduce(), MarkMirror(graph), FuseAllReduce(price))
 
 
 def program_states(

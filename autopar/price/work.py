@@ -24,8 +24,8 @@ _UNFUSED_PREFIXES = ("reduce_", "scatter", "select_and_", "arg")
 def work_flops(op: OpNode) -> float:
     """The floating-point operations of the whole operator.
 
-        dot_general: 2 |batch| |m| |n| |k|     convolution: 2 |out| |window| |in channels per group|
-        otherwise one for every element of the larger of operands and results; views none
+    dot_general: 2 |batch| |m| |n| |k|     convolution: 2 |out| |window| |in channels per group|
+    otherwise one for every element of the larger of operands and results; views none
     """
     return _FLOPS.get(op.kind, _elements)(op)
 

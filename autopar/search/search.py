@@ -13,7 +13,7 @@ from autopar.core.plan import Plan
 from autopar.core.space import Space
 from autopar.errors import NoFeasiblePlan
 from autopar.passes.account import Account, account
-from autopar.passes.pipeline import build_program, program_states, write_dump
+from autopar.passes.pipeline import build_program
 from autopar.passes.program import ShardedProgram
 from autopar.price.assemble import assemble, placement_choice
 from autopar.price.pricing import MakePricing, Pricing

@@ -84,9 +84,7 @@ def _pinned(pin: Placement | None, tensor: TensorInfo, mesh: DeviceMesh) -> tupl
     return (pin,)
 
 
-def _strategies(
-    graph: OpGraph, mesh: DeviceMesh, keep: Keep, strict: bool
-) -> tuple[tuple[Strategy, ...], ...]:
+def _strategies(graph: OpGraph, mesh: DeviceMesh, keep: Keep, strict: bool) -> tuple[tuple[Strategy, ...], ...]:
     known: dict[object, tuple[Strategy, ...]] = {}
     warned: set[str] = set()
     found: list[tuple[Strategy, ...]] = []

@@ -21,7 +21,7 @@ from autopar.solve.reduce import reduce_cheaply, reduce_fully
 from autopar.solve.reduction import Reduction, restrict, size, unchanged
 from autopar.solve.rows import drop_slack
 
-_GUESSES = (1e-4, 1e-3, 1e-2)  # of the bound: windows tried before that of the best choice known
+_GUESSES = (1e-4, 1e-3, 1e-2)  # of the bound: windows tried while no choice is known
 _SHRUNK = 0.9
 _MAX_DEPTH = 12
 NOTHING = Answer(None, np.inf, np.inf)
@@ -90,7 +90,8 @@ def _answer(best: Answer, low: float, upper: float) -> Answer:
 
 def _windows(low: float, cutoff: float, depth: int) -> list[float]:
     """Widths above the bound in which to search, narrow ones first; the last takes in all that is of use."""
-    guesses = [guess * abs(low) for guess in _GUESSES if depth == 0 and 0 < guess * abs(low) < 0.5 * (cutoff - low)]
+    blind = depth == 0 and cutoff == np.inf
+    guesses = [guess * abs(low) for guess in _GUESSES if blind and low]
     whole = [cutoff - low] if np.isfinite(cutoff) and depth < _MAX_DEPTH and cutoff > low else []
     return guesses + whole
 

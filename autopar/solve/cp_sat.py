@@ -44,10 +44,10 @@ def to_integers(values: Floats, unit: float) -> NDArray[np.int64]:
 
 
 def byte_unit(rows: Rows) -> float:
-    """1 if all sizes are whole (then rounding changes nothing), else a tiny part of the limit."""
+    """1 if all sizes are whole (then rounding changes nothing), else a tiny part of the largest."""
     if all((segment.size_bytes == np.floor(segment.size_bytes)).all() for segment in rows.segments):
         return 1.0
-    return max(rows.limit, 1e-300) / 2**_BYTE_BITS
+    return max(float(segment.size_bytes.max()) for segment in rows.segments) / 2**_BYTE_BITS
 
 
 def entries(certificate: Certificate) -> int:
@@ -120,8 +120,8 @@ class _Model:
 
 def weighted(variables: list[cp_model.IntVar], weights: NDArray[np.int64]) -> cp_model.LinearExprT:
     """The sum of the variables times their weights."""
-    make: Any = cp_model.LinearExpr.weighted_sum  # pyright: ignore[reportUnknownMemberType]
-    return make(variables, weights.tolist())
+    expression: Any = cp_model.LinearExpr  # its stub leaves the argument types out
+    return expression.weighted_sum(variables, weights.tolist())
 
 
 def bytes_in_row(rows: Rows, row: int, nodes: Variables, unit: float) -> cp_model.LinearExprT:

@@ -13,7 +13,7 @@ import numpy as np
 from autopar.errors import AutoparError
 from autopar.solve.ascent import Answer, better, is_closed
 from autopar.solve.core import minimise
-from autopar.solve.lagrange import price_exactly
+from autopar.solve.lagrange import solve_at_prices
 from autopar.solve.least_peak import LeastPeak, least_peak
 from autopar.solve.options import SolveOptions
 from autopar.solve.polish import LocalSearch
@@ -60,18 +60,19 @@ def _solve_limited(problem: Problem, options: SolveOptions, bound: float) -> tup
     least = least_peak(problem, options, enough=problem.usage_limit)
     if least.bound > problem.usage_limit * (1 + TOLERANCE):
         raise _infeasible(problem, least.choice is not None, least)
-    start = price_exactly(problem, options, replace(_start(problem, options, least.choice), bound=bound))
-    if start.choice is not None and not _fits(problem, start.choice):
-        start = Answer(None, np.inf, start.bound)
-    if is_closed(start.bound, start.objective):
-        return start, start.bound
-    found = minimise(problem, options, start.objective)
-    if found.choice is not None and not _fits(problem, found.choice):
-        found = Answer(None, np.inf, found.bound)
-    best = better(start, found)
+    start = replace(_start(problem, options, least.choice), bound=bound)
+    left, reduction, best = solve_at_prices(problem, options, start)
+    if best.choice is not None and not _fits(problem, best.choice):  # by rounding of sizes that are not whole
+        best = replace(start, bound=best.bound)
+    if is_closed(best.bound, best.objective):
+        return best, best.bound
+    found = minimise(left, options, best.objective - reduction.offset)
+    choice = reduction.lift(found.choice) if found.choice is not None else None
+    if choice is not None and _fits(problem, choice):
+        best = better(best, Answer(choice, objective(problem, choice), best.bound))
     if best.choice is None and found.bound == np.inf:
         raise _infeasible(problem, least.choice is not None, least)
-    return best, max(start.bound, min(found.bound, best.objective))
+    return best, max(best.bound, min(found.bound + reduction.offset, best.objective))
 
 
 def _infeasible(problem: Problem, found: bool, least: LeastPeak) -> Infeasible:

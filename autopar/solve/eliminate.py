@@ -33,11 +33,41 @@ class EliminationPlan:
 
 
 @dataclass(frozen=True, eq=False)
-class _Table:
+class Table:
     """Costs over a scope: axis i of `cost` is the strategy of node `scope[i]`."""
 
     scope: tuple[int, ...]
     cost: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Bucket:
+    """An eliminated node, the tables it was in, and what it left on its scope (in order of nodes)."""
+
+    node: int
+    scope: tuple[int, ...]
+    tables: tuple[Table, ...]
+    left: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Elimination:
+    """The buckets in the order of elimination, and the optimum (inf if every choice is forbidden)."""
+
+    counts: tuple[int, ...]
+    buckets: tuple[Bucket, ...]
+    cost: float
+
+    def choice(self) -> Choice:
+        """The optimal choice, last eliminated first: each the cheapest given those that are known."""
+        choice = [0] * len(self.counts)
+        for bucket in reversed(self.buckets):
+            total = np.zeros(1)
+            for table in bucket.tables:
+                known = tuple(slice(None) if u == bucket.node else choice[u] for u in table.scope)
+                total = total + table.cost[known]
+            choice[bucket.node] = int(total.argmin())
+        return tuple(choice)
 
 
 def plan_elimination(problem: Problem) -> EliminationPlan:
@@ -66,37 +96,31 @@ def plan_elimination(problem: Problem) -> EliminationPlan:
     return EliminationPlan(tuple(order), largest, total, work)
 
 
-def minimise_exactly(problem: Problem, plan: EliminationPlan) -> tuple[Choice, float]:
-    """The cheapest choice and its cost (inf if every choice is forbidden), along a plan that fits."""
+def eliminate(problem: Problem, plan: EliminationPlan) -> Elimination:
+    """Eliminates all nodes along a plan that fits."""
     counts = problem.counts
     made = MinSum()
-    tables: list[list[_Table]] = [[] for _ in counts]
+    tables: list[list[Table]] = [[] for _ in counts]
     for edge in problem.edges:
-        table = _Table((edge.u, edge.v), edge.cost)
+        table = Table((edge.u, edge.v), edge.cost)
         tables[edge.u].append(table)
         tables[edge.v].append(table)
-    done: list[tuple[int, list[_Table]]] = []
-    total = 0.0
+    buckets: list[Bucket] = []
+    cost = 0.0
     for v in plan.order:
-        mine = [_Table((v,), problem.node_costs[v]), *tables[v]]
-        done.append((v, mine))
+        mine = (Table((v,), problem.node_costs[v]), *tables[v])
         scope = tuple(sorted({u for table in mine for u in table.scope} - {v}))
         place = {u: i for i, u in enumerate(scope)} | {v: -1}
         inputs = [(table.cost, tuple(place[u] for u in table.scope)) for table in mine]
         left = made.eliminate(tuple(counts[u] for u in scope), inputs)
-        if not scope:
-            total += float(left)
+        buckets.append(Bucket(v, scope, mine, left))
+        cost += float(left) if not scope else 0.0
         for u in scope:
-            tables[u] = [table for table in tables[u] if v not in table.scope] + [_Table(scope, left)]
-    return _choose(len(counts), done), total
+            tables[u] = [table for table in tables[u] if v not in table.scope] + [Table(scope, left)]
+    return Elimination(counts, tuple(buckets), cost)
 
 
-def _choose(count: int, done: list[tuple[int, list[_Table]]]) -> Choice:
-    """The strategies, last eliminated first: each the cheapest given those that are known."""
-    choice = [0] * count
-    for v, mine in reversed(done):
-        total = np.zeros(1)
-        for table in mine:
-            total = total + table.cost[tuple(slice(None) if u == v else choice[u] for u in table.scope)]
-        choice[v] = int(total.argmin())
-    return tuple(choice)
+def minimise_exactly(problem: Problem, plan: EliminationPlan) -> tuple[Choice, float]:
+    """The cheapest choice and its cost (inf if every choice is forbidden), along a plan that fits."""
+    elimination = eliminate(problem, plan)
+    return elimination.choice(), elimination.cost

@@ -7,50 +7,109 @@ Tighter than message passing wherever the graph is loopy; usable where eliminati
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from functools import partial
+
 import numpy as np
 
 from autopar.solve.ascent import Answer, Prices, better, is_closed
 from autopar.solve.contract_chains import contract_chains
-from autopar.solve.eliminate import minimise_exactly, plan_elimination
+from autopar.solve.eliminate import eliminate, minimise_exactly, plan_elimination
+from autopar.solve.marginals import min_marginals
 from autopar.solve.options import SolveOptions
 from autopar.solve.polish import LocalSearch
 from autopar.solve.problem import Floats, Problem
 from autopar.solve.reduce import reduce_cheaply, reduce_fully
-from autopar.solve.reduction import Reduction, unchanged
+from autopar.solve.reduction import Bools, Reduction, restrict, unchanged
 from autopar.solve.rows import Rows, memory_rows
 
+_SHRUNK = 0.9
 
-def price_exactly(problem: Problem, options: SolveOptions, start: Answer) -> Answer:
-    """The best choice within the limit met on the way, `start` at worst, and the best bound on all such choices.
+
+@dataclass(frozen=True, eq=False)
+class Priced:
+    """The prices with the best bound found, that bound, and the best choice within the limit, if any."""
+
+    prices: Floats
+    bound: float
+    best: Answer
+
+
+def solve_at_prices(problem: Problem, options: SolveOptions, start: Answer) -> tuple[Problem, Reduction, Answer]:
+    """Prices and reductions by exact marginals in turn, until nothing shrinks.
+
+    Returns what is left of the problem (every choice cheaper than the answer's is in it), the way back, and the best
+    choice with a bound on all choices.
 
     Raises:
       Infeasible: if forbidden entries leave a node no strategy.
     """
-    reduction = reduce_fully(problem)
-    small, rows = reduction.problem, memory_rows(reduction.problem)
-    search, prices = LocalSearch(small, rows, options), Prices(rows)
-    best, bound, best_prices = start, start.bound, np.zeros(rows.count)
+    reduction, best, bound = unchanged(problem).then(reduce_fully), start, start.bound
+    while True:
+        small, rows = reduction.problem, memory_rows(reduction.problem)
+        local = Answer(None, best.objective - reduction.offset, bound - reduction.offset)
+        priced = _priced(small, rows, options, local)
+        if priced.best.choice is not None:
+            choice, cost = reduction.lift(priced.best.choice), priced.best.objective + reduction.offset
+            best = Answer(choice, cost, bound)
+        bound = max(bound, min(priced.bound + reduction.offset, best.objective))
+        done = replace(best, bound=bound)
+        if is_closed(bound, best.objective) or not rows.count:
+            return small, reduction, done
+        keep = _within_window(small, rows, priced.prices, best.objective - reduction.offset, options)
+        if keep is None or sum(int(mask.sum()) for mask in keep) > _SHRUNK * sum(small.counts):
+            return small, reduction, done
+        if not all(mask.any() for mask in keep):
+            return small, reduction, replace(done, bound=best.objective)
+        reduction = reduction.then(partial(restrict, keep=keep)).then(reduce_fully)
+
+
+def _priced(problem: Problem, rows: Rows, options: SolveOptions, start: Answer) -> Priced:
+    """Prices by exact eliminations, as long as they fit the options."""
+    search, schedule = LocalSearch(problem, rows, options), Prices(rows)
+    best, bound, best_prices = start, -np.inf, np.zeros(rows.count)
     now, work = best_prices, 0.0
     for _ in range(options.max_price_steps):
-        inner = _relaxed(small, rows, now, options)
+        inner = _relaxed(problem, rows, now, options)
         plan = plan_elimination(inner.problem)
         work += plan.work
         if not plan.fits(options) or work > options.max_elimination_work:
             break
         choice, cost = minimise_exactly(inner.problem, plan)
-        if not np.isfinite(cost):
-            break
         local = inner.lift(choice)
-        value = cost + inner.offset + reduction.offset - (float(now.sum()) * rows.limit if rows.count else 0.0)
+        value = cost + inner.offset - _constant(rows, now)
         if value > bound:
             bound, best_prices = value, now
-        moved, found = search.improve(list(local))
-        if moved is not None:
-            best = better(best, Answer(reduction.lift(moved), found + reduction.offset, bound))
-        if is_closed(bound, best.objective) or not rows.count:
+        if best.choice is not None and not search.fits(local):
+            best = better(best, Answer(*search.splice(best.choice, local), bound=bound))
+        best = better(best, Answer(*search.improve(list(local)), bound=bound))
+        if is_closed(bound, best.objective) or not rows.count or not np.isfinite(value):
             break
-        now = prices.next(now, rows.used(local), value, best.objective, bound, best_prices)
-    return Answer(best.choice, best.objective, min(bound, best.objective))
+        now = schedule.next(now, rows.used(local), value, best.objective, bound, best_prices)
+    return Priced(best_prices, bound, best)
+
+
+def _constant(rows: Rows, prices: Floats) -> float:
+    """What the limit takes off the priced cost of every choice."""
+    return float(prices.sum()) * rows.limit if rows.count else 0.0
+
+
+def _within_window(
+    problem: Problem, rows: Rows, prices: Floats, upper: float, options: SolveOptions
+) -> list[Bools] | None:
+    """The strategies that a choice cheaper than `upper` can have, by exact marginals; None if they are too dear."""
+    relaxed = Problem(tuple(rows.priced(prices, problem.node_costs)), problem.edges)
+    plan = plan_elimination(relaxed)
+    if not plan.fits(options) or not np.isfinite(upper):
+        return None
+    elimination = eliminate(relaxed, plan)
+    constant = _constant(rows, prices)
+    tolerance = 1e-9 * (abs(upper) + abs(elimination.cost) + constant)
+    keep: list[Bools] = []
+    for marginal, count in zip(min_marginals(elimination, options), problem.counts, strict=True):
+        unknown = np.ones(count, dtype=bool)
+        keep.append(unknown if marginal is None else marginal - constant <= upper + tolerance)
+    return keep
 
 
 def _relaxed(problem: Problem, rows: Rows, prices: Floats, options: SolveOptions) -> Reduction:

@@ -1,0 +1,155 @@
+"""The whole solver against exhaustive search, on every path, and the verifier against planted corruption."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from draw import chain_with_skips, problems
+from oracle import cost_of, least_peak, optimum, peak_of
+
+from autopar.solve import Edge, Infeasible, InvalidSolution, Problem, SolveOptions, Usage, solve, verify
+
+PATHS = {
+    "default": SolveOptions(),
+    "core": SolveOptions(max_table_entries=1, max_sweeps=15),
+    "cp_sat": SolveOptions(max_table_entries=1, max_sweeps=1, max_forest_moves=0, max_price_steps=0),
+}
+
+
+@pytest.mark.parametrize("path", PATHS)
+@settings(max_examples=150, deadline=None)
+@given(problem=problems())
+def test_optimal_or_proven_infeasible(path, problem):
+    best = optimum(problem)
+    try:
+        solution = solve(problem, options=PATHS[path])
+    except Infeasible as error:
+        assert optimum(problem, slack=-1e-9) == np.inf
+        if error.min_peak_bytes is not None:
+            assert error.min_peak_bytes == pytest.approx(least_peak(problem), rel=1e-9)
+        else:
+            assert least_peak(problem) == np.inf
+        return
+    assert solution.lower_bound <= best * (1 + 1e-9)
+    assert solution.objective == pytest.approx(optimum(problem, slack=1e-12), rel=1e-6, abs=1e-12)
+    assert solution.gap <= 1e-6
+    assert cost_of(problem, solution.choice) == pytest.approx(solution.objective, rel=1e-9)
+    assert peak_of(problem, solution.choice) == pytest.approx(solution.peak, rel=1e-9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(problem=problems(limited=False, max_nodes=5))
+def test_no_work_still_gives_valid_answers(problem):
+    lazy = SolveOptions(max_table_entries=1, max_sweeps=1, max_cp_sat_entries=0, max_forest_moves=0)
+    try:
+        solution = solve(problem, options=lazy)
+    except Exception as error:  # Unsolved or Infeasible, nothing else
+        assert type(error).__name__ in ("Unsolved", "Infeasible")
+        assert not isinstance(error, Infeasible) or optimum(problem) == np.inf
+        return
+    assert solution.lower_bound <= optimum(problem) * (1 + 1e-9) + 1e-12
+
+
+@settings(max_examples=60, deadline=None)
+@given(problem=problems(limited=True))
+def test_more_memory_never_costs_more(problem):
+    assert problem.usage_limit is not None
+    costs = []
+    for limit in (problem.usage_limit, problem.usage_limit + 2, None):
+        wider = Problem(problem.node_costs, problem.edges, problem.usages, limit)
+        try:
+            costs.append(solve(wider).objective)
+        except Infeasible:
+            costs.append(np.inf)
+    assert costs[0] >= costs[1] * (1 - 1e-6) and costs[1] >= costs[2] * (1 - 1e-6)
+
+
+@settings(max_examples=20, deadline=None)
+@given(problem=problems())
+def test_deterministic(problem):
+    def outcome():
+        try:
+            return solve(problem, options=PATHS["core"])
+        except Infeasible as error:
+            return str(error)
+
+    assert outcome() == outcome()
+
+
+def test_training_step_is_proven_optimal():
+    solution = solve(chain_with_skips(240, 30, period=20, seed=1))
+    assert solution.gap == 0
+
+
+def test_training_step_within_memory():
+    problem = chain_with_skips(60, 12, period=20, seed=2, memory=True)
+    free = solve(problem)
+    limited = replace(problem, usage_limit=0.8 * free.peak)
+    solution = solve(limited)
+    assert solution.peak <= 0.8 * free.peak
+    assert solution.objective >= free.objective
+    assert solution.gap < 1e-2
+    assert solve(limited) == solution
+
+
+def test_core_path_agrees_with_elimination():
+    problem = chain_with_skips(40, 8, period=10, seed=3)
+    exact = solve(problem)
+    core = solve(problem, options=SolveOptions(max_table_entries=63))
+    assert core.objective == pytest.approx(exact.objective, rel=1e-6)
+    assert core.lower_bound <= exact.objective * (1 + 1e-9)
+
+
+def test_infeasible_names_the_smallest_peak():
+    uses = (Usage(0, 0, 2, np.array([5.0, 7.0])), Usage(1, 1, 3, np.array([4.0, 1.0])))
+    tie = Edge(0, 1, np.array([[0.0, np.inf], [np.inf, 0.0]]))
+    with pytest.raises(Infeasible, match="limit of 7") as caught:
+        solve(Problem((np.zeros(2), np.zeros(2)), (tie,), uses, 7.0))
+    assert caught.value.min_peak_bytes == 8.0
+
+
+PROBLEM = Problem(
+    (np.array([1.0, 5.0, np.inf]), np.array([2.0, 0.5])),
+    (Edge(0, 1, np.array([[0.0, 3.0], [0.0, 0.0], [0.0, 0.0]])),),
+    (Usage(0, 0, 2, np.array([4.0, 9.0, 1.0])), Usage(1, 1, 2, np.array([3.0, 2.0]))),
+    8.0,
+)
+
+
+@pytest.mark.parametrize(
+    "corruption",
+    [
+        {"choice": (0,)},
+        {"choice": (0, 2)},
+        {"choice": (0, -1)},
+        {"choice": (0, 1)},
+        {"choice": (1, 0)},
+        {"choice": (2, 0)},
+        {"objective": 2.9},
+        {"objective": 3.1},
+        {"objective": float("nan")},
+        {"lower_bound": 3.0001},
+        {"lower_bound": float("nan")},
+        {"peak": 6.0},
+    ],
+    ids=str,
+)
+def test_verifier_rejects_corruption(corruption):
+    solution = solve(PROBLEM)
+    assert (solution.choice, solution.objective, solution.lower_bound, solution.peak) == ((0, 0), 3.0, 3.0, 7.0)
+    verify(PROBLEM, solution)
+    with pytest.raises(InvalidSolution):
+        verify(PROBLEM, replace(solution, **corruption))
+
+
+def test_options_are_checked():
+    with pytest.raises(ValueError, match="positive"):
+        SolveOptions(max_sweeps=0)

@@ -35,8 +35,8 @@ from autopar.report.units import format_quantity
 DEVICES = 8
 
 RELU = (
-    "The two differ by rounding until a unit's input comes so close to 0 that it falls on different sides of ReLU's "
-    "kink: one example's gradient then passes in one of them only, and they drift apart by as much."
+    "They differ by rounding, unless a unit's input comes so close to 0 that it falls on different sides of ReLU's "
+    "kink: one image's gradient then passes in one of the two only, and they drift apart by as much."
 )
 
 
@@ -162,7 +162,7 @@ def show(console: Console, example: Example, outcome: Outcome) -> None:
     """Prints the plan and what came of it."""
     console.print(rich_sections(_short(outcome.report)))
     console.print(_losses(outcome))
-    console.print(_difference(outcome), example.note, highlight=False)
+    console.print(f"{_difference(outcome)}\n{example.note}".strip() + "\n", highlight=False)
     console.print(_collectives(outcome.emitted))
     console.print(_verdict(outcome), highlight=False)
     console.print(_times(outcome))
@@ -186,7 +186,7 @@ def _difference(outcome: Outcome) -> str:
     return (
         f"Largest difference of a loss, planned from plain: {largest_difference(outcome.planned, outcome.plain):.2g} "
         f"(data parallel from plain, first {steps} steps: "
-        f"{largest_difference(outcome.data_parallel, outcome.plain):.2g})\n"
+        f"{largest_difference(outcome.data_parallel, outcome.plain):.2g})."
     )
 
 
@@ -226,7 +226,7 @@ def _verdict(outcome: Outcome) -> str:
     if not outcome.emitted.exact:
         lines.append(str(outcome.emitted))
     if not outcome.merged.exact:
-        lines.append(f"In the program that ran, XLA being free to merge: {outcome.merged}")
+        lines.append(f"In the program that ran, XLA being free to merge: {outcome.merged.summary}.")
     return "\n".join(lines) + "\n"
 
 
@@ -240,7 +240,7 @@ def _times(outcome: Outcome) -> Table:
     for name, training, predicted in rows:
         ratio = training.step_time_s / outcome.planned.step_time_s
         table.add_row(name, format_quantity(training.step_time_s, "time"), predicted, f"{ratio:.2f}")
-    table.caption = "Eight virtual devices of one machine add no speed: compare the two that run on all eight."
+    table.caption = "The devices share the machine's cores: compare the two programs that run on all of them."
     return table
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -64,13 +65,24 @@ class Comparison:
         """Whether nothing is found that was not planned, and nothing vanished without a reason."""
         return not self.unplanned and all(vanished.reason != "unknown" for vanished in self.vanished)
 
+    @property
+    def summary(self) -> str:
+        """How many there are of each, in a line."""
+        counts = {
+            "as planned": self.matched,
+            "widened": self.widened,
+            "merged into others": self.merged,
+            "vanished": self.vanished,
+            "not planned": self.unplanned,
+        }
+        return ", ".join(f"{len(those)} {what}" for what, those in counts.items() if those) or "no collectives"
+
     def __str__(self) -> str:
-        lines = [f"{len(self.matched)} as planned"]
-        lines += [f"widened from {pair.planned.size_bytes} bytes: {_found(pair.found)}" for pair in self.widened]
-        lines += [f"merged into one all_reduce: {_planned(pair.planned)}" for pair in self.merged]
+        lines = [f"widened from {pair.planned.size_bytes} bytes: {_found(pair.found)}" for pair in self.widened]
+        lines += [f"merged into others: {_planned(pair.planned)}" for pair in self.merged]
         lines += [f"vanished ({v.reason}): {_planned(v.planned)}" for v in self.vanished]
         lines += [f"not planned: {_found(found)}" for found in self.unplanned]
-        return "\n".join(lines)
+        return "\n".join([self.summary, *(f"{count} x {line}" for line, count in Counter(lines).items())])
 
 
 def compare(program: ShardedProgram, found: Sequence[HloCollective]) -> Comparison:

@@ -81,7 +81,7 @@ def _of_tensor(report: Report, row: TensorRow) -> tuple[Section, ...]:
 
 
 def _of_tensors(report: Report, name: str, rows: Sequence[TensorRow]) -> tuple[Section, ...]:
-    section = tensor_section(f"{name}: {len(rows)} tensors", rows)
+    section = tensor_section(f"{name}: {len(rows)} tensors", rows, (*report.inputs, *report.outputs))
     names = {row.name for row in rows if row in report.inputs}
     return (section, _touching(report, names)) if names else (section,)
 

@@ -61,13 +61,13 @@ class CollectiveGroup:
         return sum(row.size_bytes for row in self.members)
 
 
-def group_tensors(rows: Sequence[TensorRow]) -> tuple[TensorGroup, ...]:
+def group_tensors(rows: Sequence[TensorRow], among: Sequence[TensorRow] = ()) -> tuple[TensorGroup, ...]:
     """`rows` in groups, in the order of their first members.
 
-    A label has "*" for every number that differs where the group is all that the pattern matches, else the numbers:
-    params['layers'][*]['w'], params['layers'][0-2,5]['w'].
+    A label has "*" for every number that differs where the group is all that the pattern matches in `rows` and
+    `among`, else the numbers: params['layers'][*]['w'], params['layers'][0-2,5]['w'].
     """
-    matching = Counter(_NUMBER.sub("*", row.name) for row in rows)
+    matching = Counter(_NUMBER.sub("*", name) for name in {row.name for row in (*rows, *among)})
     groups = _grouped(
         rows, lambda row: (_NUMBER.sub("*", row.name), row.shape, row.dtype, row.placement, row.local_bytes)
     )
@@ -104,12 +104,13 @@ def _label(group: tuple[TensorRow, ...], matching: Counter[str]) -> str:
     first = group[0].name
     pattern = _NUMBER.sub("*", first)
     places = [sorted(set(numbers)) for numbers in zip(*(_numbers(row) for row in group), strict=True)]
-    if len(group) == matching[pattern]:
+    names = {row.name for row in group}
+    if len(names) == matching[pattern]:
         shown = [str(numbers[0]) if len(numbers) == 1 else "*" for numbers in places]
-    elif prod(len(numbers) for numbers in places) == len({row.name for row in group}):
+    elif prod(len(numbers) for numbers in places) == len(names):
         shown = [_ranges(numbers) for numbers in places]
     else:
-        return f"{first} and {len(group) - 1} like it"
+        return f"{first} and {len(names) - 1} like it"
     rest = iter(shown)
     return _NUMBER.sub(lambda _: next(rest), first)
 

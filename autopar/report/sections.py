@@ -68,13 +68,13 @@ def cost_lines(report: Report) -> tuple[tuple[str, str], ...]:
     )
 
 
-def tensor_section(title: str, rows: Sequence[TensorRow]) -> Section:
-    """A row for every group of tensors."""
+def tensor_section(title: str, rows: Sequence[TensorRow], among: Sequence[TensorRow] = ()) -> Section:
+    """A row for every group of tensors; `among` as in `group_tensors`."""
     columns = (
         *(Column(name) for name in ("tensor", "type", "placement")),
         *(Column(name, right=True) for name in ("count", "bytes each", "bytes")),
     )
-    groups = group_tensors(rows)
+    groups = group_tensors(rows, among)
     cells = tuple(
         (
             group.label,
@@ -190,7 +190,7 @@ def _alive(report: Report) -> Section:
     note = ""
     if report.peak_memory_bytes > listed:
         note = f"And {format_quantity(report.peak_memory_bytes - listed, 'bytes')} in smaller tensors and buffers."
-    section = tensor_section("Largest at the peak of memory", report.peak)
+    section = tensor_section("Largest at the peak of memory", report.peak, report.inputs)
     return Section(section.title, section.columns, section.rows, note)
 
 

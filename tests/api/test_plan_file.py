@@ -222,7 +222,7 @@ DAMAGE: list[tuple[Callable[[Any], object], str]] = [
     (lambda d: stage(d)["mesh"].__setitem__(0, ["model", 2]), "mesh axes must be named and distinct"),
     (lambda d: stage(d)["mesh"].__setitem__(0, ["other", 2]), "names an axis that mesh"),
     (lambda d: stage(d)["mesh"].__setitem__(0, ["data", 4]), "the report is for mesh"),
-    (lambda d: stage(d)["placements"][0].update(dims=[["data"], ["data"]]), "placements[0]: a mesh axis is named twice"),
+    (lambda d: stage(d)["placements"][0].update(dims=[["data"], ["data"]]), "[0]: a mesh axis is named twice"),
     (lambda d: stage(d)["placements"][0].update(dims="data"), "plan.stages[0].placements[0].dims"),
     (lambda d: stage(d)["placements"][0].update(kind="mean"), "plan.stages[0].placements[0].kind"),
     (lambda d: stage(d)["placements"][0].update(dims=[[], ["model"]]), "input 0: the report says"),

@@ -51,6 +51,14 @@ def test_memory_adds_up() -> None:
     assert line_of(report, "And") == "And 5.94 MiB in smaller tensors and buffers."
 
 
+def test_a_star_at_the_peak_stands_for_all_inputs_that_it_matches() -> None:
+    report = make.report(layers=3)
+    shown = text(replace(report, peak=report.peak[:4]))
+    assert "params['layers'][0-1]['w1']" in shown
+    twice = text(replace(report, peak=(report.peak[-1], report.peak[-1])))
+    assert "dot_general (model.py:41 (mlp))   float32[32, 2048]   [data, model]       2       64 KiB   128 KiB" in twice
+
+
 def test_tables_group_and_sum() -> None:
     report = make.report(layers=12)
     assert line_of(report, "params['layers'][*]['w2']").endswith("float32[2048, 512] [model, -] 12 1 MiB 12 MiB")

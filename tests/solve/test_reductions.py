@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from draw import problems
-from oracle import choices, cost_of, optimum, peak_of
 
 from autopar.solve import Infeasible, Problem, SolveOptions
 from autopar.solve.contract import contract_functional
@@ -26,6 +18,8 @@ from autopar.solve.merge import drop_lone, fold_constant, merge_parallel, share_
 from autopar.solve.reduce import reduce_cheaply, reduce_fully
 from autopar.solve.reduction import size, without_limit
 from autopar.solve.rows import drop_slack, memory_rows
+from tests.solve.draw import problems
+from tests.solve.oracle import choices, cost_of, optimum, peak_of
 
 OPTIONS = SolveOptions()
 REDUCTIONS = [

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from draw import chain_with_skips, problems
-from oracle import cost_of, least_peak, optimum, peak_of
-
-from autopar.solve import Edge, Infeasible, InvalidSolution, Problem, SolveOptions, Usage, solve, verify
+from autopar.solve import (
+    Edge,
+    Infeasible,
+    InvalidSolution,
+    Problem,
+    Solution,
+    SolveOptions,
+    Unsolved,
+    Usage,
+    solve,
+    verify,
+)
+from tests.solve.draw import chain_with_skips, problems
+from tests.solve.oracle import cost_of, least_peak, optimum, peak_of
 
 PATHS = {
     "default": SolveOptions(),
@@ -24,20 +30,26 @@ PATHS = {
 }
 
 
+def outcome(problem: Problem, options: SolveOptions) -> Solution | Infeasible | Unsolved:
+    """The solution, or the reason why there is none."""
+    try:
+        return solve(problem, options=options)
+    except (Infeasible, Unsolved) as error:
+        return error
+
+
 @pytest.mark.parametrize("path", PATHS)
 @settings(max_examples=150, deadline=None)
 @given(problem=problems())
 def test_optimal_or_proven_infeasible(path, problem):
     best = optimum(problem)
-    try:
-        solution = solve(problem, options=PATHS[path])
-    except Infeasible as error:
+    solution = outcome(problem, PATHS[path])
+    if isinstance(solution, Infeasible):
         assert optimum(problem, slack=-1e-9) == np.inf
-        if error.min_peak_bytes is not None:
-            assert error.min_peak_bytes == pytest.approx(least_peak(problem), rel=1e-9)
-        else:
-            assert least_peak(problem) == np.inf
+        found = np.inf if solution.min_peak_bytes is None else solution.min_peak_bytes
+        assert found == pytest.approx(least_peak(problem), rel=1e-9)
         return
+    assert isinstance(solution, Solution)
     assert solution.lower_bound <= best * (1 + 1e-9)
     assert solution.objective == pytest.approx(optimum(problem, slack=1e-12), rel=1e-6, abs=1e-12)
     assert solution.gap <= 1e-6
@@ -49,11 +61,10 @@ def test_optimal_or_proven_infeasible(path, problem):
 @given(problem=problems(limited=False, max_nodes=5))
 def test_no_work_still_gives_valid_answers(problem):
     lazy = SolveOptions(max_table_entries=1, max_sweeps=1, max_cp_sat_entries=0, max_forest_moves=0)
-    try:
-        solution = solve(problem, options=lazy)
-    except Exception as error:  # Unsolved or Infeasible, nothing else
-        assert type(error).__name__ in ("Unsolved", "Infeasible")
-        assert not isinstance(error, Infeasible) or optimum(problem) == np.inf
+    solution = outcome(problem, lazy)
+    if isinstance(solution, Infeasible):
+        assert optimum(problem) == np.inf
+    if not isinstance(solution, Solution):
         return
     assert solution.lower_bound <= optimum(problem) * (1 + 1e-9) + 1e-12
 
@@ -65,23 +76,17 @@ def test_more_memory_never_costs_more(problem):
     costs = []
     for limit in (problem.usage_limit, problem.usage_limit + 2, None):
         wider = Problem(problem.node_costs, problem.edges, problem.usages, limit)
-        try:
-            costs.append(solve(wider).objective)
-        except Infeasible:
-            costs.append(np.inf)
-    assert costs[0] >= costs[1] * (1 - 1e-6) and costs[1] >= costs[2] * (1 - 1e-6)
+        solution = outcome(wider, SolveOptions())
+        costs.append(solution.objective if isinstance(solution, Solution) else np.inf)
+    assert costs[0] >= costs[1] * (1 - 1e-6)
+    assert costs[1] >= costs[2] * (1 - 1e-6)
 
 
 @settings(max_examples=20, deadline=None)
 @given(problem=problems())
 def test_deterministic(problem):
-    def outcome():
-        try:
-            return solve(problem, options=PATHS["core"])
-        except Infeasible as error:
-            return str(error)
-
-    assert outcome() == outcome()
+    first, second = outcome(problem, PATHS["core"]), outcome(problem, PATHS["core"])
+    assert first == second if isinstance(first, Solution) else str(first) == str(second)
 
 
 def test_training_step_is_proven_optimal():

@@ -37,7 +37,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         "redistribute": "core errors",
         "solve": "errors",
         "price": "core errors rules redistribute solve cost_models",
-        "search": "core errors rules redistribute solve price",
+        "search": "core errors rules redistribute solve price passes",
         "trace": "core errors _compat _payload",
         "passes": "core errors redistribute price",
         "emit": "core errors redistribute passes _compat _payload",
@@ -46,6 +46,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         "autopar": f"{_INNER} report api",
         "demo": f"{_INNER} report api autopar",
         "cli": f"{_INNER} report api autopar demo",
+        "__main__": "cli",
     }.items()
 }
 
@@ -272,7 +273,7 @@ def test_both_packages_are_read() -> None:
 def test_the_import_table_has_no_cycle() -> None:
     order = list(TopologicalSorter(MAY_IMPORT).static_order())
     assert set(order) == set(MAY_IMPORT)
-    assert order[-1] == "cli"
+    assert order[-1] == "__main__"
 
 
 # The checks can fail --------------------------------------------------------------------------------------------------

@@ -63,5 +63,5 @@ def _leaf_key(leaf: Any) -> object:
     try:
         aval = aval_of(leaf)
     except (TypeError, ValueError):
-        return type(leaf)
+        return type(leaf).__qualname__
     return aval.shape, str(aval.dtype), bool(getattr(aval, "weak_type", False))

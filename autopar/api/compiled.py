@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, Unpack, overload
 
 import jax
 
+from autopar._compat import is_tracer, untyped_jax
 from autopar.api.call import call_signature, flatten, unflatten
 from autopar.api.plan import Plan
 from autopar.api.plan_file import Signature, plan_file
-from autopar.api.settings import ClusterLike, MeshLike, Settings
+from autopar.api.settings import DEFAULT_OPTIONS, ClusterLike, MeshLike, Options, Settings
 from autopar.core.mesh import DeviceMesh
 from autopar.emit.wrap import device_mesh, placements, shardings, wrap
 from autopar.errors import AutoparError, PlanFileError, SignatureMismatch
@@ -83,9 +84,9 @@ class Compiled:
 
 
 @overload
-def compile(fn: None = None, **options: Any) -> Callable[[Function], Compiled]: ...
+def compile(fn: None = None, **options: Unpack[Options]) -> Callable[[Function], Compiled]: ...  # noqa: A001
 @overload
-def compile(fn: Function, **options: Any) -> Compiled: ...
+def compile(fn: Function, **options: Unpack[Options]) -> Compiled: ...  # noqa: A001
 def compile(  # noqa: A001 - the name that jax users expect
     fn: Function | None = None,
     *,
@@ -97,7 +98,7 @@ def compile(  # noqa: A001 - the name that jax users expect
     donate_argnums: int | Sequence[int] = (),
     carry: Any = "auto",
     strict: bool = False,
-    options: SearchOptions = SearchOptions(),
+    options: SearchOptions = DEFAULT_OPTIONS,
     dump: str | Path | None = None,
     devices: Sequence[Any] | None = None,
     pricing: MakePricing | None = None,
@@ -140,7 +141,13 @@ def compile(  # noqa: A001 - the name that jax users expect
         None if devices is None else tuple(devices),
         pricing,
     )
-    return (lambda function: Compiled(function, settings)) if fn is None else Compiled(fn, settings)
+    if fn is not None:
+        return Compiled(fn, settings)
+
+    def decorate(function: Function) -> Compiled:
+        return Compiled(function, settings)
+
+    return decorate
 
 
 def plan(
@@ -154,7 +161,7 @@ def plan(
     donate_argnums: int | Sequence[int] = (),
     carry: Any = "auto",
     strict: bool = False,
-    options: SearchOptions = SearchOptions(),
+    options: SearchOptions = DEFAULT_OPTIONS,
     dump: str | Path | None = None,
     pricing: MakePricing | None = None,
     **kwargs: Any,
@@ -278,7 +285,7 @@ def _mismatch(wanted: Sequence[Any], found: Sequence[Any]) -> str:
 
 
 def _refuse_tracers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, kwargs))):
+    if any(is_tracer(leaf) for leaf in untyped_jax.tree.leaves((args, kwargs))):
         raise AutoparError(
             "a compiled function cannot be differentiated, vmapped or traced by JAX: its plan is for the function as "
             "it is. Use jax.value_and_grad inside the function that you compile."
@@ -296,14 +303,14 @@ class _Runner:
         self._run = wrap(program, jax_mesh, bound.traced.graph.donated)
         count = len(self._shardings) - len(bound.traced.constants)
         self._constants = [
-            jax.device_put(value, sharding)
+            untyped_jax.device_put(value, sharding)
             for value, sharding in zip(bound.traced.constants, self._shardings[count:], strict=True)
         ]
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         leaves = flatten(self._traced, args, kwargs)
         shardings = self._shardings[: len(leaves)]
-        placed = [jax.device_put(leaf, sharding) for leaf, sharding in zip(leaves, shardings, strict=True)]
+        placed = [untyped_jax.device_put(leaf, sharding) for leaf, sharding in zip(leaves, shardings, strict=True)]
         return unflatten(self._traced, self._run(*placed, *self._constants))
 
     def lower(self) -> Any:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import jax
 from jax.sharding import Mesh
 
+from autopar._compat import untyped_jax
 from autopar.api import plan_file
 from autopar.api.plan_file import PlanFile
 from autopar.core import plan as core
@@ -112,13 +112,13 @@ class Plan:
         """The arguments' NamedShardings on `mesh`, as a tuple with the structure of the arguments."""
         traced = self.bound.traced
         flat = shardings(self.record.stage.inputs[: traced.in_tree.num_leaves], mesh or self.jax_mesh())
-        args, kwargs = jax.tree.unflatten(traced.in_tree, flat)
+        args, kwargs = untyped_jax.tree.unflatten(traced.in_tree, flat)
         return (*args, kwargs) if kwargs else args
 
     def out_shardings(self, mesh: Mesh | None = None) -> Any:
         """The results' NamedShardings on `mesh`, with the structure of the result."""
         flat = shardings(self.record.stage.outputs, mesh or self.jax_mesh())
-        return jax.tree.unflatten(self.bound.traced.out_tree, flat)
+        return untyped_jax.tree.unflatten(self.bound.traced.out_tree, flat)
 
     def program(self) -> ShardedProgram:
         """The explicit program: local operators and collectives, in order."""
@@ -181,7 +181,7 @@ class Plan:
 
     def check_devices(self, devices: Sequence[Any] | None) -> tuple[Any, ...]:
         """`devices` (None: those that are present), refused unless they are as many as the mesh has."""
-        given = tuple(jax.devices() if devices is None else devices)
+        given = tuple(untyped_jax.devices() if devices is None else devices)
         if len(given) != self.mesh.size:
             raise InvalidMesh(
                 f"the plan is for mesh {self.mesh} of {self.mesh.size} devices, {len(given)} are "

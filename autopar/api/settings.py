@@ -5,21 +5,39 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
-import jax
 from jax.sharding import Mesh
 
+from autopar._compat import untyped_jax
 from autopar.core.graph import OpGraph
 from autopar.core.mesh import DeviceMesh
 from autopar.errors import InvalidMesh, UnknownCluster
 from autopar.price.pricing import MakePricing, Pricing, Roofline
 from autopar.search.mesh_shapes import mesh_shapes
 from autopar.search.search import SearchOptions
-from cost_models import Cluster, UnknownClusterError, cluster_of_devices, load_cluster
+from cost_models import Cluster, ProfileError, UnknownClusterError, cluster_of_devices, load_cluster
 
 MeshLike = Mapping[str, int] | Mesh | None
 ClusterLike = str | Path | Cluster | None
+DEFAULT_OPTIONS = SearchOptions()
+
+
+class Options(TypedDict, total=False):
+    """The keyword options of `autopar.compile`, as type checkers see them."""
+
+    cluster: ClusterLike
+    mesh: MeshLike
+    mode: str
+    memory_limit_bytes: int | None
+    static_argnums: int | Sequence[int]
+    donate_argnums: int | Sequence[int]
+    carry: Any
+    strict: bool
+    options: SearchOptions
+    dump: str | Path | None
+    devices: Sequence[Any] | None
+    pricing: MakePricing | None
 
 
 @dataclass(frozen=True)
@@ -43,7 +61,7 @@ class Settings:
     donate_argnums: int | Sequence[int] = ()
     carry: Any = "auto"
     strict: bool = False
-    options: SearchOptions = SearchOptions()
+    options: SearchOptions = DEFAULT_OPTIONS
     dump: str | Path | None = None
     devices: tuple[Any, ...] | None = None
     pricing: MakePricing | None = None
@@ -79,7 +97,7 @@ class Settings:
             return tuple(self.mesh.devices.flat)
         if self.devices is not None:
             return tuple(self.devices)
-        return tuple(jax.devices()) if self.cluster is None else None
+        return tuple(untyped_jax.devices()) if self.cluster is None else None
 
     def _cluster(self, devices: tuple[Any, ...] | None) -> Cluster:
         if isinstance(self.cluster, Cluster):
@@ -89,7 +107,7 @@ class Settings:
                 return load_cluster(self.cluster)
             assert devices is not None
             return cluster_of_devices(devices[0].device_kind, len(devices))
-        except UnknownClusterError as error:
+        except (UnknownClusterError, ProfileError) as error:
             raise UnknownCluster(str(error)) from error
 
     def _meshes(self, cluster: Cluster, count: int) -> tuple[DeviceMesh, ...]:

@@ -64,7 +64,7 @@ class OpNode:
 
     @cached_property
     def signature(self) -> tuple[object, ...]:
-        """What a rule's answer depends on: kind, shapes, types, which operands repeat or are (zero) literals, parameters."""
+        """What a rule's answer depends on: kind, shapes, types, repeated and (zero) literal operands, parameters."""
         first = {tensor.id: i for i, tensor in reversed(list(enumerate(self.ins)))}
         ins = tuple((t.shape, t.dtype, first[t.id], t.literal is None, t.literal == 0) for t in self.ins)
         outs = tuple((t.shape, t.dtype) for t in self.outs)

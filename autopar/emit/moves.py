@@ -6,16 +6,15 @@ from collections.abc import Callable, Sequence
 from itertools import product
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
-from autopar._compat import pcast_varying
+from autopar._compat import pcast_varying, untyped_jax
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Kind, Placement
 from autopar.passes.program import Move, ShardedProgram
 
 Array = jax.Array
+lax, jnp = untyped_jax.lax, untyped_jax.numpy
 
 
 def run_move(program: ShardedProgram, move: Move, values: Sequence[Array]) -> list[Array]:

@@ -7,16 +7,15 @@ from itertools import groupby
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-from jax import lax
 
-from autopar._compat import open_jaxpr, pcast_varying, remat_primitive, varying_axes
+from autopar._compat import open_jaxpr, pcast_varying, remat_primitive, untyped_jax, varying_axes
 from autopar.core.graph import Region
 from autopar.emit.localize import localize
 from autopar.emit.moves import run_move
 from autopar.passes.program import Compute, Instruction, Move, ShardedProgram
 
 Array = jax.Array
+lax, jnp = untyped_jax.lax, untyped_jax.numpy
 Env = dict[int, Array]
 
 
@@ -71,7 +70,7 @@ def _step(program: ShardedProgram, instruction: Instruction, env: Env) -> None:
 
 def _compute(program: ShardedProgram, compute: Compute, values: Sequence[Array]) -> Sequence[Array]:
     """Runs the operator with all operands cast to vary over the same axes, as binding a primitive requires."""
-    axes = frozenset().union(*(varying_axes(value) for value in values))
+    axes = frozenset[str]().union(*(varying_axes(value) for value in values))
     operands = [pcast_varying(value, axes) for value in values]
     return localize(compute.op, compute.strategy, program.mesh)(*operands)
 
@@ -100,7 +99,7 @@ def _run_region(
 
 def _rematerialised(region: Region, body: Callable[..., list[Array]], values: Sequence[Array]) -> Sequence[Array]:
     """The results of `body`, bound as JAX's own remat operator with the parameters that the user's had."""
-    jaxpr, constants = open_jaxpr(jax.make_jaxpr(body)(*values))
+    jaxpr, constants = open_jaxpr(untyped_jax.make_jaxpr(body)(*values))
     closed = jaxpr.replace(constvars=[], invars=[*jaxpr.constvars, *jaxpr.invars])
     params: Any = region.payload
     return remat_primitive().bind(*constants, *values, **{**params, "jaxpr": closed})

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from autopar._compat import make_mesh, shard_map
+from autopar._compat import make_mesh, shard_map, untyped_jax
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
 from autopar.emit.run import local_function
@@ -48,6 +48,6 @@ def wrap(program: ShardedProgram, mesh: Mesh, donated: Sequence[int] = ()) -> Ca
         out_specs=tuple(map(partition_spec, outs)),
         check_vma=program.proves_replication,
     )
-    return jax.jit(
+    return untyped_jax.jit(
         body, in_shardings=shardings(ins, mesh), out_shardings=shardings(outs, mesh), donate_argnums=tuple(donated)
     )

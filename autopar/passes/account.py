@@ -82,7 +82,7 @@ def _peak(
                 del alive[value]
                 now -= size[value]
     peak, peak_at, values = best
-    return peak, peak_at, tuple(sorted(values, key=lambda v: (-size[v], v)))
+    return peak, peak_at, tuple(sorted((v for v in values if size[v]), key=lambda v: (-size[v], v)))
 
 
 def _is_bucket(instruction: object) -> bool:

@@ -109,7 +109,6 @@ class _Lowering:
         tensor = self.graph.outputs[position]
         value = self._read(tensor, self._by_output.get(position))
         producer = self.graph.producers.get(tensor.id)
-        placement = self.stage.outputs[position]
         if tensor.literal is not None:
             return value
         return self._convert(value, self.stage.outputs[position], _outside(producer))

@@ -128,7 +128,7 @@ class ShardedProgram:
     def with_instructions(
         self, instructions: tuple[Instruction, ...], values: Mapping[int, Value] | None = None
     ) -> ShardedProgram:
-        """This program with other instructions, and with further values."""
+        """The program with other instructions, and with further values."""
         return replace(self, instructions=instructions, values=dict(self.values) | dict(values or {}))
 
     def local_bytes(self, value: int) -> int:

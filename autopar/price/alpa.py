@@ -1,4 +1,4 @@
-"""Alpa's pricing: communication only, one alpha and beta for each mesh axis. For comparison with its published plans."""
+"""Alpa's pricing: communication only, one alpha and beta for each mesh axis. To compare with its published plans."""
 
 from __future__ import annotations
 

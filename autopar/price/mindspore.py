@@ -87,8 +87,8 @@ class MindSpore:
         shape = placement.local_shape(tensor.shape, self.mesh)
         producer = self.graph.producers.get(tensor.id)
         if producer is not None and producer.kind == "broadcast_in_dim":
-            dims = zip(producer.ins[0].shape, producer.params["broadcast_dimensions"], strict=True)
-            shape = tuple(min(size, shape[d]) for size, d in dims)
+            dims: tuple[int, ...] = producer.params["broadcast_dimensions"]
+            shape = tuple(min(size, shape[d]) for size, d in zip(producer.ins[0].shape, dims, strict=True))
         return float(prod(shape) * tensor.itemsize)
 
 

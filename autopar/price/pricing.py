@@ -1,4 +1,4 @@
-"""Pricing: what an operator and a redistribution cost. Roofline and topology here; other people's formulas beside it."""
+"""Pricing: what operators and redistributions cost. Roofline and topology here; other people's formulas beside it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from autopar.core.graph import OpGraph, OpNode
 from autopar.core.mesh import DeviceMesh
 from autopar.core.strategy import Strategy
 from autopar.price.work import VIEWS, materialised, work_flops
-from autopar.redistribute.step import LOCAL_KINDS, StepKind
+from autopar.redistribute.step import StepKind
 from cost_models import Cluster, collective_time_s, compute_time_s, group
 
 
@@ -41,7 +41,8 @@ class Roofline:
         operator: max(flops / peak, bytes / memory bandwidth), of one device's share
         collective: cost_models.collective_time_s       slice, mask: bytes / memory bandwidth
 
-    Only tensors that reach memory count as bytes (`work.materialised`). No overlap.
+    Only tensors that reach memory count as bytes (`work.materialised`); an operator none of whose results do is part of
+    another kernel and is not launched. No overlap.
     """
 
     graph: OpGraph
@@ -62,11 +63,13 @@ class Roofline:
             if tensor.id in self._in_memory
         )
         dtype = op.ins[0].dtype if op.ins else op.outs[0].dtype
-        return compute_time_s(work_flops(op) / strategy.split, size, dtype, self.cluster.device)
+        device = self.cluster.device
+        time_s = compute_time_s(work_flops(op) / strategy.split, size, dtype, device)
+        return time_s if any(t.id in self._in_memory for t in op.outs) else max(0.0, time_s - device.launch_s)
 
     def step_cost(self, kind: StepKind, axes: tuple[str, ...], size_bytes: int) -> float:
         """Seconds of one redistribution step."""
-        if kind in LOCAL_KINDS:
+        if kind == "slice" or kind == "mask":
             return size_bytes / self.cluster.device.memory_bandwidth_bytes_per_s
         members = group(self.cluster.topology, self.mesh.sizes, tuple(self.mesh.names.index(a) for a in axes))
         return collective_time_s(kind, size_bytes, members)

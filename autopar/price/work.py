@@ -60,14 +60,14 @@ def _elements(op: OpNode) -> float:
 
 
 def _dot_general(op: OpNode) -> float:
-    (contracting, _), _ = op.params["dimension_numbers"]
+    contracting: tuple[int, ...] = op.params["dimension_numbers"][0][0]
     return 2.0 * prod(op.outs[0].shape) * prod(op.ins[0].shape[d] for d in contracting)
 
 
 def _convolution(op: OpNode) -> float:
     kernel = op.ins[1].shape
-    out_channels = kernel[op.params["dimension_numbers"]["rhs_spec"][0]]
-    return 2.0 * prod(op.outs[0].shape) * prod(kernel) / out_channels
+    layout: tuple[int, ...] = op.params["dimension_numbers"]["rhs_spec"]
+    return 2.0 * prod(op.outs[0].shape) * prod(kernel) / kernel[layout[0]]
 
 
 _FLOPS: dict[str, Callable[[OpNode], float]] = {"dot_general": _dot_general, "conv_general_dilated": _convolution}

@@ -20,7 +20,7 @@ def mesh_shapes(level_sizes: Sequence[int], max_axes: int) -> tuple[DeviceMesh, 
     total = 1
     for size in levels:
         total *= size
-    shapes = {(total,): None}
+    shapes: dict[tuple[int, ...], None] = {(total,): None}
     for parts in product(*(list(_factorisations(size, 2, max_axes)) for size in levels)):
         shape = tuple(size for part in parts for size in part)
         if len(shape) <= max_axes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from autopar.core.dataflow import Dataflow, dataflow
@@ -13,7 +13,7 @@ from autopar.core.plan import Plan
 from autopar.core.space import Space
 from autopar.errors import NoFeasiblePlan
 from autopar.passes.account import Account, account
-from autopar.passes.pipeline import build_program
+from autopar.passes.pipeline import build_program, program_states, write_dump
 from autopar.passes.program import ShardedProgram
 from autopar.price.assemble import assemble, placement_choice
 from autopar.price.pricing import MakePricing, Pricing
@@ -70,37 +70,66 @@ def search(task: Task, meshes: Sequence[DeviceMesh]) -> Planned:
       NoFeasiblePlan: nothing fits in the memory limit on any of them; the smallest peak found is named.
     """
     flow = dataflow(task.graph)
-    found: list[Planned] = []
-    misfits: list[NoFeasiblePlan] = []
-    for mesh in meshes:
-        try:
-            found.append(_on_mesh(task, flow, mesh))
-        except NoFeasiblePlan as error:
-            misfits.append(error)
+    outcomes = [_on_mesh(task, flow, mesh) for mesh in meshes]
+    found = [outcome.planned for outcome in outcomes if outcome.planned is not None]
     if not found:
-        raise min(misfits, key=lambda error: error.min_peak_bytes or float("inf"))
+        misfits = [outcome.misfit for outcome in outcomes if outcome.misfit is not None]
+        raise min(misfits, key=lambda misfit: misfit.min_peak_bytes or 0)
     best = min(found, key=lambda planned: planned.plan.objective_s)
-    plan = Plan(
-        best.plan.stages,
-        task.fingerprint,
-        best.plan.objective_s,
-        min(planned.plan.lower_bound_s for planned in found),
-        f"mode {task.mode}, mesh {' or '.join(str(mesh) for mesh in meshes)}",
+    plan = replace(
+        best.plan,
+        fingerprint=task.fingerprint,
+        lower_bound_s=min(best.plan.objective_s, *(outcome.lower_bound_s for outcome in outcomes)),
+        space=f"mode {task.mode}, mesh {' or '.join(str(mesh) for mesh in meshes)}",
     )
-    return Planned(best.graph, plan, best.program, best.account, best.pricing)
+    if task.dump is not None:
+        _dump(task.graph, flow, plan, best.pricing, task.dump)
+    return replace(best, plan=plan)
 
 
-def _on_mesh(task: Task, flow: Dataflow, mesh: DeviceMesh) -> Planned:
+@dataclass(frozen=True, eq=False)
+class _Outcome:
+    """What came of one mesh: a plan or the reason why there is none, and a bound that holds for it either way."""
+
+    planned: Planned | None
+    lower_bound_s: float
+    misfit: NoFeasiblePlan | None = None
+
+
+def _on_mesh(task: Task, flow: Dataflow, mesh: DeviceMesh) -> _Outcome:
     pricing = task.make_pricing(task.graph, mesh)
     router = Router(mesh, pricing.step_cost)
     pins = task.pins or pins_of(task.mode, task.graph, mesh)
     space = build_space(task.graph, flow, mesh, keep=pricing.keep, pins=pins, strict=task.strict)
     attempt = _Attempt(task, flow, space, pricing, router)
-    planned, bound = attempt.solve(None)
-    limit = task.memory_limit_bytes
+    planned = attempt.solve(None)
+    bound, limit = planned.plan.lower_bound_s, task.memory_limit_bytes
     if limit is None or planned.account.peak_memory_bytes <= limit:
-        return planned
-    return attempt.within(limit, planned, bound)
+        return _Outcome(planned, bound)
+    try:
+        planned = attempt.within(limit, planned)
+    except NoFeasiblePlan as error:
+        return _Outcome(None, bound, error)
+    return _Outcome(planned, planned.plan.lower_bound_s)
+
+
+def _dump(graph: OpGraph, flow: Dataflow, plan: Plan, pricing: Pricing, directory: Path) -> None:
+    """Writes every stage of `plan` to `directory` as numbered files: the graph, the plan, the program pass by pass."""
+    router = Router(plan.stage.mesh, pricing.step_cost)
+    states = program_states(graph, flow, plan.stage, router, pricing.step_cost)
+    write_dump(directory, [("graph", graph), ("plan", _lines(graph, plan)), *states])
+
+
+def _lines(graph: OpGraph, plan: Plan) -> str:
+    """The plan line by line: inputs, operators, outputs with their placements."""
+    stage = plan.stage
+    lines = [f"mesh {stage.mesh}, objective {plan.objective_s:.6g} s, lower bound {plan.lower_bound_s:.6g} s"]
+    lines += [f"{t.name} {t.dtype}{list(t.shape)} {p}" for t, p in zip(graph.inputs, stage.inputs, strict=True)]
+    for op, strategy in zip(graph.ops, stage.strategies, strict=True):
+        ins, outs = (" ".join(map(str, side)) for side in (strategy.ins, strategy.outs))
+        lines.append(f"{op.id} {op.kind} {ins} -> {outs}  # {op.source}")
+    lines += [f"output[{n}] {p}" for n, p in enumerate(stage.outputs)]
+    return "\n".join(lines)
 
 
 def restore(graph: OpGraph, plan: Plan, make_pricing: MakePricing) -> Planned:
@@ -122,35 +151,31 @@ class _Attempt:
     pricing: Pricing
     router: Router
 
-    def solve(self, limit_bytes: float | None) -> tuple[Planned, float]:
-        """The plan under `limit_bytes` on what the Problem counts, and its lower bound."""
-        task = self.task
-        problem = assemble(task.graph, self.flow, self.space, self.pricing, self.router, limit_bytes)
-        solution = solve(problem, options=task.options.solve)
-        return self._planned(solution), solution.lower_bound
+    def solve(self, limit_bytes: float | None) -> Planned:
+        """The plan under `limit_bytes` on what the Problem counts; its bound is for that limit."""
+        problem = assemble(self.task.graph, self.flow, self.space, self.pricing, self.router, limit_bytes)
+        return self._planned(solve(problem, options=self.task.options.solve))
 
-    def within(self, limit: int, planned: Planned, bound: float) -> Planned:
-        """A plan whose program peaks within `limit`.
+    def within(self, limit: int, planned: Planned) -> Planned:
+        """A plan whose program peaks within `limit`; `planned` is the best without one.
 
         The Problem does not count the buffers of redistributions on their way to a single operator; the program does.
-        So where a program still exceeds the limit, the Problem's is tightened by the excess, and the bound of the
-        looser ones keeps holding.
+        So where a program still exceeds the limit, the Problem's is tightened by the excess; only the bounds of the
+        looser problems hold.
         """
-        smallest = planned.account.peak_memory_bytes
-        tight = float(limit)
+        bound, smallest, tight = planned.plan.lower_bound_s, planned.account.peak_memory_bytes, float(limit)
         for _ in range(self.task.options.max_tightenings):
             try:
-                planned, found = self.solve(tight)
+                planned = self.solve(tight)
             except Infeasible as error:
-                known = min(smallest, error.min_peak_bytes or smallest)
-                raise self._misfit(limit, int(known), planned) from error
-            bound = max(bound, found) if tight == limit else bound
+                known = min(smallest, int(error.min_peak_bytes or smallest)) if tight == limit else smallest
+                raise self._misfit(limit, known, planned) from error
+            bound = max(bound, planned.plan.lower_bound_s) if tight == limit else bound
             peak = planned.account.peak_memory_bytes
             smallest = min(smallest, peak)
             if peak <= limit:
-                plan = planned.plan
-                plan = Plan(plan.stages, plan.fingerprint, plan.objective_s, min(bound, plan.objective_s), plan.space)
-                return Planned(planned.graph, plan, planned.program, planned.account, planned.pricing)
+                held = min(bound, planned.plan.objective_s)
+                return replace(planned, plan=replace(planned.plan, lower_bound_s=held))
             tight -= peak - limit
         raise self._misfit(limit, smallest, planned)
 

@@ -1,4 +1,4 @@
-"""The space that is searched: an OpGraph, the rules, a mesh and constraints in, the candidates of every variable out."""
+"""The space that is searched: a graph, the rules, a mesh and constraints in, every variable's candidates out."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def memory_rows(problem: Problem) -> Rows:
         return Rows((), ((),) * count, 0, np.inf)
     highest = _extreme_use(problem, np.max)
     margin = 1e-9 * max(1.0, float(highest.max()))
-    times = _maximal_times(problem, highest > problem.usage_limit - margin)
+    times = _maximal_times(problem, (highest > problem.usage_limit - margin) & (highest > 0))
     row_of = np.searchsorted(times, np.arange(len(highest) + 1))
     per_node: list[list[tuple[int, int, Floats]]] = [[] for _ in range(count)]
     for use in problem.usages:

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, GetPydanticSchema, model_vali
 from pydantic_core import core_schema
 
 from autopar.core.mesh import DeviceMesh
-from autopar.core.placement import Placement
+from autopar.core.placement import Placement, StepKind
 from autopar.core.plan import Plan, Stage
 from autopar.core.strategy import Strategy
 
@@ -77,6 +77,7 @@ class PackedPlan(Strict):
     objective_s: float
     lower_bound_s: float
     space: str
+    step_kinds: tuple[StepKind, ...]
 
     @classmethod
     def of(cls, plan: Plan) -> PackedPlan:
@@ -87,12 +88,13 @@ class PackedPlan(Strict):
             objective_s=plan.objective_s,
             lower_bound_s=plan.lower_bound_s,
             space=plan.space,
+            step_kinds=plan.step_kinds,
         )
 
     def plan(self) -> Plan:
         """The plan that was packed. Equal placements and strategies are one object each."""
         stages = tuple(_unpack(stage) for stage in self.stages)
-        return Plan(stages, self.fingerprint, self.objective_s, self.lower_bound_s, self.space)
+        return Plan(stages, self.fingerprint, self.objective_s, self.lower_bound_s, self.space, self.step_kinds)
 
 
 def _plan_schema(_source: Any, handler: Callable[[Any], core_schema.CoreSchema]) -> core_schema.CoreSchema:

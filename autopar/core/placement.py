@@ -10,6 +10,8 @@ from typing import Literal
 from autopar.core.mesh import DeviceMesh
 
 Kind = Literal["sum", "max", "min"]
+StepKind = Literal["all_gather", "all_to_all", "reduce_scatter", "all_reduce", "permute", "slice", "mask"]
+"""The steps that change a placement; what each does stands at `redistribute.step.Step`."""
 Dims = tuple[tuple[str, ...], ...]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autopar.core.mesh import DeviceMesh
-from autopar.core.placement import Placement
+from autopar.core.placement import Placement, StepKind
 from autopar.core.strategy import Strategy
 
 
@@ -25,7 +25,8 @@ class Plan:
     """A plan of the graph with this `fingerprint`.
 
     `objective_s` is the sum that the solver minimised, in seconds (another unit under another pricing);
-    `lower_bound_s` is proven for that sum, over the space that `space` describes.
+    `lower_bound_s` is proven for that sum, over the space that `space` describes. `step_kinds` are the redistribution
+    steps that the space allows; () means all.
     """
 
     stages: tuple[Stage, ...]
@@ -33,6 +34,7 @@ class Plan:
     objective_s: float
     lower_bound_s: float
     space: str = ""
+    step_kinds: tuple[StepKind, ...] = ()
 
     @property
     def stage(self) -> Stage:

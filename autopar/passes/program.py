@@ -8,9 +8,9 @@ from typing import Literal
 
 from autopar.core.graph import OpNode, Region, TensorInfo
 from autopar.core.mesh import DeviceMesh
-from autopar.core.placement import Placement
+from autopar.core.placement import Placement, StepKind
 from autopar.core.strategy import Strategy
-from autopar.redistribute.step import LOCAL_KINDS, StepKind
+from autopar.redistribute.step import LOCAL_KINDS
 
 Role = Literal["forward", "backward", "mirror", "redistribution"]
 

@@ -8,9 +8,10 @@ from importlib.resources import files
 
 from autopar.core.graph import OpGraph, OpNode
 from autopar.core.mesh import DeviceMesh
+from autopar.core.placement import StepKind
 from autopar.core.strategy import Strategy
 from autopar.price.pricing import MakePricing
-from autopar.redistribute.step import LOCAL_KINDS, StepKind
+from autopar.redistribute.step import LOCAL_KINDS
 
 _EXTRA: dict[str, float] = tomllib.loads(files("autopar.price").joinpath("alpa.toml").read_text())
 _HEAVY = frozenset({"dot_general", "conv_general_dilated"})

@@ -9,10 +9,9 @@ from math import prod
 
 from autopar.core.graph import OpGraph, OpNode, TensorInfo
 from autopar.core.mesh import DeviceMesh
-from autopar.core.placement import Placement
+from autopar.core.placement import Placement, StepKind
 from autopar.core.strategy import Strategy
 from autopar.price.work import VIEWS
-from autopar.redistribute.step import StepKind
 
 _C: dict[str, float] = tomllib.loads(files("autopar.price").joinpath("mindspore_r1.toml").read_text())
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 from typing import Protocol
 
 from autopar.core.graph import OpGraph, OpNode
 from autopar.core.mesh import DeviceMesh
+from autopar.core.placement import StepKind
 from autopar.core.strategy import Strategy
 from autopar.price.work import VIEWS, materialised, work_flops
-from autopar.redistribute.step import StepKind
 from cost_models import Cluster, collective_time_s, compute_time_s, group
 
 
@@ -32,6 +33,31 @@ class Pricing(Protocol):
 
 
 MakePricing = Callable[[OpGraph, DeviceMesh], Pricing]
+
+
+@dataclass(frozen=True)
+class Restricted:
+    """`pricing` with only the redistribution steps of `step_kinds`: the others do not exist."""
+
+    pricing: Pricing
+    step_kinds: tuple[StepKind, ...]
+
+    def op_cost(self, op: OpNode, strategy: Strategy) -> float:
+        """As `pricing`."""
+        return self.pricing.op_cost(op, strategy)
+
+    def step_cost(self, kind: StepKind, axes: tuple[str, ...], size_bytes: int) -> float:
+        """As `pricing`, infinite for what is not allowed."""
+        return self.pricing.step_cost(kind, axes, size_bytes) if kind in self.step_kinds else inf
+
+    def keep(self, op: OpNode, strategies: tuple[Strategy, ...]) -> tuple[Strategy, ...]:
+        """As `pricing`."""
+        return self.pricing.keep(op, strategies)
+
+
+def restricted(pricing: Pricing, step_kinds: tuple[StepKind, ...]) -> Pricing:
+    """`pricing` with only these steps; () allows all."""
+    return Restricted(pricing, step_kinds) if step_kinds else pricing
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autopar.core.mesh import DeviceMesh
-from autopar.core.placement import Kind, Placement
-from autopar.redistribute.step import StepKind
+from autopar.core.placement import Kind, Placement, StepKind
 from autopar.redistribute.steps import moves_from
 
 Floats = NDArray[np.float64]

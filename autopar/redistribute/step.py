@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
-from autopar.core.placement import Placement
+from autopar.core.placement import Placement, StepKind
 
-StepKind = Literal["all_gather", "all_to_all", "reduce_scatter", "all_reduce", "permute", "slice", "mask"]
 LOCAL_KINDS: frozenset[StepKind] = frozenset({"slice", "mask"})
 
 

@@ -6,11 +6,22 @@ from typing import Literal, get_args
 
 from autopar.core.graph import OpGraph
 from autopar.core.mesh import DeviceMesh
-from autopar.core.placement import Placement
+from autopar.core.placement import Placement, StepKind
 from autopar.errors import AutoparError
 from autopar.search.space import Pins
 
 Mode = Literal["auto", "data_parallel"]
+
+
+_OF_DATA_PARALLELISM: tuple[StepKind, ...] = ("all_reduce", "slice", "mask")
+
+
+def step_kinds_of(mode: str) -> tuple[tuple[StepKind, ...], ...]:
+    """The redistribution steps that `mode` allows, () for all; the second set is tried where the first leaves no plan.
+
+    data_parallel: values are reduced, never gathered or sent elsewhere, so what is split along the batch stays so.
+    """
+    return (_OF_DATA_PARALLELISM, ()) if mode == "data_parallel" else ((),)
 
 
 def pins_of(mode: str, graph: OpGraph, mesh: DeviceMesh) -> Pins:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 from autopar.core.dataflow import Dataflow, dataflow
 from autopar.core.graph import OpGraph
 from autopar.core.mesh import DeviceMesh
+from autopar.core.placement import StepKind
 from autopar.core.plan import Plan
 from autopar.core.space import Space
 from autopar.errors import NoFeasiblePlan
@@ -16,10 +18,10 @@ from autopar.passes.account import Account, account
 from autopar.passes.pipeline import build_program, program_states, write_dump
 from autopar.passes.program import ShardedProgram
 from autopar.price.assemble import assemble, placement_choice
-from autopar.price.pricing import MakePricing, Pricing
+from autopar.price.pricing import MakePricing, Pricing, restricted
 from autopar.price.work import materialised
 from autopar.redistribute.route import Router
-from autopar.search.modes import pins_of
+from autopar.search.modes import pins_of, step_kinds_of
 from autopar.search.space import Pins, build_space
 from autopar.solve import Infeasible, Solution, SolveOptions, solve
 
@@ -80,11 +82,15 @@ def search(task: Task, meshes: Sequence[DeviceMesh]) -> Planned:
         best.plan,
         fingerprint=task.fingerprint,
         lower_bound_s=min(best.plan.objective_s, *(outcome.lower_bound_s for outcome in outcomes)),
-        space=f"mode {task.mode}, mesh {' or '.join(str(mesh) for mesh in meshes)}",
+        space=f"mode {task.mode}{_steps(best.plan)}, mesh {' or '.join(str(mesh) for mesh in meshes)}",
     )
     if task.dump is not None:
         _dump(task.graph, flow, plan, best.pricing, task.dump)
     return replace(best, plan=plan)
+
+
+def _steps(plan: Plan) -> str:
+    return f" (redistributing by {', '.join(plan.step_kinds)} only)" if plan.step_kinds else ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,11 +104,9 @@ class _Outcome:
 
 def _on_mesh(task: Task, flow: Dataflow, mesh: DeviceMesh) -> _Outcome:
     pricing = task.make_pricing(task.graph, mesh)
-    router = Router(mesh, pricing.step_cost)
     pins = task.pins or pins_of(task.mode, task.graph, mesh)
     space = build_space(task.graph, flow, mesh, keep=pricing.keep, pins=pins, strict=task.strict)
-    attempt = _Attempt(task, flow, space, pricing, router)
-    planned = attempt.solve(None)
+    attempt, planned = _unlimited(task, flow, space, pricing)
     bound, limit = planned.plan.lower_bound_s, task.memory_limit_bytes
     if limit is None or planned.account.peak_memory_bytes <= limit:
         return _Outcome(planned, bound)
@@ -111,6 +115,20 @@ def _on_mesh(task: Task, flow: Dataflow, mesh: DeviceMesh) -> _Outcome:
     except NoFeasiblePlan as error:
         return _Outcome(None, bound, error)
     return _Outcome(planned, planned.plan.lower_bound_s)
+
+
+def _unlimited(task: Task, flow: Dataflow, space: Space, pricing: Pricing) -> tuple[_Attempt, Planned]:
+    """The best plan without a memory limit, with the first steps of the mode that leave any."""
+    for step_kinds in step_kinds_of(task.mode):
+        attempt = _Attempt(task, flow, space, restricted(pricing, step_kinds), step_kinds)
+        try:
+            return attempt, attempt.solve(None)
+        except Infeasible:
+            continue
+    raise NoFeasiblePlan(
+        f"no plan on mesh {space.mesh} satisfies the constraints of mode {task.mode!r}: no sequence of steps takes "
+        f"some tensor from where it is made to where it is pinned. Pin less, or choose another mode."
+    )
 
 
 def _dump(graph: OpGraph, flow: Dataflow, plan: Plan, pricing: Pricing, directory: Path) -> None:
@@ -134,7 +152,7 @@ def _lines(graph: OpGraph, plan: Plan) -> str:
 
 def restore(graph: OpGraph, plan: Plan, make_pricing: MakePricing) -> Planned:
     """The program and account of `plan`, made earlier for `graph`: nothing is searched."""
-    pricing = make_pricing(graph, plan.stage.mesh)
+    pricing = restricted(make_pricing(graph, plan.stage.mesh), plan.step_kinds)
     router = Router(plan.stage.mesh, pricing.step_cost)
     program = build_program(graph, dataflow(graph), plan.stage, router, pricing.step_cost)
     spent = account(program, pricing.op_cost, materialised(graph), graph.donated)
@@ -149,7 +167,12 @@ class _Attempt:
     flow: Dataflow
     space: Space
     pricing: Pricing
-    router: Router
+    step_kinds: tuple[StepKind, ...]
+
+    @cached_property
+    def router(self) -> Router:
+        """The routes under the pricing."""
+        return Router(self.space.mesh, self.pricing.step_cost)
 
     def solve(self, limit_bytes: float | None) -> Planned:
         """The plan under `limit_bytes` on what the Problem counts; its bound is for that limit."""
@@ -184,7 +207,8 @@ class _Attempt:
         stage = self.space.stage(placement_choice(self.space, solution.choice))
         program = build_program(task.graph, self.flow, stage, self.router, self.pricing.step_cost)
         spent = account(program, self.pricing.op_cost, materialised(task.graph), task.graph.donated)
-        plan = Plan((stage,), task.fingerprint, solution.objective, solution.lower_bound)
+        bound = solution.lower_bound
+        plan = Plan((stage,), task.fingerprint, solution.objective, bound, step_kinds=self.step_kinds)
         return Planned(task.graph, plan, program, spent, self.pricing)
 
     def _misfit(self, limit: int, smallest: int, planned: Planned) -> NoFeasiblePlan:

@@ -12,8 +12,8 @@ from math import prod
 import numpy as np
 
 from autopar.core.mesh import DeviceMesh
-from autopar.core.placement import Kind, Placement
-from autopar.redistribute.step import StepKind, StepPrice
+from autopar.core.placement import Kind, Placement, StepKind
+from autopar.redistribute.step import StepPrice
 
 Link = tuple[StepKind, tuple[str, ...]]
 

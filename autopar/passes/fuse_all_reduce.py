@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 
-from autopar.passes.program import Instruction, Move, ShardedProgram
+from autopar.passes.program import Compute, Instruction, Move, ShardedProgram
 from autopar.redistribute.step import StepPrice
 
 BucketKey = tuple[tuple[str, ...], str, str, int | None]
@@ -15,7 +16,8 @@ class FuseAllReduce:
     """Delays each all-reduce to the first use of any result in its bucket, and runs the bucket as one.
 
     A bucket holds all-reduces over the same axes, of the same kind and element type, in the same region; one that
-    reaches `bucket_bytes` is closed. An all-reduce that needs a result of its own bucket closes it first.
+    reaches `bucket_bytes` is closed. An all-reduce that needs a result of its own bucket closes it first. What the
+    update does with a reduced gradient waits for the gradients that are still to be reduced.
     """
 
     price: StepPrice
@@ -25,14 +27,19 @@ class FuseAllReduce:
     def apply(self, program: ShardedProgram) -> ShardedProgram:
         """`program` with its all-reduces in buckets, each priced as one."""
         state = _Buckets(self, program)
-        for instruction in program.instructions:
-            state.enter(instruction.region)
-            state.flush_for(instruction.ins)
-            if isinstance(instruction, Move) and instruction.kind == "all_reduce":
-                state.add(instruction)
-            else:
-                state.done.append(instruction)
-        state.flush_for(tuple(state.pending))
+        rest = _units(program)
+        while rest:
+            waiting: list[tuple[Instruction, ...]] = []
+            late: set[int] = set()
+            for unit in rest:
+                if any(late.intersection(i.ins) or state.may_wait(i) for i in unit):
+                    waiting.append(unit)
+                    late.update(value for i in unit for value in i.outs)
+                else:
+                    for instruction in unit:
+                        state.run(instruction)
+            state.flush_for(tuple(state.pending))
+            rest = waiting
         return program.with_instructions(tuple(state.done))
 
     def fused(self, moves: list[Move]) -> Move:
@@ -53,6 +60,20 @@ class FuseAllReduce:
         )
 
 
+def _units(program: ShardedProgram) -> list[tuple[Instruction, ...]]:
+    """The instructions one by one, those of an outermost region together: a region is never torn apart."""
+    parent = {region.id: region.parent for region in program.regions}
+
+    def unit(numbered: tuple[int, Instruction]) -> tuple[str, int]:
+        position, instruction = numbered
+        region = instruction.region
+        while region is not None and parent[region] is not None:
+            region = parent[region]
+        return ("instruction", position) if region is None else ("region", region)
+
+    return [tuple(i for _, i in members) for _, members in groupby(enumerate(program.instructions), key=unit)]
+
+
 @dataclass(eq=False)
 class _Buckets:
     """The open buckets, and which of them will make a value."""
@@ -63,6 +84,22 @@ class _Buckets:
     open: dict[BucketKey, list[Move]] = field(default_factory=dict[BucketKey, list[Move]])
     pending: dict[int, BucketKey] = field(default_factory=dict[int, BucketKey])
     region: int | None = None
+
+    def may_wait(self, instruction: Instruction) -> bool:
+        """Whether the instruction belongs to the update and reads a gradient whose bucket is still open."""
+        if not isinstance(instruction, Compute) or instruction.op.phase != "update" or instruction.region is not None:
+            return False
+        keys = {self.pending[value] for value in instruction.ins if value in self.pending}
+        return any(move.role == "mirror" for key in keys for move in self.open[key])
+
+    def run(self, instruction: Instruction) -> None:
+        """Takes up the next instruction, after the buckets that it reads from."""
+        self.enter(instruction.region)
+        self.flush_for(instruction.ins)
+        if isinstance(instruction, Move) and instruction.kind == "all_reduce":
+            self.add(instruction)
+        else:
+            self.done.append(instruction)
 
     def add(self, move: Move) -> None:
         value = self.program.values[move.ins[0]]

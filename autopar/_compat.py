@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,7 +13,7 @@ import numpy as np
 from jax.extend import core as jex
 from jax.extend import source_info_util
 from jax.extend.core import primitives
-from jax.sharding import AxisType, Mesh
+from jax.sharding import AbstractMesh, AxisType, Mesh
 
 # JAX without its annotations, which are partial: pyright takes every attribute as Any.
 untyped_jax: Any = jax
@@ -114,6 +115,29 @@ def context_key(eqn: Any) -> object:
 def bind_params(primitive: Any, params: dict[str, Any]) -> dict[str, Any]:
     """The keyword arguments that `primitive.bind` takes for an equation's `params`."""
     return cast("dict[str, Any]", primitive.get_bind_params(params))
+
+
+def user_line(error: BaseException) -> str:
+    """Where `error` was raised, at the innermost frame outside JAX and this package: "model.py:41 (loss)", or ""."""
+    found = ""
+    traceback = error.__traceback__
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        if not code.co_filename.startswith((f"{_PACKAGE}/", f"{_LIBRARY}/")):
+            found = f"{Path(code.co_filename).name}:{traceback.tb_lineno} ({code.co_name})"
+        traceback = traceback.tb_next
+    return found
+
+
+def weakly_typed(value: Any) -> Any:
+    """`value` with a weak type, as a Python number has, whose dtype gives way to that of an array."""
+    convert: Any = primitives.convert_element_type_p
+    return convert.bind(value, new_dtype=value.dtype, weak_type=True, sharding=None)
+
+
+def without_mesh() -> AbstractContextManager[Any]:
+    """A context without the mesh that the user may have set by `jax.set_mesh`."""
+    return untyped_jax.sharding.use_abstract_mesh(AbstractMesh((), ()))
 
 
 def call_primitive() -> Any:

@@ -92,8 +92,9 @@ def demo() -> None:
     """Plan two small models, train them on 8 virtual devices, and compare with the plain programs."""
     with _one_line_errors():
         from autopar.demo import run
+        from autopar.report.render import WIDTH
 
-        run(Console())
+        run(Console() if Console().is_terminal else Console(width=WIDTH))
 
 
 @app.command()

@@ -13,6 +13,10 @@ class UnknownCluster(AutoparError, ValueError):
     """A cluster name or file that describes no cluster."""
 
 
+class InvalidOption(AutoparError, ValueError):
+    """An option of `compile` or `plan` whose value makes no sense."""
+
+
 class TraceError(AutoparError):
     """The function cannot be traced by JAX, or contains what a plan cannot hold."""
 

@@ -8,6 +8,7 @@ from typing import Any
 from autopar._compat import aval_of, untyped_jax
 from autopar.errors import SignatureMismatch
 from autopar.trace import Traced
+from autopar.trace.arguments import positions
 
 
 def call_signature(args: tuple[Any, ...], kwargs: dict[str, Any], static_argnums: int | Sequence[int]) -> object:
@@ -15,8 +16,9 @@ def call_signature(args: tuple[Any, ...], kwargs: dict[str, Any], static_argnums
 
     Raises:
       SignatureMismatch: if a static argument is not hashable.
+      TraceError: if `static_argnums` are no positions of arguments.
     """
-    static = _static(len(args), static_argnums)
+    static = positions(static_argnums, len(args), "static_argnums")
     dynamic = tuple(arg for i, arg in enumerate(args) if i not in static)
     leaves, tree = untyped_jax.tree_util.tree_flatten((dynamic, dict(sorted(kwargs.items()))))
     fixed = tuple((i, args[i]) for i in static)
@@ -25,7 +27,8 @@ def call_signature(args: tuple[Any, ...], kwargs: dict[str, Any], static_argnums
             hash(value)
         except TypeError as error:
             raise SignatureMismatch(
-                f"static argument {i} is a {type(value).__name__}, which is not hashable: pass a hashable value"
+                f"static argument {i} is a {type(value).__name__}, which is not hashable: pass a hashable value, such "
+                f"as a tuple for a list, or leave {i} out of static_argnums"
             ) from error
     return fixed, tree, tuple(_leaf_key(leaf) for leaf in leaves)
 
@@ -51,11 +54,6 @@ def unflatten(traced: Traced, outputs: Sequence[Any]) -> Any:
     for position, implementation in traced.key_outputs:
         leaves[position] = untyped_jax.random.wrap_key_data(leaves[position], impl=implementation)
     return untyped_jax.tree_util.tree_unflatten(traced.out_tree, leaves)
-
-
-def _static(count: int, static_argnums: int | Sequence[int]) -> tuple[int, ...]:
-    numbers = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
-    return tuple(sorted({number % count for number in numbers if -count <= number < count}))
 
 
 def _leaf_key(leaf: Any) -> object:

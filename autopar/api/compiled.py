@@ -9,7 +9,7 @@ from typing import Any, Unpack, overload
 
 import jax
 
-from autopar._compat import is_tracer, untyped_jax
+from autopar._compat import is_tracer, untyped_jax, without_mesh
 from autopar.api.call import call_signature, flatten, unflatten
 from autopar.api.plan import Plan
 from autopar.api.plan_file import Signature, plan_file
@@ -20,7 +20,7 @@ from autopar.errors import AutoparError, PlanFileError, SignatureMismatch
 from autopar.price.pricing import MakePricing
 from autopar.report.summary import summarise
 from autopar.search.search import Planned, SearchOptions, Task, restore, search
-from autopar.trace import Traced, fingerprint, trace
+from autopar.trace import CONSTANT, Traced, fingerprint, input_signature, trace
 from cost_models import Cluster
 
 Function = Callable[..., Any]
@@ -206,8 +206,8 @@ def plan(
 def make_plan(fn: Function, settings: Settings, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
     """The plan of `fn` under `settings`: trace, then search."""
     target = settings.target()
-    traced = _trace(fn, settings, args, kwargs)
     limit = settings.limit_bytes(target.cluster)
+    traced = _trace(fn, settings, args, kwargs)
     task = Task(
         traced.graph,
         fingerprint(traced.graph),
@@ -220,7 +220,7 @@ def make_plan(fn: Function, settings: Settings, args: tuple[Any, ...], kwargs: d
     )
     planned = search(task, target.meshes)
     report = summarise(planned, function=_name(fn), cluster=target.cluster.name, memory_limit_bytes=limit)
-    file = plan_file(planned.plan, report, target.cluster.to_dict(), _signature(traced))
+    file = plan_file(planned.plan, report, target.cluster.to_dict(), _signature(traced, settings))
     return Plan(file, Bound(fn, settings, traced, planned))
 
 
@@ -232,16 +232,29 @@ def compiled_from(given: Plan, fn: Function | None, devices: tuple[Any, ...]) ->
     else:
         assert fn is not None
         function = fn
-        settings = Settings(cluster=Cluster.from_dict(given.file.cluster), mesh=dict(given.mesh.axes))
+        signature = given.file.signature
+        settings = Settings(
+            cluster=Cluster.from_dict(given.file.cluster),
+            mesh=dict(given.mesh.axes),
+            static_argnums=signature.static_argnums,
+            donate_argnums=signature.donate_argnums,
+            carry=signature.carry,
+        )
     return Compiled(function, replace(settings, devices=devices), given)
 
 
 def _bind(given: Plan, fn: Function, settings: Settings, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
     """`given` bound to `fn` as traced with these arguments; refused if it is another function."""
+    signature = given.file.signature
+    passed = input_signature(fn, args, kwargs, settings.static_argnums)
+    wanted, rest = signature.inputs[: len(passed)], signature.inputs[len(passed) :]
+    if wanted != passed or not all(name.startswith(CONSTANT) for name, _, _ in rest):
+        raise SignatureMismatch(_mismatch(signature.inputs, passed))
     traced = _trace(fn, settings, args, kwargs)
-    wanted, found = given.file.signature.inputs, _signature(traced).inputs
-    if wanted != found:
-        raise SignatureMismatch(_mismatch(wanted, found))
+    if signature.inputs != _signature(traced, settings).inputs:
+        raise PlanFileError(
+            f"the plan was made for another function than {_name(fn)}: its constants differ. Plan again."
+        )
     if fingerprint(traced.graph) != given.record.fingerprint:
         raise PlanFileError(
             f"the plan was made for another function than {_name(fn)}: inputs agree, but the traced operators do not "
@@ -267,17 +280,27 @@ def _name(fn: Function) -> str:
     return getattr(fn, "__name__", type(fn).__name__)
 
 
-def _signature(traced: Traced) -> Signature:
+def _signature(traced: Traced, settings: Settings) -> Signature:
+    static, donated = settings.static_argnums, settings.donate_argnums
+    carry: Any = settings.carry
     return Signature(
         tuple((t.name, t.shape, t.dtype) for t in traced.graph.inputs),
         tuple((t.shape, t.dtype) for t in traced.graph.outputs),
+        (static,) if isinstance(static, int) else tuple(static),
+        (donated,) if isinstance(donated, int) else tuple(donated),
+        carry if carry is None or carry == "auto" else tuple(map(tuple, carry)),
     )
 
 
 def _mismatch(wanted: Sequence[Any], found: Sequence[Any]) -> str:
-    if len(wanted) != len(found):
-        return f"the plan is for {len(wanted)} input arrays, {len(found)} are given. Plan again for these arguments."
-    name, shape, dtype, other = next((*w, f) for w, f in zip(wanted, found, strict=True) if w != f)
+    differing = [(*w, f) for w, f in zip(wanted, found, strict=False) if w != f]
+    if not differing:
+        names = [", ".join(row[0] for row in rows) for rows in (wanted, found)]
+        return (
+            f"the plan is for {len(wanted)} input arrays ({names[0]}), given are {len(found)} ({names[1]}). "
+            f"Pass what was planned, or plan again for these arguments."
+        )
+    name, shape, dtype, other = differing[0]
     return (
         f"the plan is for {name}: {dtype}{list(shape)}, given is {other[0]}: {other[2]}{list(other[1])}. "
         f"Pass what was planned, or plan again for these arguments."
@@ -300,7 +323,8 @@ class _Runner:
         self._traced = bound.traced
         jax_mesh = device_mesh(mesh, devices)
         self._shardings = shardings(placements(program, program.inputs), jax_mesh)
-        self._run = wrap(program, jax_mesh, bound.traced.graph.donated)
+        weak = [n for n, aval in enumerate(bound.traced.output_avals) if aval.weak_type]
+        self._run = wrap(program, jax_mesh, bound.traced.graph.donated, weak)
         count = len(self._shardings) - len(bound.traced.constants)
         self._constants = [
             untyped_jax.device_put(value, sharding)
@@ -311,7 +335,11 @@ class _Runner:
         leaves = flatten(self._traced, args, kwargs)
         shardings = self._shardings[: len(leaves)]
         placed = [untyped_jax.device_put(leaf, sharding) for leaf, sharding in zip(leaves, shardings, strict=True)]
-        return unflatten(self._traced, self._run(*placed, *self._constants))
+        with without_mesh():
+            outputs = self._run(*placed, *self._constants)
+        for position in self._traced.graph.donated:
+            _delete(leaves[position])
+        return unflatten(self._traced, outputs)
 
     def lower(self) -> Any:
         """JAX's Lowered of the program, from shapes alone."""
@@ -320,4 +348,11 @@ class _Runner:
             for tensor, sharding in zip(self._traced.graph.inputs, self._shardings, strict=True)
         ]
         jitted: Any = self._run
-        return jitted.lower(*specs)
+        with without_mesh():
+            return jitted.lower(*specs)
+
+
+def _delete(leaf: object) -> None:
+    """Frees a donated array that was moved to its placement, and so not given to the program itself."""
+    if isinstance(leaf, jax.Array) and not leaf.is_deleted():
+        leaf.delete()

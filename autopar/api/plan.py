@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 from autopar._compat import untyped_jax
 from autopar.api import plan_file
 from autopar.api.plan_file import PlanFile
+from autopar.api.settings import checked_devices
 from autopar.core import plan as core
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
@@ -111,14 +112,16 @@ class Plan:
     def in_shardings(self, mesh: Mesh | None = None) -> Any:
         """The arguments' NamedShardings on `mesh`, as a tuple with the structure of the arguments."""
         traced = self.bound.traced
-        flat = shardings(self.record.stage.inputs[: traced.in_tree.num_leaves], mesh or self.jax_mesh())
+        inputs = _of_keys(self.record.stage.inputs[: traced.in_tree.num_leaves], traced.graph.key_inputs)
+        flat = shardings(inputs, mesh or self.jax_mesh())
         args, kwargs = untyped_jax.tree.unflatten(traced.in_tree, flat)
         return (*args, kwargs) if kwargs else args
 
     def out_shardings(self, mesh: Mesh | None = None) -> Any:
         """The results' NamedShardings on `mesh`, with the structure of the result."""
-        flat = shardings(self.record.stage.outputs, mesh or self.jax_mesh())
-        return untyped_jax.tree.unflatten(self.bound.traced.out_tree, flat)
+        traced = self.bound.traced
+        flat = shardings(_of_keys(self.record.stage.outputs, traced.graph.key_outputs), mesh or self.jax_mesh())
+        return untyped_jax.tree.unflatten(traced.out_tree, flat)
 
     def program(self) -> ShardedProgram:
         """The explicit program: local operators and collectives, in order."""
@@ -181,10 +184,15 @@ class Plan:
 
     def check_devices(self, devices: Sequence[Any] | None) -> tuple[Any, ...]:
         """`devices` (None: those that are present), refused unless they are as many as the mesh has."""
-        given = tuple(untyped_jax.devices() if devices is None else devices)
+        given = tuple(untyped_jax.devices()) if devices is None else checked_devices(devices)
         if len(given) != self.mesh.size:
             raise InvalidMesh(
                 f"the plan is for mesh {self.mesh} of {self.mesh.size} devices, {len(given)} are "
                 f"{'present' if devices is None else 'given'}. Run it there, or plan again for these."
             )
         return given
+
+
+def _of_keys(placements: Sequence[Placement], keys: Sequence[int]) -> tuple[Placement, ...]:
+    """`placements` as the user sees them: PRNG keys, at positions `keys`, without the dim of their data."""
+    return tuple(Placement(p.dims[:-1]) if n in keys else p for n, p in enumerate(placements))

@@ -33,11 +33,15 @@ Size = Annotated[int, Field(ge=0)]
 class Signature:
     """What a plan's function takes and gives: (path, shape, dtype) of every flat input, (shape, dtype) of outputs.
 
-    Inputs are those of the graph: the flattened arguments, then the hoisted constants.
+    Inputs are those of the graph: the flattened arguments, then the hoisted constants. The rest says how it is
+    called, as in `autopar.compile`.
     """
 
     inputs: tuple[tuple[str, tuple[Size, ...], str], ...]
     outputs: tuple[tuple[tuple[Size, ...], str], ...]
+    static_argnums: tuple[int, ...] = ()
+    donate_argnums: tuple[int, ...] = ()
+    carry: Literal["auto"] | tuple[tuple[int | str, int | str], ...] | None = "auto"
 
 
 class PlanFile(Strict):

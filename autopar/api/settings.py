@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
+from numbers import Real
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 from jax.sharding import Mesh
 
 from autopar._compat import untyped_jax
 from autopar.core.graph import OpGraph
 from autopar.core.mesh import DeviceMesh
-from autopar.errors import InvalidMesh, UnknownCluster
+from autopar.errors import InvalidMesh, InvalidOption, UnknownCluster
 from autopar.price.pricing import MakePricing, Pricing, Roofline
 from autopar.search.mesh_shapes import mesh_shapes
 from autopar.search.search import SearchOptions
@@ -71,18 +73,33 @@ class Settings:
 
         Raises:
           UnknownCluster: for a name or file that describes no cluster, or devices that no profile knows.
-          InvalidMesh: for a mesh whose product is not the number of devices.
+          InvalidMesh: for a mesh whose product is not the number of devices, or devices that are none.
         """
         devices = self._devices()
         cluster = self._cluster(devices)
         count = cluster.topology.device_count
         if devices is not None and len(devices) != count:
-            raise InvalidMesh(f"cluster {cluster.name!r} has {count} devices, but {len(devices)} devices are given")
+            raise InvalidMesh(
+                f"cluster {cluster.name!r} has {count} devices, but {len(devices)} are given. Give as many, or name a "
+                f"cluster of {len(devices)}; cluster=None takes the one that the devices are."
+            )
         return Target(cluster, self._meshes(cluster, count), devices)
 
     def limit_bytes(self, cluster: Cluster) -> int:
-        """The memory limit of a device: the user's, else all that the device has."""
-        return int(cluster.device.memory_bytes) if self.memory_limit_bytes is None else self.memory_limit_bytes
+        """The memory limit of a device: the user's, else all that the device has.
+
+        Raises:
+          InvalidOption: for a limit that is no whole number >= 1.
+        """
+        limit: object = self.memory_limit_bytes
+        if limit is None:
+            return int(cluster.device.memory_bytes)
+        if isinstance(limit, bool) or not isinstance(limit, Real) or not isfinite(limit) or limit < 1 or limit % 1:
+            raise InvalidOption(
+                f"memory_limit_bytes is {limit!r}: pass the bytes that one device may use, a whole number >= 1, or "
+                f"None for all that it has"
+            )
+        return int(limit)
 
     def make_pricing(self, cluster: Cluster) -> MakePricing:
         """The pricing: the user's, else the roofline of `cluster`."""
@@ -96,12 +113,17 @@ class Settings:
         if isinstance(self.mesh, Mesh):
             return tuple(self.mesh.devices.flat)
         if self.devices is not None:
-            return tuple(self.devices)
+            return checked_devices(self.devices)
         return tuple(untyped_jax.devices()) if self.cluster is None else None
 
     def _cluster(self, devices: tuple[Any, ...] | None) -> Cluster:
         if isinstance(self.cluster, Cluster):
             return self.cluster
+        if self.cluster is not None and not isinstance(self.cluster, str | Path):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UnknownCluster(
+                f"cluster is {self.cluster!r}: pass a profile's name or path, an autopar.Cluster, or None for the "
+                f"devices that are present"
+            )
         try:
             if self.cluster is not None:
                 return load_cluster(self.cluster)
@@ -113,11 +135,31 @@ class Settings:
     def _meshes(self, cluster: Cluster, count: int) -> tuple[DeviceMesh, ...]:
         if self.mesh is None:
             return mesh_shapes(cluster.topology.sizes, self.options.max_mesh_axes)
-        sizes = dict(self.mesh.shape) if isinstance(self.mesh, Mesh) else dict(self.mesh)
-        mesh = DeviceMesh.of({str(name): size for name, size in sizes.items()})
+        sizes: object = self.mesh.shape if isinstance(self.mesh, Mesh) else self.mesh
+        if not isinstance(sizes, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidMesh(
+                f"mesh is {sizes!r}: pass axis sizes by name, such as {{'data': 2, 'model': 4}}, a jax.sharding.Mesh, "
+                f"or None to have them chosen"
+            )
+        mesh = DeviceMesh.of({str(name): size for name, size in cast("Mapping[str, int]", sizes).items()})
         if mesh.size != count:
             raise InvalidMesh(
                 f"mesh {mesh} has {mesh.size} devices, cluster {cluster.name!r} has {count}. "
                 f"Choose axis sizes whose product is {count}, or mesh=None to have them chosen."
             )
         return (mesh,)
+
+
+def checked_devices(devices: Sequence[Any]) -> tuple[Any, ...]:
+    """`devices` as a tuple.
+
+    Raises:
+      InvalidMesh: if there is none, one is given twice, or one is no JAX device.
+    """
+    given = tuple(devices)
+    for device in given:
+        if not isinstance(device, untyped_jax.Device):
+            raise InvalidMesh(f"{device!r} is given as a device; pass JAX devices, such as jax.devices()[:4]")
+    if not given or len(set(given)) != len(given):
+        raise InvalidMesh(f"devices must be at least one, each given once; given are {list(given)}")
+    return given

@@ -90,7 +90,8 @@ class OpGraph:
 
     `inputs` are the flattened arguments, then the hoisted constants. `outputs` are the flattened results; one may
     repeat, be an input, or be a literal. `carry` pairs (output position, input position) of the state: such an
-    output becomes the next call's input and keeps its placement.
+    output becomes the next call's input and keeps its placement. `key_inputs` and `key_outputs` are the positions of
+    those that are the data of typed PRNG keys: their last dim is one key, and is whole on every device.
 
     Invariants (checked by `check`): an operand is an input, a literal or the result of an earlier operator; every
     tensor has one producer; operators are numbered by position; the operators of a region, those of the regions in it
@@ -104,6 +105,8 @@ class OpGraph:
     regions: tuple[Region, ...] = ()
     batch_inputs: tuple[int, ...] = ()
     donated: tuple[int, ...] = ()
+    key_inputs: tuple[int, ...] = ()
+    key_outputs: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         check(self)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
+from operator import index
 
 from autopar.errors import InvalidMesh
 
@@ -15,14 +16,16 @@ class DeviceMesh:
 
     Devices are numbered row-major: the last axis changes fastest, so it lies on the innermost links.
 
-    Invariants: at least one axis; names are distinct and not empty; sizes are >= 1.
+    Invariants: at least one axis; names are distinct and not empty; sizes are whole numbers >= 1.
     """
 
     axes: tuple[tuple[str, int], ...]
 
     def __post_init__(self) -> None:
         names = [name for name, _ in self.axes]
-        if not names or len(set(names)) != len(names) or not all(names):
+        if not names:
+            raise InvalidMesh("a mesh needs at least one axis, such as {'x': 8}")
+        if len(set(names)) != len(names) or not all(names):
             raise InvalidMesh(f"mesh axes must be named and distinct, got {names}")
         for name, size in self.axes:
             if size < 1:
@@ -31,7 +34,7 @@ class DeviceMesh:
     @classmethod
     def of(cls, axes: Mapping[str, int]) -> DeviceMesh:
         """The mesh with these axis sizes, in the mapping's order (major to minor)."""
-        return cls(tuple((name, int(size)) for name, size in axes.items()))
+        return cls(tuple((name, _whole(name, size)) for name, size in axes.items()))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -59,3 +62,12 @@ class DeviceMesh:
 
     def __str__(self) -> str:
         return "x".join(f"{name}={size}" for name, size in self.axes)
+
+
+def _whole(name: str, size: object) -> int:
+    try:
+        if isinstance(size, bool):
+            raise TypeError("a bool is no size")
+        return index(size)  # pyright: ignore[reportArgumentType] - what has no __index__ is refused here
+    except TypeError as error:
+        raise InvalidMesh(f"mesh axis {name!r} has size {size!r}; sizes are whole numbers >= 1") from error

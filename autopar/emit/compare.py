@@ -89,9 +89,11 @@ def compare(program: ShardedProgram, found: Sequence[HloCollective]) -> Comparis
     """`program`'s collectives beside those `found` in the program compiled from it, for the same mesh.
 
     A collective in a loop counts once for each of its trips, and once where their number is not known. Exact matches
-    are made first, then widened ones, then those with the operands of combined all-reduces.
+    are made first, then widened ones, then those with the operands of combined all-reduces. Of equal planned ones
+    those without a reason to vanish are matched first.
     """
-    state = _Matching(program, list(program.collectives))
+    reasons = _reasons(program)
+    state = _Matching(program, sorted(program.collectives, key=lambda move: reasons[move] != "unknown"))
     runs = [collective for collective in found for _ in range(1 if collective.times is None else collective.times)]
     rest = [collective for collective in runs if not state.take(collective, state.matched, state.exactly)]
     rest = [collective for collective in rest if not state.take(collective, state.widened, state.widely)]
@@ -101,7 +103,7 @@ def compare(program: ShardedProgram, found: Sequence[HloCollective]) -> Comparis
         tests = (state.exactly, state.widely)
         left = [part for part in parts if not any(state.take(part, state.merged, test) for test in tests)]
         unplanned += left if parts else [collective]
-    vanished = tuple(_vanished(program, state.planned))
+    vanished = tuple(Vanished(move, reasons[move]) for move in state.planned)
     return Comparison(tuple(state.matched), tuple(state.widened), tuple(state.merged), vanished, tuple(unplanned))
 
 
@@ -161,23 +163,25 @@ def _key(kind: str, groups: Groups) -> Key:
     return kind, tuple(sorted(groups if kind == "permute" else (tuple(sorted(group)) for group in groups)))
 
 
-def _vanished(program: ShardedProgram, moves: Sequence[Move]) -> tuple[Vanished, ...]:
-    if not moves:
-        return ()
+def _reasons(program: ShardedProgram) -> dict[Move, Reason]:
+    """Why each collective may vanish; "unknown" where it must not."""
     variable, used = _variable(program), _used(program)
-    return tuple(Vanished(move, _reason(program, move, variable, used)) for move in moves)
+    repeats = Counter(map(_effect, program.collectives))
+
+    def reason(move: Move) -> Reason:
+        if program.mesh.product(move.axes) == 1:
+            return "one device"
+        if not variable.intersection(move.ins):
+            return "constant"
+        if not used.intersection(move.outs):
+            return "unused"
+        return "repeated" if repeats[_effect(move)] > 1 else "unknown"
+
+    return {move: reason(move) for move in program.collectives}
 
 
-def _reason(program: ShardedProgram, move: Move, variable: set[int], used: set[int]) -> Reason:
-    if program.mesh.product(move.axes) == 1:
-        return "one device"
-    if not variable.intersection(move.ins):
-        return "constant"
-    if not used.intersection(move.outs):
-        return "unused"
-    effect = (move.kind, move.axes, move.ins, move.dim, move.to_dim)
-    same = [m for m in program.collectives if (m.kind, m.axes, m.ins, m.dim, m.to_dim) == effect]
-    return "repeated" if len(same) > 1 else "unknown"
+def _effect(move: Move) -> tuple[object, ...]:
+    return move.kind, move.axes, move.ins, move.dim, move.to_dim
 
 
 def _variable(program: ShardedProgram) -> set[int]:

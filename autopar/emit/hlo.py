@@ -28,7 +28,7 @@ two all_reduces into an all_reduce of a sum.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
@@ -94,10 +94,13 @@ class HloCollective:
         )
 
 
-def compile_unmerged(lowered: Lowered) -> Compiled:
-    """`lowered`, compiled so that XLA merges, shares and hoists no collectives; for looking at, not for speed."""
+def compile_unmerged(lowered: Lowered, options: Mapping[str, Any] | None = None) -> Compiled:
+    """`lowered`, compiled so that XLA merges, shares and hoists no collectives; for looking at, not for speed.
+
+    `options` are further compiler options, such as those that shorten the compilation.
+    """
     compile_with = cast(Any, lowered).compile  # its annotations are incomplete
-    return compile_with(compiler_options={"xla_disable_hlo_passes": UNMERGED_PASSES})
+    return compile_with(compiler_options={"xla_disable_hlo_passes": UNMERGED_PASSES, **(options or {})})
 
 
 def collectives_of(compiled: Compiled) -> tuple[HloCollective, ...]:

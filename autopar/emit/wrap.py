@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from autopar._compat import make_mesh, shard_map, untyped_jax
+from autopar._compat import make_mesh, shard_map, untyped_jax, weakly_typed
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
 from autopar.emit.run import local_function
@@ -35,19 +35,49 @@ def placements(program: ShardedProgram, values: Sequence[int]) -> tuple[Placemen
     return tuple(program.values[value].placement for value in values)
 
 
-def wrap(program: ShardedProgram, mesh: Mesh, donated: Sequence[int] = ()) -> Callable[..., tuple[jax.Array, ...]]:
+def wrap(
+    program: ShardedProgram, mesh: Mesh, donated: Sequence[int] = (), weak: Collection[int] = ()
+) -> Callable[..., tuple[jax.Array, ...]]:
     """`program` as a jitted function of its flat inputs (global arrays), returning its flat outputs.
 
-    Replication is proven by JAX (`check_vma`) wherever its check can follow the program.
+    Replication is proven by JAX (`check_vma`) wherever its check can follow the program. The outputs at positions
+    `weak` have a weak type.
     """
     ins, outs = placements(program, program.inputs), placements(program, program.outputs)
+    full = [n for n, value in enumerate(program.inputs) if program.local_bytes(value)]
     body = shard_map(
-        local_function(program),
+        _without_empty(program, full),
         mesh=mesh,
-        in_specs=tuple(map(partition_spec, ins)),
+        in_specs=tuple(partition_spec(ins[n]) for n in full),
         out_specs=tuple(map(partition_spec, outs)),
         check_vma=program.proves_replication,
     )
+
+    def run(*inputs: jax.Array) -> tuple[jax.Array, ...]:
+        outs = body(*(inputs[n] for n in full))
+        return tuple(weakly_typed(out) if n in weak else out for n, out in enumerate(outs))
+
     return untyped_jax.jit(
-        body, in_shardings=shardings(ins, mesh), out_shardings=shardings(outs, mesh), donate_argnums=tuple(donated)
+        run, in_shardings=shardings(ins, mesh), out_shardings=shardings(outs, mesh), donate_argnums=tuple(donated)
     )
+
+
+def _without_empty(program: ShardedProgram, full: Sequence[int]) -> Callable[..., tuple[jax.Array, ...]]:
+    """The local function of the inputs `full`; those without elements are made in it.
+
+    XLA cannot compile a shard_map all of whose operands have no elements.
+    """
+    local = local_function(program)
+
+    def run(*given: jax.Array) -> tuple[jax.Array, ...]:
+        by_position = dict(zip(full, given, strict=True))
+        return local(
+            *(by_position[n] if n in by_position else _empty(program, value) for n, value in enumerate(program.inputs))
+        )
+
+    return run
+
+
+def _empty(program: ShardedProgram, value: int) -> Any:
+    v = program.values[value]
+    return untyped_jax.numpy.zeros(v.placement.local_shape(v.tensor.shape, program.mesh), v.tensor.dtype)

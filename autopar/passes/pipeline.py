@@ -9,6 +9,7 @@ from typing import Protocol
 from autopar.core.dataflow import Dataflow
 from autopar.core.graph import OpGraph
 from autopar.core.plan import Stage
+from autopar.errors import InvalidOption
 from autopar.passes.fuse_all_reduce import FuseAllReduce
 from autopar.passes.insert_redistribution import InsertRedistribution
 from autopar.passes.lower import lower
@@ -58,7 +59,14 @@ def build_program(graph: OpGraph, flow: Dataflow, stage: Stage, router: Router, 
 
 
 def write_dump(directory: Path, states: Sequence[tuple[str, object]]) -> None:
-    """Writes each state as `NN_name.txt` into `directory`, which is made if need be."""
-    directory.mkdir(parents=True, exist_ok=True)
-    for number, (name, state) in enumerate(states):
-        (directory / f"{number:02d}_{name}.txt").write_text(f"{state}\n")
+    """Writes each state as `NN_name.txt` into `directory`, which is made if need be.
+
+    Raises:
+      InvalidOption: if it cannot be written.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for number, (name, state) in enumerate(states):
+            (directory / f"{number:02d}_{name}.txt").write_text(f"{state}\n")
+    except OSError as error:
+        raise InvalidOption(f"the dump cannot be written to {directory}: {error}. Choose another directory.") from error

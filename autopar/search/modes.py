@@ -7,7 +7,7 @@ from typing import Literal, get_args
 from autopar.core.graph import OpGraph
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement, StepKind
-from autopar.errors import AutoparError
+from autopar.errors import InvalidOption
 from autopar.search.space import Pins
 
 Mode = Literal["auto", "data_parallel"]
@@ -31,10 +31,10 @@ def pins_of(mode: str, graph: OpGraph, mesh: DeviceMesh) -> Pins:
     other input is replicated; the rest is searched.
 
     Raises:
-      AutoparError: for an unknown mode.
+      InvalidOption: for an unknown mode.
     """
     if mode not in get_args(Mode):
-        raise AutoparError(f"unknown mode {mode!r}; the modes are {', '.join(get_args(Mode))}")
+        raise InvalidOption(f"unknown mode {mode!r}; the modes are {', '.join(get_args(Mode))}")
     if mode == "auto":
         return Pins()
     data = set(graph.batch_inputs)

@@ -22,6 +22,7 @@ from autopar.price.pricing import MakePricing, Pricing, restricted
 from autopar.price.work import materialised
 from autopar.redistribute.route import Router
 from autopar.search.modes import pins_of, step_kinds_of
+from autopar.search.replicated import warn_replicated
 from autopar.search.space import Pins, build_space
 from autopar.solve import Infeasible, Solution, SolveOptions, solve
 
@@ -71,6 +72,8 @@ def search(task: Task, meshes: Sequence[DeviceMesh]) -> Planned:
     Raises:
       NoFeasiblePlan: nothing fits in the memory limit on any of them; the smallest peak found is named.
     """
+    if not task.strict:
+        warn_replicated(task.graph, meshes[0], task.make_pricing(task.graph, meshes[0]))
     flow = dataflow(task.graph)
     outcomes = [_on_mesh(task, flow, mesh) for mesh in meshes]
     found = [outcome.planned for outcome in outcomes if outcome.planned is not None]
@@ -183,24 +186,31 @@ class _Attempt:
         """A plan whose program peaks within `limit`; `planned` is the best without one.
 
         The Problem does not count the buffers of redistributions on their way to a single operator; the program does.
-        So where a program still exceeds the limit, the Problem's is tightened by the excess; only the bounds of the
-        looser problems hold.
+        So where a program still exceeds the limit, the Problem's is tightened by the excess, until the choice of least
+        peak is all that is left; only the bounds of the looser problems hold.
         """
-        bound, smallest, tight = planned.plan.lower_bound_s, planned.account.peak_memory_bytes, float(limit)
+        bound, smallest, tight = planned.plan.lower_bound_s, planned, float(limit)
         for _ in range(self.task.options.max_tightenings):
-            try:
-                planned = self.solve(tight)
-            except Infeasible as error:
-                known = min(smallest, int(error.min_peak_bytes or smallest)) if tight == limit else smallest
-                raise self._misfit(limit, known, planned) from error
+            planned, fits = self._solve_or_least(tight)
             bound = max(bound, planned.plan.lower_bound_s) if tight == limit else bound
-            peak = planned.account.peak_memory_bytes
-            smallest = min(smallest, peak)
-            if peak <= limit:
+            smallest = min(smallest, planned, key=lambda p: p.account.peak_memory_bytes)
+            excess = planned.account.peak_memory_bytes - limit
+            if excess <= 0:
                 held = min(bound, planned.plan.objective_s)
                 return replace(planned, plan=replace(planned.plan, lower_bound_s=held))
-            tight -= peak - limit
-        raise self._misfit(limit, smallest, planned)
+            if not fits:
+                break
+            tight -= excess
+        raise self._misfit(limit, smallest)
+
+    def _solve_or_least(self, limit_bytes: float) -> tuple[Planned, bool]:
+        """As `solve`, and True; where nothing keeps within the limit, the best of what is closest to it, and False."""
+        try:
+            return self.solve(limit_bytes), True
+        except Infeasible as error:
+            if error.min_peak_bytes is None:
+                raise
+            return self.solve(error.min_peak_bytes), False
 
     def _planned(self, solution: Solution) -> Planned:
         task = self.task
@@ -211,8 +221,9 @@ class _Attempt:
         plan = Plan((stage,), task.fingerprint, solution.objective, bound, step_kinds=self.step_kinds)
         return Planned(task.graph, plan, program, spent, self.pricing)
 
-    def _misfit(self, limit: int, smallest: int, planned: Planned) -> NoFeasiblePlan:
-        program = planned.program
+    def _misfit(self, limit: int, planned: Planned) -> NoFeasiblePlan:
+        """That nothing fits in `limit`; `planned` has the smallest peak found."""
+        program, smallest = planned.program, planned.account.peak_memory_bytes
         largest = [program.values[v] for v in planned.account.peak_values[:3]]
         names = ", ".join(
             f"{v.tensor.name or f'result of {_producer(planned, v.tensor.id)}'} "

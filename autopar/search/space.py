@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import product
@@ -13,7 +12,7 @@ from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
 from autopar.core.space import Space
 from autopar.core.strategy import Strategy
-from autopar.errors import NoFeasiblePlan, UnsupportedPrimitive, UnsupportedPrimitiveWarning
+from autopar.errors import NoFeasiblePlan, UnsupportedPrimitive
 from autopar.rules.enumerate import enumerate_strategies
 from autopar.rules.registry import rule_of, whole
 
@@ -39,7 +38,7 @@ def build_space(
       mesh: the devices.
       keep: the pricing's filter of an operator's strategies.
       pins: placements that are given.
-      strict: refuse an operator without a rule instead of replicating it with a warning.
+      strict: refuse an operator without a rule instead of replicating it.
 
     Raises:
       UnsupportedPrimitive: an operator has no rule and `strict`.
@@ -49,9 +48,9 @@ def build_space(
     strategies = _strategies(graph, mesh, keep, strict)
     carry = tuple((out, source) for out, source in graph.carry)
     carried = {out for out, _ in carry}
-    inputs = tuple(_pinned(pins.inputs.get(i), t, mesh) for i, t in enumerate(graph.inputs))
+    inputs = tuple(_pinned(pins.inputs.get(i), t, mesh, i in graph.key_inputs) for i, t in enumerate(graph.inputs))
     outputs = tuple(
-        () if i in carried or t.literal is not None else _pinned(pins.outputs.get(i), t, mesh)
+        () if i in carried or t.literal is not None else _pinned(pins.outputs.get(i), t, mesh, i in graph.key_outputs)
         for i, t in enumerate(graph.outputs)
     )
     copies = _copies(graph, flow, inputs, strategies, outputs, dict(carry))
@@ -61,21 +60,21 @@ def build_space(
 def all_placements(shape: tuple[int, ...], mesh: DeviceMesh) -> tuple[Placement, ...]:
     """Every placement of a tensor without unreduced axes, the replicated one first.
 
-    Axes on one dim stand in mesh order; what does not divide evenly is left out.
+    Axes on one dim stand in mesh order; what does not divide evenly is left out, dims without elements are whole.
     """
     axes = [name for name, size in mesh.axes if size > 1]
     found: list[Placement] = []
     for dims in product(range(-1, len(shape)), repeat=len(axes)):
         split = tuple(tuple(a for a, d in zip(axes, dims, strict=True) if d == dim) for dim in range(len(shape)))
         placement = Placement(split)
-        if placement.fits(shape, mesh):
+        if placement.fits(shape, mesh) and all(n or not given for n, given in zip(shape, split, strict=True)):
             found.append(placement)
     return tuple(found)
 
 
-def _pinned(pin: Placement | None, tensor: TensorInfo, mesh: DeviceMesh) -> tuple[Placement, ...]:
+def _pinned(pin: Placement | None, tensor: TensorInfo, mesh: DeviceMesh, is_key: bool) -> tuple[Placement, ...]:
     if pin is None:
-        return all_placements(tensor.shape, mesh)
+        return tuple(p for p in all_placements(tensor.shape, mesh) if not (is_key and p.dims[-1]))
     if len(pin.dims) != tensor.ndim or not pin.fits(tensor.shape, mesh):
         raise NoFeasiblePlan(
             f"{tensor.name or 'a tensor'} of shape {tensor.shape} cannot be placed {pin} on mesh {mesh}: "
@@ -86,29 +85,20 @@ def _pinned(pin: Placement | None, tensor: TensorInfo, mesh: DeviceMesh) -> tupl
 
 def _strategies(graph: OpGraph, mesh: DeviceMesh, keep: Keep, strict: bool) -> tuple[tuple[Strategy, ...], ...]:
     known: dict[object, tuple[Strategy, ...]] = {}
-    warned: set[str] = set()
     found: list[tuple[Strategy, ...]] = []
     for op in graph.ops:
         if op.signature not in known:
-            known[op.signature] = keep(op, _of(op, mesh, strict, warned))
+            known[op.signature] = keep(op, _of(op, mesh, strict))
         found.append(known[op.signature])
     return tuple(found)
 
 
-def _of(op: OpNode, mesh: DeviceMesh, strict: bool, warned: set[str]) -> tuple[Strategy, ...]:
+def _of(op: OpNode, mesh: DeviceMesh, strict: bool) -> tuple[Strategy, ...]:
     try:
         rule = rule_of(op)
     except UnsupportedPrimitive:
         if strict:
             raise
-        if op.kind not in warned:
-            warned.add(op.kind)
-            warnings.warn(
-                f"no sharding rule for {op.kind!r} ({op.source}): it is replicated, every device computes it whole. "
-                f"Pass strict=True to refuse it instead.",
-                UnsupportedPrimitiveWarning,
-                stacklevel=2,
-            )
         rule = whole(op)
     return enumerate_strategies(rule, mesh)
 

@@ -6,6 +6,7 @@ the bound; the step is halved when the bound stalls. Any prices >= 0 prove a bou
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,7 +45,7 @@ def better(a: Answer, b: Answer) -> Answer:
 
 def is_closed(bound: float, cost: float) -> bool:
     """Whether nothing worth having lies between the bound and the cost."""
-    return bound >= cost or cost - bound <= CLOSED * abs(cost)
+    return bound >= cost or (math.isfinite(cost) and cost - bound <= CLOSED * abs(cost))
 
 
 class Prices:

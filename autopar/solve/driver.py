@@ -95,6 +95,6 @@ def _fits(problem: Problem, choice: Choice) -> bool:
 
 
 def _solution(problem: Problem, choice: Choice, bound: float) -> Solution:
-    cost = objective(problem, choice)
+    cost = float(objective(problem, choice))
     proven = bound >= cost - TOLERANCE * abs(cost)
     return Solution(choice, cost, cost if proven else bound, peak(problem, choice))

@@ -56,7 +56,7 @@ def solve_at_prices(problem: Problem, options: SolveOptions, start: Answer) -> t
         done = replace(best, bound=bound)
         if is_closed(bound, best.objective) or not rows.count:
             return small, reduction, done
-        keep = _within_window(small, rows, priced.prices, best.objective - reduction.offset, options)
+        keep = within_window(small, rows, priced.prices, best.objective - reduction.offset, options)
         if keep is None or sum(int(mask.sum()) for mask in keep) > _SHRUNK * sum(small.counts):
             return small, reduction, done
         if not all(mask.any() for mask in keep):
@@ -94,7 +94,7 @@ def _constant(rows: Rows, prices: Floats) -> float:
     return float(prices.sum()) * rows.limit if rows.count else 0.0
 
 
-def _within_window(
+def within_window(
     problem: Problem, rows: Rows, prices: Floats, upper: float, options: SolveOptions
 ) -> list[Bools] | None:
     """The strategies that a choice cheaper than `upper` can have, by exact marginals; None if they are too dear."""

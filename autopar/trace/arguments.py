@@ -10,6 +10,7 @@ from typing import Any
 from autopar import _compat
 from autopar._compat import untyped_jax
 from autopar.errors import TraceError
+from autopar.trace.keys import data_dtype, data_shape
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,8 @@ def positions(numbers: int | Sequence[int], count: int, what: str) -> tuple[int,
     """
     given = (numbers,) if isinstance(numbers, int) else tuple(numbers)
     for number in given:
+        if not isinstance(number, int):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TraceError(f"{what} is {numbers!r}: pass the positions of arguments, whole numbers")
         if not -count <= number < count:
             raise TraceError(f"{what} names argument {number}, but the call has {count} positional arguments")
     return tuple(sorted({number % count for number in given}))
@@ -110,6 +113,21 @@ def read_arguments(
     dynamic = len(args) - len(static)
     keywords = dict(zip(sorted(kwargs), specs[dynamic:], strict=True))
     return Arguments(tuple(traced), tuple((i, args[i]) for i in static), (tuple(specs[:dynamic]), keywords))
+
+
+def input_signature(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], static_argnums: int | Sequence[int]
+) -> tuple[tuple[str, tuple[int, ...], str], ...]:
+    """The (path, shape, dtype) of every flat input that these arguments make; nothing is traced.
+
+    Raises:
+      TraceError: as `read_arguments`.
+    """
+    arguments = read_arguments(function, args, kwargs, static_argnums)
+    return tuple(
+        (name, data_shape(aval), str(data_dtype(aval)))
+        for name, aval in zip(arguments.leaf_names, arguments.avals, strict=True)
+    )
 
 
 def _read_argument(position: int | None, name: str, value: Any, start: int) -> tuple[Argument, Any]:

@@ -76,7 +76,7 @@ def trace(
     pairs = find_carry(carry, arguments, results)
     raw_keys = {i for i, tensor in enumerate(inputs) if tensor.id in walker.draft.raw_keys}
     return Traced(
-        graph=_graph(parts, pairs, arguments, raw_keys, donated),
+        graph=_graph(parts, pairs, arguments, results, raw_keys, donated),
         in_tree=untyped_jax.tree_util.tree_structure(arguments.specs),
         out_tree=results.tree,
         constants=tuple(_constant(value) for value in parts.constants),
@@ -93,15 +93,30 @@ def _make_jaxpr(fn: Callable[..., Any], arguments: Arguments) -> tuple[Any, Resu
     def call(dynamic: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         return arguments.call(fn, dynamic, keywords)
 
+    if not callable(fn):
+        raise TraceError(f"{fn!r} is a {type(fn).__name__} and cannot be called: pass a function")
+    call.__dict__["__wrapped__"] = fn  # JAX's messages speak of the user's function
     try:
-        closed, shapes = untyped_jax.make_jaxpr(call, return_shape=True)(*arguments.specs)
+        with _compat.without_mesh():
+            closed, shapes = untyped_jax.make_jaxpr(call, return_shape=True)(*arguments.specs)
     except Exception as error:
-        first = str(error).strip().split("\n", 1)[0]
-        raise TraceError(f"JAX cannot trace {function_name(fn)}: {type(error).__name__}: {first}") from error
+        raise TraceError(_failure(fn, error)) from error
     return closed, Results(untyped_jax.tree_util.tree_structure(shapes), tuple(closed.out_avals))
 
 
-def _graph(parts: Parts, carry: Pairs, arguments: Arguments, raw_keys: set[int], donated: tuple[int, ...]) -> OpGraph:
+def _failure(fn: Callable[..., Any], error: Exception) -> str:
+    first = str(error).strip().split("\n", 1)[0].rstrip(".")
+    line = _compat.user_line(error)
+    where = f", at {line}" if line else ""
+    return (
+        f"JAX cannot trace {function_name(fn)}: {type(error).__name__}: {first}{where}. "
+        f"Mend the function or its arguments until jax.jit takes them."
+    )
+
+
+def _graph(
+    parts: Parts, carry: Pairs, arguments: Arguments, results: Results, raw_keys: set[int], donated: tuple[int, ...]
+) -> OpGraph:
     return OpGraph(
         ops=parts.ops,
         inputs=parts.inputs,
@@ -110,6 +125,8 @@ def _graph(parts: Parts, carry: Pairs, arguments: Arguments, raw_keys: set[int],
         regions=parts.regions,
         batch_inputs=_batch_inputs(parts.inputs, carry, arguments, raw_keys),
         donated=tuple(i for position in donated for i in _donated_inputs(position, arguments)),
+        key_inputs=tuple(i for i, _ in _keys(arguments.avals)),
+        key_outputs=tuple(i for i, _ in _keys(results.avals)),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from autopar._compat import untyped_jax
 from autopar.errors import TraceError
@@ -50,10 +50,10 @@ def find_carry(carry: Carry, arguments: Arguments, results: Results) -> Pairs:
     """
     if carry is None:
         return ()
-    if isinstance(carry, str):
-        if carry != "auto":
-            raise TraceError(f"carry must be 'auto', None or pairs of (result, argument), not {carry!r}")
+    if carry == "auto":
         return _automatic(arguments, results)
+    if not _is_pairs(carry):
+        raise TraceError(f"carry must be 'auto', None or pairs of (result, argument), not {carry!r}")
     pairs: list[tuple[int, int]] = []
     for result, argument in carry:
         pairs += _explicit(result, argument, arguments, results)
@@ -61,6 +61,11 @@ def find_carry(carry: Carry, arguments: Arguments, results: Results) -> Pairs:
         if len({pair[side] for pair in pairs}) != len(pairs):
             raise TraceError(f"carry names a {what} twice: {tuple(carry)}")
     return tuple(sorted(pairs))
+
+
+def _is_pairs(carry: object) -> bool:
+    pairs = cast("Sequence[object]", carry) if isinstance(carry, tuple | list) else ("no pair",)
+    return all(isinstance(pair, tuple | list) and len(cast("Sequence[object]", pair)) == 2 for pair in pairs)
 
 
 def _automatic(arguments: Arguments, results: Results) -> Pairs:

@@ -26,6 +26,7 @@ def fingerprint(graph: OpGraph) -> str:
         graph.carry,
         tuple((region.id, region.kind, region.parent, _region(region.payload)) for region in graph.regions),
         graph.donated,
+        (graph.key_inputs, graph.key_outputs),
     )
     return sha256(repr(structure).encode()).hexdigest()
 

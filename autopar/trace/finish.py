@@ -8,6 +8,9 @@ from typing import Any
 from autopar.core.graph import OpNode, Phase, Region, TensorInfo
 from autopar.trace.draft import Draft, DraftOp
 
+CONSTANT = "constant["
+"""What the names of hoisted constants begin with."""
+
 
 @dataclass(frozen=True, eq=False)
 class Parts:
@@ -24,7 +27,7 @@ def finish(draft: Draft, inputs: list[TensorInfo], outputs: list[TensorInfo]) ->
     """The numbered graph of what `outputs` depend on; hoisted constants that are used follow `inputs`."""
     ops, live = _live_operators(draft.ops, outputs)
     constants = [(value, tensor) for value, tensor in draft.constants.values() if tensor.id in live]
-    named = [replace(tensor, name=f"constant[{i}]") for i, (_, tensor) in enumerate(constants)]
+    named = [replace(tensor, name=f"{CONSTANT}{i}]") for i, (_, tensor) in enumerate(constants)]
     renamed: dict[int, TensorInfo] = {}
     all_inputs = tuple(_number(tensor, renamed) for tensor in [*inputs, *named])
     regions, region_of = _used_regions(draft.regions, ops)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -50,7 +51,16 @@ _BINARY = {
 _INTEGER = ["and", "or", "shift_left", "shift_right_arithmetic", "shift_right_logical", "xor"]
 _LAX_NAME = {"and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor"}
 
+_NEWER: dict[str, dict[str, Any]] = {"log2": {"accuracy": None}, "one_minus_square": {}}
+ABSENT = frozenset(kind for kind in _NEWER if not hasattr(primitives, f"{kind}_p"))
+"""Primitives that the oldest supported JAX does not have."""
+
 ELEMENTWISE = [
+    *(
+        case(kind, partial(bound(kind), **params), floats((4,), low=0.5, high=2))
+        for kind, params in _NEWER.items()
+        if kind not in ABSENT
+    ),
     *(case(kind, getattr(lax, kind), floats((4,), low=low, high=high)) for kind, (low, high) in _UNARY.items()),
     *(case(kind, getattr(lax, kind), *[floats((4,), low=low, high=high)] * 2) for kind, (low, high) in _BINARY.items()),
     *(case(kind, getattr(lax, _LAX_NAME.get(kind, kind)), ints((4,), 9), ints((4,), 5)) for kind in _INTEGER),

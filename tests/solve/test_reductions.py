@@ -5,16 +5,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from autopar.solve import Infeasible, Problem, SolveOptions
+from autopar.solve import Edge, Infeasible, Problem, SolveOptions
 from autopar.solve.contract import contract_functional
 from autopar.solve.contract_chains import contract_chains
+from autopar.solve.cp_sat import finish
 from autopar.solve.dominate import drop_dominated
 from autopar.solve.dual import Dual
 from autopar.solve.eliminate import eliminate, minimise_exactly, plan_elimination
 from autopar.solve.forbid import drop_forbidden
+from autopar.solve.lagrange import within_window
 from autopar.solve.marginals import min_marginals
 from autopar.solve.merge import drop_lone, fold_constant, merge_parallel, share_equal
+from autopar.solve.minplus import MinSum
 from autopar.solve.reduce import reduce_cheaply, reduce_fully
 from autopar.solve.reduction import size, without_limit
 from autopar.solve.rows import drop_slack, memory_rows
@@ -124,6 +128,70 @@ def test_rows_say_what_the_limit_says(problem):
         worst = rows.used(choice).max(initial=-np.inf)
         if abs(peak - problem.usage_limit) > 1e-9:
             assert (worst > problem.usage_limit) == (peak > problem.usage_limit)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_dominance_reads_every_column(seed):
+    """Matrices wider than the sample that refutes most pairs; kept are exactly the undominated."""
+    rng = np.random.default_rng(seed)
+    cost, matrix = rng.integers(0, 3, 6).astype(float), np.zeros((6, 40))
+    for s in range(6):
+        matrix[s, rng.integers(0, 40, 2)] = rng.integers(0, 4, 2)
+    small = drop_dominated(Problem((cost, np.zeros(40)), (Edge(0, 1, matrix),))).problem
+    replaces = [[cost[a] - cost[b] + (matrix[a] - matrix[b]).max() <= 0 for b in range(6)] for a in range(6)]
+    kept = [b for b in range(6) if not any(replaces[a][b] and (not replaces[b][a] or a < b) for a in range(6))]
+    assert small.node_costs[0].tolist() == cost[kept].tolist()
+
+
+@pytest.mark.parametrize("shape", [(), (7,), (300, 90), (5, 80, 70), (70, 1, 80)])
+def test_min_sum_in_pieces(shape):
+    """Tables large enough to be made block by block."""
+    rng = np.random.default_rng(len(shape))
+    tables = [(rng.random(30), (-1,))] + [(rng.random((n, 30)), (i, -1)) for i, n in enumerate(shape)]
+    tables += [(rng.random((30, *shape)), (-1, *range(len(shape))))]
+    total = np.zeros((30, *shape))
+    for table, axes in tables:
+        total = total + np.moveaxis(table, axes.index(-1), 0).reshape(
+            [30] + [n if i in axes else 1 for i, n in enumerate(shape)]
+        )
+    np.testing.assert_allclose(MinSum().eliminate(shape, tables), total.min(axis=0), rtol=1e-12)
+
+
+def _within(problem: Problem) -> list[tuple[float, tuple[int, ...]]]:
+    """Every choice that keeps the rows, with its cost."""
+    rows = memory_rows(problem)
+    fits = [choice for choice in choices(problem) if not rows.count or (rows.used(choice) <= rows.limit).all()]
+    return [(cost_of(problem, choice), choice) for choice in fits]
+
+
+@settings(max_examples=120, deadline=None)
+@given(problem=problems(limited=True), price=st.floats(0, 0.5))
+def test_window_keeps_everything_as_cheap_as_its_upper_end(problem, price):
+    rows = memory_rows(problem)
+    costs = [(cost, choice) for cost, choice in _within(problem) if np.isfinite(cost)]
+    for upper, choice in costs[:5]:
+        keep = within_window(problem, rows, np.full(rows.count, price), upper, OPTIONS)
+        assert keep is not None
+        assert all(mask[s] for mask, s in zip(keep, choice, strict=True))
+
+
+@settings(max_examples=80, deadline=None)
+@given(problem=problems(max_nodes=5), price=st.floats(0, 0.5))
+def test_cp_sat_is_exact_at_any_prices(problem, price):
+    problem = _finite(problem)
+    if problem is None:
+        return
+    rows = memory_rows(problem)
+    dual = Dual(problem, rows)
+    dual.set_prices(np.full(rows.count, price))
+    dual.sweep()
+    best = min((cost for cost, _ in _within(problem)), default=np.inf)
+    found = finish(dual.certificate(), np.inf, None, OPTIONS)
+    assert found.bound == pytest.approx(best, rel=1e-6, abs=1e-6)
+    assert found.bound <= best + 1e-9
+    assert (found.choice is None) == (best == np.inf)
+    if found.choice is not None:
+        assert cost_of(problem, found.choice) == pytest.approx(best, rel=1e-6, abs=1e-6)
 
 
 def test_relaxation_drops_memory_only():

@@ -113,6 +113,17 @@ def test_core_path_agrees_with_elimination():
     assert core.lower_bound <= exact.objective * (1 + 1e-9)
 
 
+def test_unproven_is_not_called_infeasible():
+    """Four nodes, all different, three strategies: no choice, but it takes search to know."""
+    different = np.where(np.eye(3, dtype=bool), np.inf, 0.1)
+    edges = tuple(Edge(u, v, different) for u in range(4) for v in range(u))
+    problem = Problem((np.zeros(3),) * 4, edges)
+    lazy = SolveOptions(max_table_entries=1, max_cp_sat_entries=0)
+    assert isinstance(outcome(problem, lazy), Unsolved)
+    assert isinstance(outcome(problem, SolveOptions(max_table_entries=1)), Infeasible)
+    assert isinstance(outcome(problem, SolveOptions()), Infeasible)
+
+
 def test_infeasible_names_the_smallest_peak():
     uses = (Usage(0, 0, 2, np.array([5.0, 7.0])), Usage(1, 1, 3, np.array([4.0, 1.0])))
     tie = Edge(0, 1, np.array([[0.0, np.inf], [np.inf, 0.0]]))

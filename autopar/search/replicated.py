@@ -1,0 +1,44 @@
+"""Replicated: operators without a rule are computed whole by every device, and the user is told at what price."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+
+from autopar.core.graph import OpGraph
+from autopar.core.mesh import DeviceMesh
+from autopar.errors import UnsupportedPrimitiveWarning
+from autopar.price.pricing import Pricing
+from autopar.rules.enumerate import enumerate_strategies
+from autopar.rules.registry import registered, whole
+
+
+def warn_replicated(graph: OpGraph, mesh: DeviceMesh, pricing: Pricing) -> None:
+    """Warns once for every kind and source line of operators that no rule is known for, with what they cost.
+
+    The price is that of every device computing them whole, which is the same on every mesh; moving their operands
+    there comes on top and depends on the plan.
+    """
+    known = frozenset(registered())
+    prices: dict[tuple[str, str], list[float]] = {}
+    for op in graph.ops:
+        if op.kind not in known:
+            strategy = enumerate_strategies(whole(op), mesh)[0]
+            prices.setdefault((op.kind, op.source), []).append(pricing.op_cost(op, strategy))
+    for (kind, source), costs in prices.items():
+        times = f" {len(costs)} times" if len(costs) > 1 else ""
+        warnings.warn(
+            f"no sharding rule for {kind!r} ({source}): it is replicated, every device computes it whole{times}, "
+            f"priced at {sum(costs):.3g} s a step. Register a rule with autopar.register_rule, or pass strict=True to "
+            f"refuse it.",
+            UnsupportedPrimitiveWarning,
+            stacklevel=_users_level(),
+        )
+
+
+def _users_level() -> int:
+    """The stack level, for a warning of the caller, of the first frame outside of autopar."""
+    frame, level = inspect.currentframe(), 0
+    while frame is not None and str(frame.f_globals.get("__name__", "")).partition(".")[0] == "autopar":
+        frame, level = frame.f_back, level + 1
+    return level

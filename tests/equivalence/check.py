@@ -1,0 +1,51 @@
+"""Whether a program is right: compiled once, its values are the plain function's and its collectives are its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from autopar.api.call import flatten, unflatten
+from autopar.emit.compare import Comparison, compare
+from autopar.emit.hlo import collectives_of, compile_unmerged
+from autopar.emit.run import local_function
+from autopar.emit.wrap import device_mesh, partition_spec, placements, wrap
+from autopar.passes.program import ShardedProgram
+from tests.equivalence.cases import QUICK, Case, assert_equal, key_data
+
+# LLVM and the new emitters take three quarters of the time, and come after everything that is looked at here.
+OPTIONS = QUICK | {"xla_cpu_parallel_codegen_split_count": 1}
+
+
+def check(case: Case, program: ShardedProgram) -> Comparison:
+    """Whether `program` computes what `case` does and runs the collectives it lists; all that differ have a reason."""
+    found, comparison = run(case, program)
+    assert_equal(case.expected, found, case.dtype)
+    assert comparison.explained, str(comparison)
+    assert not comparison.merged, str(comparison)
+    assert not comparison.widened, str(comparison)
+    assert {vanished.reason for vanished in comparison.vanished} <= {"constant"}, str(comparison)
+    return comparison
+
+
+def run(case: Case, program: ShardedProgram) -> tuple[Any, Comparison]:
+    """The results of `program` on the arguments of `case`, and its collectives beside those of the compiled one."""
+    with case.precision():
+        inputs = [*flatten(case.traced, case.args, {}), *case.traced.constants]
+        jitted: Any = wrap(program, device_mesh(program.mesh, jax.devices()))
+        compiled = compile_unmerged(jitted.lower(*inputs), OPTIONS)
+        placed = [jax.device_put(v, s) for v, s in zip(inputs, compiled.input_shardings[0], strict=True)]
+        results = unflatten(case.traced, compiled(*placed))
+        return jax.tree.map(key_data, jax.device_get(results)), compare(program, collectives_of(compiled))
+
+
+def prove(case: Case, program: ShardedProgram) -> None:
+    """Lets JAX prove that what `program` claims to be replicated is; it raises where it cannot. Only traces."""
+    assert program.proves_replication
+    with case.precision():
+        mesh = device_mesh(program.mesh, jax.devices())
+        inputs = [*flatten(case.traced, case.args, {}), *case.traced.constants]
+        ins, outs = (tuple(map(partition_spec, placements(program, v))) for v in (program.inputs, program.outputs))
+        body = jax.shard_map(local_function(program), mesh=mesh, in_specs=ins, out_specs=outs, check_vma=True)
+        jax.eval_shape(body, *inputs)

@@ -1,0 +1,42 @@
+"""Any feasible plan computes the same and runs what it lists: plans drawn at random, not chosen for being good."""
+
+from __future__ import annotations
+
+import pytest
+
+from autopar.core.plan import Stage
+from tests.equivalence.cases import MESHES, SIZES, Case, gradients_case, space_of, step_case
+from tests.equivalence.check import check, prove
+from tests.equivalence.draw import local_plan, uniform_plan
+
+QUICK_SEEDS = range(3)
+SLOW_SEEDS = range(3, 20)
+
+
+def drawn(case: Case, mesh: str, seed: int) -> Stage:
+    """Of four plans two are drawn uniformly and two such that neighbours mostly agree."""
+    space = space_of(case, mesh)
+    return uniform_plan(space, seed) if seed % 4 < 2 else local_plan(case, space, seed)
+
+
+def case_of(model: str, seed: int) -> Case:
+    """Training steps and gradients in turn."""
+    return step_case(model) if seed % 2 else gradients_case(model)
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize("model", SIZES)
+@pytest.mark.parametrize("seed", [*QUICK_SEEDS, *(pytest.param(seed, marks=pytest.mark.slow) for seed in SLOW_SEEDS)])
+def test_a_random_plan_computes_the_same_and_runs_what_it_lists(model: str, mesh: str, seed: int) -> None:
+    case = case_of(model, seed)
+    check(case, case.program(drawn(case, mesh, seed)))
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize("model", SIZES)
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 10))])
+def test_jax_proves_the_replication_of_a_random_plan(model: str, mesh: str, seed: int) -> None:
+    """Without buckets and permutes, which are beyond JAX's check, every program is within it."""
+    case = case_of(model, seed)
+    states = case.states(drawn(case, mesh, seed), permutes=False)
+    prove(case, states["mark_mirror"])

@@ -3,37 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack, overload
 
-import jax
-
-from autopar._compat import is_tracer, untyped_jax, without_mesh
-from autopar.api.call import call_signature, flatten, unflatten
+from autopar._compat import is_tracer, untyped_jax
+from autopar.api.call import call_signature
 from autopar.api.plan import Plan
 from autopar.api.plan_file import Signature, plan_file
+from autopar.api.runner import Bound, Runner
 from autopar.api.settings import DEFAULT_OPTIONS, ClusterLike, MeshLike, Options, Settings
-from autopar.core.mesh import DeviceMesh
-from autopar.emit.wrap import device_mesh, placements, shardings, wrap
 from autopar.errors import AutoparError, PlanFileError, SignatureMismatch
 from autopar.price.pricing import MakePricing
 from autopar.report.summary import summarise
-from autopar.search.search import Planned, SearchOptions, Task, restore, search
+from autopar.search.search import SearchOptions, Task, restore, search
 from autopar.trace import CONSTANT, Traced, fingerprint, input_signature, trace
 from cost_models import Cluster
 
 Function = Callable[..., Any]
-
-
-@dataclass(frozen=True, eq=False)
-class Bound:
-    """A plan with the function that it is for."""
-
-    fn: Function
-    settings: Settings
-    traced: Traced
-    planned: Planned
 
 
 class Compiled:
@@ -48,7 +35,7 @@ class Compiled:
         self._settings = settings
         self._given = given
         self._plans: dict[object, Plan] = {}
-        self._runners: dict[object, _Runner] = {}
+        self._runners: dict[object, Runner] = {}
         for name in ("__name__", "__qualname__", "__doc__", "__module__"):
             if hasattr(fn, name):
                 setattr(self, name, getattr(fn, name))
@@ -77,10 +64,10 @@ class Compiled:
                 self._plans[key] = _bind(self._given, self._fn, self._settings, args, kwargs)
         return self._plans[key]
 
-    def _runner(self, plan: Plan) -> _Runner:
+    def _runner(self, plan: Plan) -> Runner:
         bound = plan.bound
         devices = self._settings.devices or self._settings.target().devices
-        return _Runner(bound, plan.mesh, plan.check_devices(devices))
+        return Runner(bound, plan.mesh, plan.check_devices(devices))
 
 
 @overload
@@ -313,46 +300,3 @@ def _refuse_tracers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             "a compiled function cannot be differentiated, vmapped or traced by JAX: its plan is for the function as "
             "it is. Use jax.value_and_grad inside the function that you compile."
         )
-
-
-class _Runner:
-    """A bound plan on its devices: the jitted program, its shardings, and the constants where they belong."""
-
-    def __init__(self, bound: Bound, mesh: DeviceMesh, devices: Sequence[Any]) -> None:
-        program = bound.planned.program
-        self._traced = bound.traced
-        jax_mesh = device_mesh(mesh, devices)
-        self._shardings = shardings(placements(program, program.inputs), jax_mesh)
-        weak = [n for n, aval in enumerate(bound.traced.output_avals) if aval.weak_type]
-        self._run = wrap(program, jax_mesh, bound.traced.graph.donated, weak)
-        count = len(self._shardings) - len(bound.traced.constants)
-        self._constants = [
-            untyped_jax.device_put(value, sharding)
-            for value, sharding in zip(bound.traced.constants, self._shardings[count:], strict=True)
-        ]
-
-    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        leaves = flatten(self._traced, args, kwargs)
-        shardings = self._shardings[: len(leaves)]
-        placed = [untyped_jax.device_put(leaf, sharding) for leaf, sharding in zip(leaves, shardings, strict=True)]
-        with without_mesh():
-            outputs = self._run(*placed, *self._constants)
-        for position in self._traced.graph.donated:
-            _delete(leaves[position])
-        return unflatten(self._traced, outputs)
-
-    def lower(self) -> Any:
-        """JAX's Lowered of the program, from shapes alone."""
-        specs = [
-            jax.ShapeDtypeStruct(tensor.shape, tensor.dtype, sharding=sharding)
-            for tensor, sharding in zip(self._traced.graph.inputs, self._shardings, strict=True)
-        ]
-        jitted: Any = self._run
-        with without_mesh():
-            return jitted.lower(*specs)
-
-
-def _delete(leaf: object) -> None:
-    """Frees a donated array that was moved to its placement, and so not given to the program itself."""
-    if isinstance(leaf, jax.Array) and not leaf.is_deleted():
-        leaf.delete()

@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 from autopar._compat import untyped_jax
 from autopar.api import plan_file
 from autopar.api.plan_file import PlanFile
+from autopar.api.runner import Bound
 from autopar.api.settings import checked_devices
 from autopar.core import plan as core
 from autopar.core.mesh import DeviceMesh
@@ -26,7 +27,7 @@ from autopar.report.render import text
 from autopar.report.summary import CollectiveRow, Report
 
 if TYPE_CHECKING:
-    from autopar.api.compiled import Bound, Compiled
+    from autopar.api.compiled import Compiled
 
 
 @dataclass(frozen=True, eq=False)

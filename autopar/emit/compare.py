@@ -18,6 +18,7 @@ from autopar.passes.program import Move, ShardedProgram
 Test = Callable[[Move, HloCollective], bool]
 Key = tuple[str, Groups]
 Reason = Literal["one device", "constant", "unused", "repeated", "unknown"]
+_LEAST_REASON: tuple[Reason, ...] = ("unknown", "repeated", "unused", "constant", "one device")
 
 
 @dataclass(frozen=True)
@@ -90,10 +91,10 @@ def compare(program: ShardedProgram, found: Sequence[HloCollective]) -> Comparis
 
     A collective in a loop counts once for each of its trips, and once where their number is not known. Exact matches
     are made first, then widened ones, then those with the operands of combined all-reduces. Of equal planned ones
-    those without a reason to vanish are matched first.
+    those with the least reason to vanish are matched first.
     """
     reasons = _reasons(program)
-    state = _Matching(program, sorted(program.collectives, key=lambda move: reasons[move] != "unknown"))
+    state = _Matching(program, sorted(program.collectives, key=lambda move: _LEAST_REASON.index(reasons[move])))
     runs = [collective for collective in found for _ in range(1 if collective.times is None else collective.times)]
     rest = [collective for collective in runs if not state.take(collective, state.matched, state.exactly)]
     rest = [collective for collective in rest if not state.take(collective, state.widened, state.widely)]

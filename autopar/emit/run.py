@@ -69,8 +69,12 @@ def _step(program: ShardedProgram, instruction: Instruction, env: Env) -> None:
 
 
 def _compute(program: ShardedProgram, compute: Compute, values: Sequence[Array]) -> Sequence[Array]:
-    """Runs the operator with all operands cast to vary over the same axes, as binding a primitive requires."""
-    axes = frozenset[str]().union(*(varying_axes(value) for value in values))
+    """Runs the operator with all operands cast to vary over the same axes, as binding a primitive requires.
+
+    A constant that is split need not vary of itself, but where its shard begins does.
+    """
+    named = (placement.varying_axes for placement in compute.strategy.ins)
+    axes = frozenset[str]().union(*named, *(varying_axes(value) for value in values))
     operands = [pcast_varying(value, axes) for value in values]
     return localize(compute.op, compute.strategy, program.mesh)(*operands)
 

@@ -55,7 +55,8 @@ def _peak(
     """The largest sum of live bytes, where it is reached and by what.
 
     A value lives from the instruction that makes it to its last use; one that stays in registers takes nothing but
-    keeps its operands alive until it is used. Inputs live throughout unless donated, outputs from when they are made.
+    keeps its operands alive until it is used. Inputs live throughout unless donated and read, outputs from when they
+    are made.
     A bucket also holds one flat copy of its operands while it runs.
     """
     end = len(program.instructions)

@@ -17,7 +17,7 @@ class FuseAllReduce:
 
     A bucket holds all-reduces over the same axes, of the same kind and element type, in the same region; one that
     reaches `bucket_bytes` is closed. An all-reduce that needs a result of its own bucket closes it first. What the
-    update does with a reduced gradient waits for the gradients that are still to be reduced.
+    update does with a reduced gradient, and a gradient's further moves, wait for those that are still to be reduced.
     """
 
     price: StepPrice
@@ -86,8 +86,9 @@ class _Buckets:
     region: int | None = None
 
     def may_wait(self, instruction: Instruction) -> bool:
-        """Whether the instruction belongs to the update and reads a gradient whose bucket is still open."""
-        if not isinstance(instruction, Compute) or instruction.op.phase != "update" or instruction.region is not None:
+        """Whether the instruction is the update's or a move, and reads a gradient whose bucket is still open."""
+        is_forced = isinstance(instruction, Compute) and instruction.op.phase != "update"
+        if is_forced or instruction.region is not None:
             return False
         keys = {self.pending[value] for value in instruction.ins if value in self.pending}
         return any(move.role == "mirror" for key in keys for move in self.open[key])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from autopar.core.placement import Dims, Placement
 from autopar.errors import ProgramError
@@ -12,9 +13,9 @@ from autopar.passes.program import Compute, Convert, Instruction, Move, ShardedP
 def verify(program: ShardedProgram) -> None:
     """Raises ProgramError unless `program` is valid.
 
-    Every value is made once, before it is read, and divides evenly; an operator reads and makes the placements of its
-    strategy; a move does to its placements what its kind says; the instructions of a region are contiguous; outputs
-    are fully reduced.
+    Every value is made once, before it is read, and divides evenly; an operator reads and makes its own tensors, in the
+    placements of its strategy; a move does to its placements what its kind says; the instructions of a region are
+    contiguous; outputs are fully reduced.
     """
     known = set(program.inputs)
     for value in program.values.values():
@@ -48,6 +49,9 @@ def _verify_instruction(program: ShardedProgram, where: str, instruction: Instru
     if isinstance(instruction, Compute):
         if ins != instruction.strategy.ins or outs != instruction.strategy.outs:
             raise ProgramError(f"{where} ({instruction.op.kind}) is not placed as its strategy says")
+        ids = tuple(program.values[v].tensor.id for v in (*instruction.ins, *instruction.outs))
+        if ids != tuple(tensor.id for tensor in (*instruction.op.ins, *instruction.op.outs)):
+            raise ProgramError(f"{where} ({instruction.op.kind}) reads or makes other tensors than its operator")
         return
     tensors = [program.values[v].tensor for v in (*instruction.ins, *instruction.outs)]
     if len(ins) != len(outs) or tensors[: len(ins)] != tensors[len(ins) :]:
@@ -71,8 +75,13 @@ def _verify_move(
         same = before.local_shape(shape, program.mesh) == after.local_shape(shape, program.mesh)
         if not same or (before.unreduced, before.kind) != (after.unreduced, after.kind):
             raise ProgramError(f"{where}: a permute cannot take {before} to {after}")
-    elif expected != after and not (move.kind == "mask" and expected.unreduced == after.unreduced):
+    elif expected not in (after, _as_sum(move, before, after)):
         raise ProgramError(f"{where}: {move.kind} over {move.axes} takes {before} to {expected}, not to {after}")
+
+
+def _as_sum(move: Move, before: Placement, after: Placement) -> Placement:
+    """`after` with its kind left open where a mask may choose it: where nothing was unreduced before."""
+    return replace(after, kind="sum") if move.kind == "mask" and not before.unreduced else after
 
 
 def _verify_regions(program: ShardedProgram) -> None:

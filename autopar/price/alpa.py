@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Hashable
 from dataclasses import dataclass
 from importlib.resources import files
 
@@ -26,7 +27,8 @@ class Alpa:
 
     n, a and b are the size, `alpha` and `beta` of the mesh axis, bytes those of the whole tensor within the group.
     Several axes are taken one after the other. Slicing is free, permutes do not exist, computing costs nothing, and a
-    matrix product or convolution that can be split over all devices is never computed whole by several.
+    matrix product or convolution is never computed whole by several devices if it can be split over more. Since
+    computing is free, ties abound: strategies that split more stand first, for the solver takes the first of equals.
 
     Reference: Zheng et al. 2022 (Alpa), auto-sharding.
     """
@@ -39,6 +41,11 @@ class Alpa:
         """Nothing."""
         del op, strategy
         return 0.0
+
+    def context(self, op: OpNode) -> Hashable:
+        """Nothing."""
+        del op
+        return None
 
     def step_cost(self, kind: StepKind, axes: tuple[str, ...], size_bytes: int) -> float:
         """The formula above; infinite for permutes, which Alpa does not have."""
@@ -55,11 +62,11 @@ class Alpa:
         return total
 
     def keep(self, op: OpNode, strategies: tuple[Strategy, ...]) -> tuple[Strategy, ...]:
-        """Products and convolutions split as far as they can be; all strategies of other operators."""
+        """Products and convolutions split as far as they can be, other operators in all ways; most split first."""
+        ordered = tuple(sorted(strategies, key=lambda strategy: -strategy.split))
         if op.kind not in _HEAVY:
-            return strategies
-        most = max(strategy.split for strategy in strategies)
-        return tuple(strategy for strategy in strategies if strategy.split == most)
+            return ordered
+        return tuple(strategy for strategy in ordered if strategy.split == ordered[0].split)
 
     def _axis_cost(self, kind: StepKind, axis: str, n: int, size: float) -> float:
         position = self.mesh.names.index(axis)

@@ -70,10 +70,8 @@ class _Builder:
     def node_costs(self, pricing: Pricing) -> tuple[Floats, ...]:
         costs: list[Floats] = [np.zeros(len(candidates)) for candidates in self.space.inputs]
         known: dict[tuple[object, ...], Floats] = {}
-        in_memory = materialised(self.graph)
         for op, strategies in zip(self.graph.ops, self.space.strategies, strict=True):
-            written = tuple(t.id in in_memory for t in (*op.ins, *op.outs))
-            key = (id(strategies), op.signature, written)
+            key = (id(strategies), op.signature, pricing.context(op))
             if key not in known:
                 known[key] = np.array([pricing.op_cost(op, s) for s in strategies], dtype=np.float64)
             costs.append(known[key])

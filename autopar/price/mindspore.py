@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Hashable
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.resources import files
 from math import prod
 
@@ -55,6 +57,10 @@ class MindSpore:
         tie_break = 1 if first and self.mesh.product(first[0]) == self.mesh.size > 1 else 0
         return _C["alpha"] * computation + _C["beta"] * _C["gamma"] * backward - tie_break
 
+    def context(self, op: OpNode) -> Hashable:
+        """Which operands are parameters, and what those that were broadcast were before."""
+        return tuple((t.id in self._parameters, self._broadcast_dims(t)) for t in op.ins)
+
     def step_cost(self, kind: StepKind, axes: tuple[str, ...], size_bytes: int) -> float:
         """The communication of a redistribution step, both directions in full; infinite for steps that do not exist."""
         n = self.mesh.product(axes)
@@ -77,18 +83,25 @@ class MindSpore:
         most = max(s.split for s in known)
         return tuple(s for s in known if s.split == most)
 
-    @property
+    @cached_property
     def _parameters(self) -> frozenset[int]:
         return frozenset(self.graph.inputs[position].id for _, position in self.graph.carry)
 
     def _slice(self, tensor: TensorInfo, placement: Placement) -> float:
         """The bytes on one device of a tensor, before it was broadcast if it was."""
         shape = placement.local_shape(tensor.shape, self.mesh)
-        producer = self.graph.producers.get(tensor.id)
-        if producer is not None and producer.kind == "broadcast_in_dim":
-            dims: tuple[int, ...] = producer.params["broadcast_dimensions"]
-            shape = tuple(min(size, shape[d]) for size, d in zip(producer.ins[0].shape, dims, strict=True))
+        before = self._broadcast_dims(tensor)
+        if before is not None:
+            shape = tuple(min(size, shape[d]) for size, d in before)
         return float(prod(shape) * tensor.itemsize)
+
+    def _broadcast_dims(self, tensor: TensorInfo) -> tuple[tuple[int, int], ...] | None:
+        """For a tensor that was broadcast, the size of each dim before and which dim it became."""
+        producer = self.graph.producers.get(tensor.id)
+        if producer is None or producer.kind != "broadcast_in_dim":
+            return None
+        dims: tuple[int, ...] = producer.params["broadcast_dimensions"]
+        return tuple(zip(producer.ins[0].shape, dims, strict=True))
 
 
 def _counted(size_bytes: float) -> float:

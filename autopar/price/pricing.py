@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
@@ -21,6 +21,10 @@ class Pricing(Protocol):
 
     def op_cost(self, op: OpNode, strategy: Strategy) -> float:
         """The cost of running `op` so: finite and >= 0."""
+        ...
+
+    def context(self, op: OpNode) -> Hashable:
+        """What `op_cost` looks at beside the operator's signature: where both are equal, so are costs."""
         ...
 
     def step_cost(self, kind: StepKind, axes: tuple[str, ...], size_bytes: int) -> float:
@@ -45,6 +49,10 @@ class Restricted:
     def op_cost(self, op: OpNode, strategy: Strategy) -> float:
         """As `pricing`."""
         return self.pricing.op_cost(op, strategy)
+
+    def context(self, op: OpNode) -> Hashable:
+        """As `pricing`."""
+        return self.pricing.context(op)
 
     def step_cost(self, kind: StepKind, axes: tuple[str, ...], size_bytes: int) -> float:
         """As `pricing`, infinite for what is not allowed."""
@@ -92,6 +100,10 @@ class Roofline:
         device = self.cluster.device
         time_s = compute_time_s(work_flops(op) / strategy.split, size, dtype, device)
         return time_s if any(t.id in self._in_memory for t in op.outs) else max(0.0, time_s - device.launch_s)
+
+    def context(self, op: OpNode) -> Hashable:
+        """Which operands and results reach memory."""
+        return tuple(tensor.id in self._in_memory for tensor in (*op.ins, *op.outs))
 
     def step_cost(self, kind: StepKind, axes: tuple[str, ...], size_bytes: int) -> float:
         """Seconds of one redistribution step."""

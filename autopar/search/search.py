@@ -23,7 +23,7 @@ from autopar.price.work import materialised
 from autopar.redistribute.route import Router
 from autopar.search.modes import pins_of, step_kinds_of
 from autopar.search.replicated import warn_replicated
-from autopar.search.space import Pins, build_space
+from autopar.search.space import Pins, build_space, check_strategies
 from autopar.solve import Infeasible, Solution, SolveOptions, solve
 
 
@@ -154,7 +154,12 @@ def _lines(graph: OpGraph, plan: Plan) -> str:
 
 
 def restore(graph: OpGraph, plan: Plan, make_pricing: MakePricing) -> Planned:
-    """The program and account of `plan`, made earlier for `graph`: nothing is searched."""
+    """The program and account of `plan`, made earlier for `graph`: nothing is searched.
+
+    Raises:
+      PlanFileError: if an operator has a strategy that is not one of its own.
+    """
+    check_strategies(graph, plan.stage)
     pricing = restricted(make_pricing(graph, plan.stage.mesh), plan.step_kinds)
     router = Router(plan.stage.mesh, pricing.step_cost)
     program = build_program(graph, dataflow(graph), plan.stage, router, pricing.step_cost)

@@ -10,9 +10,10 @@ from autopar.core.dataflow import Dataflow
 from autopar.core.graph import OpGraph, OpNode, TensorInfo
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
+from autopar.core.plan import Stage
 from autopar.core.space import Space
 from autopar.core.strategy import Strategy
-from autopar.errors import NoFeasiblePlan, UnsupportedPrimitive
+from autopar.errors import NoFeasiblePlan, PlanFileError, UnsupportedPrimitive
 from autopar.rules.enumerate import enumerate_strategies
 from autopar.rules.registry import rule_of, whole
 
@@ -55,6 +56,27 @@ def build_space(
     )
     copies = _copies(graph, flow, inputs, strategies, outputs, dict(carry))
     return Space(mesh, inputs, strategies, copies, outputs, carry)
+
+
+def check_strategies(graph: OpGraph, stage: Stage) -> None:
+    """Whether every operator of `graph` has one of its own strategies in `stage`, which came from a file.
+
+    Raises:
+      PlanFileError: naming the first operator that has not.
+    """
+    if len(stage.strategies) != len(graph.ops):
+        raise PlanFileError(
+            f"the plan has {len(stage.strategies)} operators, the function {len(graph.ops)}. Plan it again."
+        )
+    known: dict[int, frozenset[Strategy]] = {}
+    options = _strategies(graph, stage.mesh, lambda _, strategies: strategies, strict=False)
+    for op, mine, strategy in zip(graph.ops, options, stage.strategies, strict=True):
+        if strategy not in known.setdefault(id(mine), frozenset(mine)):
+            ins, outs = (", ".join(map(str, side)) for side in (strategy.ins, strategy.outs))
+            raise PlanFileError(
+                f"the plan runs {op.kind!r} ({op.source}) as {ins} -> {outs}, which is no strategy of it: the file is "
+                f"damaged, or a rule has changed since. Plan again."
+            )
 
 
 def all_placements(shape: tuple[int, ...], mesh: DeviceMesh) -> tuple[Placement, ...]:

@@ -96,7 +96,7 @@ class Solution:
 def check(problem: Problem) -> None:
     """Raises ValueError if `problem` breaks an invariant."""
     for v, cost in enumerate(problem.node_costs):
-        if cost.ndim != 1 or not len(cost) or np.isnan(cost).any() or np.isneginf(cost).any():
+        if cost.ndim != 1 or not len(cost) or not _is_cost(cost):
             raise ValueError(f"node {v}: costs must be a vector of at least one number, none NaN or -inf: {cost}")
     for edge in problem.edges:
         if edge.u == edge.v:
@@ -104,14 +104,17 @@ def check(problem: Problem) -> None:
         expected = (len(problem.node_costs[edge.u]), len(problem.node_costs[edge.v]))
         if edge.cost.shape != expected:
             raise ValueError(f"edge ({edge.u}, {edge.v}): matrix {edge.cost.shape}, nodes want {expected}")
-    for matrix in {id(edge.cost): edge.cost for edge in problem.edges}.values():
-        if np.isnan(matrix).any() or np.isneginf(matrix).any():
-            raise ValueError("an edge matrix holds NaN or -inf")
+    if not all(map(_is_cost, {id(edge.cost): edge.cost for edge in problem.edges}.values())):
+        raise ValueError("an edge matrix holds NaN or -inf")
     for usage in problem.usages:
         if usage.size_bytes.shape != problem.node_costs[usage.node].shape or usage.start >= usage.stop:
             raise ValueError(f"usage of node {usage.node}: shape {usage.size_bytes.shape}, {usage.start}..{usage.stop}")
         if not np.isfinite(usage.size_bytes).all() or (usage.size_bytes < 0).any():
             raise ValueError(f"usage of node {usage.node} is negative or not finite")
+
+
+def _is_cost(cost: Floats) -> bool:
+    return not (np.isnan(cost).any() or np.isneginf(cost).any())
 
 
 def objective(problem: Problem, choice: tuple[int, ...]) -> float:

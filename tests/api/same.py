@@ -14,9 +14,7 @@ from cost_models import load_cluster
 
 _CPU = load_cluster("cpu8")
 # Eight devices that compute ten thousand operations a second: every plan splits whatever can be split.
-SLOW = replace(
-    _CPU, device=replace(_CPU.device, memory_bandwidth_bytes_per_s=1e4, peak_flops_per_s={"float32": 1e4})
-)
+SLOW = replace(_CPU, device=replace(_CPU.device, memory_bandwidth_bytes_per_s=1e4, peak_flops_per_s={"float32": 1e4}))
 W = np.linspace(-1, 1, 16 * 24, dtype=np.float32).reshape(16, 24)
 X = np.linspace(-1, 1, 8 * 16, dtype=np.float32).reshape(8, 16)
 PARAMS = {"b": W[0], "w": W}

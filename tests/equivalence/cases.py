@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from autopar.api.call import flatten
 from autopar.core.dataflow import Dataflow, dataflow
 from autopar.core.graph import OpGraph
 from autopar.core.mesh import DeviceMesh
@@ -84,6 +85,11 @@ class Case:
 
     def program(self, stage: Stage) -> ShardedProgram:
         return list(self.states(stage).values())[-1]
+
+
+def inputs_of(case: Case) -> list[Any]:
+    """The flat inputs of a program of `case`: its arguments, then its constants."""
+    return [*flatten(case.traced, case.args, {}), *case.traced.constants]
 
 
 def key_data(leaf: Any) -> Any:

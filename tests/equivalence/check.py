@@ -6,13 +6,13 @@ from typing import Any
 
 import jax
 
-from autopar.api.call import flatten, unflatten
+from autopar.api.call import unflatten
 from autopar.emit.compare import Comparison, compare
-from autopar.emit.hlo import collectives_of, compile_unmerged
+from autopar.emit.hlo import HloCollective, collectives_of, compile_unmerged
 from autopar.emit.run import local_function
 from autopar.emit.wrap import device_mesh, partition_spec, placements, wrap
 from autopar.passes.program import ShardedProgram
-from tests.equivalence.cases import QUICK, Case, assert_equal, key_data
+from tests.equivalence.cases import QUICK, Case, assert_equal, inputs_of, key_data
 
 # LLVM and the new emitters take three quarters of the time, and come after everything that is looked at here.
 OPTIONS = QUICK | {"xla_cpu_parallel_codegen_split_count": 1}
@@ -32,12 +32,21 @@ def check(case: Case, program: ShardedProgram) -> Comparison:
 def run(case: Case, program: ShardedProgram) -> tuple[Any, Comparison]:
     """The results of `program` on the arguments of `case`, and its collectives beside those of the compiled one."""
     with case.precision():
-        inputs = [*flatten(case.traced, case.args, {}), *case.traced.constants]
-        jitted: Any = wrap(program, device_mesh(program.mesh, jax.devices()))
-        compiled = compile_unmerged(jitted.lower(*inputs), OPTIONS)
-        placed = [jax.device_put(v, s) for v, s in zip(inputs, compiled.input_shardings[0], strict=True)]
-        results = unflatten(case.traced, compiled(*placed))
+        compiled = compile_program(case, program)
+        pairs = zip(inputs_of(case), compiled.input_shardings[0], strict=True)
+        results = unflatten(case.traced, compiled(*(jax.device_put(value, sharding) for value, sharding in pairs)))
         return jax.tree.map(key_data, jax.device_get(results)), compare(program, collectives_of(compiled))
+
+
+def collectives(case: Case, program: ShardedProgram) -> tuple[HloCollective, ...]:
+    """The collectives of the compiled `program`."""
+    with case.precision():
+        return collectives_of(compile_program(case, program))
+
+
+def compile_program(case: Case, program: ShardedProgram) -> Any:
+    jitted: Any = wrap(program, device_mesh(program.mesh, jax.devices()))
+    return compile_unmerged(jitted.lower(*inputs_of(case)), OPTIONS)
 
 
 def prove(case: Case, program: ShardedProgram) -> None:
@@ -45,7 +54,7 @@ def prove(case: Case, program: ShardedProgram) -> None:
     assert program.proves_replication
     with case.precision():
         mesh = device_mesh(program.mesh, jax.devices())
-        inputs = [*flatten(case.traced, case.args, {}), *case.traced.constants]
+        inputs = inputs_of(case)
         ins, outs = (tuple(map(partition_spec, placements(program, v))) for v in (program.inputs, program.outputs))
         body = jax.shard_map(local_function(program), mesh=mesh, in_specs=ins, out_specs=outs, check_vma=True)
         jax.eval_shape(body, *inputs)

@@ -1,0 +1,70 @@
+"""Runner: a plan bound to its function, on its devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from autopar._compat import untyped_jax, without_mesh
+from autopar.api.call import flatten, unflatten
+from autopar.api.settings import Settings
+from autopar.core.mesh import DeviceMesh
+from autopar.emit.wrap import device_mesh, placements, shardings, wrap
+from autopar.search.search import Planned
+from autopar.trace import Traced
+
+
+@dataclass(frozen=True, eq=False)
+class Bound:
+    """A plan with the function that it is for."""
+
+    fn: Callable[..., Any]
+    settings: Settings
+    traced: Traced
+    planned: Planned
+
+
+class Runner:
+    """A bound plan on its devices: the jitted program, its shardings, and the constants where they belong."""
+
+    def __init__(self, bound: Bound, mesh: DeviceMesh, devices: Sequence[Any]) -> None:
+        program = bound.planned.program
+        self._traced = bound.traced
+        jax_mesh = device_mesh(mesh, devices)
+        self._shardings = shardings(placements(program, program.inputs), jax_mesh)
+        weak = [n for n, aval in enumerate(bound.traced.output_avals) if aval.weak_type]
+        self._run = wrap(program, jax_mesh, bound.traced.graph.donated, weak)
+        count = len(self._shardings) - len(bound.traced.constants)
+        self._constants = [
+            untyped_jax.device_put(value, sharding)
+            for value, sharding in zip(bound.traced.constants, self._shardings[count:], strict=True)
+        ]
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        leaves = flatten(self._traced, args, kwargs)
+        shardings = self._shardings[: len(leaves)]
+        placed = [untyped_jax.device_put(leaf, sharding) for leaf, sharding in zip(leaves, shardings, strict=True)]
+        with without_mesh():
+            outputs = self._run(*placed, *self._constants)
+        for position in self._traced.graph.donated:
+            _delete(leaves[position])
+        return unflatten(self._traced, outputs)
+
+    def lower(self) -> Any:
+        """JAX's Lowered of the program, from shapes alone."""
+        specs = [
+            jax.ShapeDtypeStruct(tensor.shape, tensor.dtype, sharding=sharding)
+            for tensor, sharding in zip(self._traced.graph.inputs, self._shardings, strict=True)
+        ]
+        jitted: Any = self._run
+        with without_mesh():
+            return jitted.lower(*specs)
+
+
+def _delete(leaf: object) -> None:
+    """Frees a donated array that was moved to its placement, and so not given to the program itself."""
+    if isinstance(leaf, jax.Array) and not leaf.is_deleted():
+        leaf.delete()

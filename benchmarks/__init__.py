@@ -1,0 +1,1 @@
+"""Benchmarks: one module for each question; each prints a table and can write JSON."""

@@ -1,0 +1,81 @@
+"""OpGraph.check: every invariant has a graph that breaks it; the derived views agree with the sequence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from autopar.core.graph import OpGraph, OpNode, Region, TensorInfo
+
+
+def tensor(number: int, **changes: Any) -> TensorInfo:
+    return TensorInfo(number, (4,), "float32", 4, **changes)
+
+
+A, B, C, D = (tensor(n) for n in range(4))
+TWO = TensorInfo(9, (), "float32", 4, literal=2.0)
+
+
+def op(number: int, ins: tuple[TensorInfo, ...], outs: tuple[TensorInfo, ...], region: int | None = None) -> OpNode:
+    return OpNode(number, "add", ins, outs, region=region)
+
+
+def test_a_valid_graph_and_its_views() -> None:
+    graph = OpGraph((op(0, (A, TWO), (B,)), op(1, (B, B), (C,))), (A,), (C, A, TWO, C))
+    assert graph.producers == {1: graph.ops[0], 2: graph.ops[1]}
+    assert list(graph.view.edges(data=True)) == [
+        (0, 1, {"tensor": 1, "operand": 0}),
+        (0, 1, {"tensor": 1, "operand": 1}),
+    ]
+    assert "%1:float32[4] = add %0:float32[4], 2.0" in str(graph)
+    assert A.size_bytes == 16
+    assert TWO.size_bytes == 4
+
+
+BROKEN: list[tuple[dict[str, Any], str]] = [
+    ({"inputs": (A, A)}, "two inputs share a tensor id"),
+    ({"ops": (op(1, (A,), (B,)),)}, r"operator 1 \(add\) stands at position 0"),
+    ({"ops": (op(0, (C,), (B,)),)}, r"operator 0 \(add\) reads tensor 2 before it exists"),
+    ({"ops": (op(0, (C,), (B,)), op(1, (A,), (C,)))}, "reads tensor 2 before it exists"),
+    ({"ops": (op(0, (A,), (B,)), op(1, (A,), (B,)))}, "tensor 1 has two producers"),
+    ({"ops": (op(0, (A,), (A,)),)}, "tensor 0 has two producers"),
+    ({"outputs": (D,)}, "output tensor 3 is never produced"),
+    (
+        {
+            "ops": (op(0, (A,), (B,), 0), op(1, (B,), (C,)), op(2, (C,), (D,), 0)),
+            "regions": (Region(0, "remat"),),
+        },
+        "the operators of region 0 are not contiguous",
+    ),
+    (
+        {
+            "ops": (op(0, (A,), (B,), 1), op(1, (B,), (C,)), op(2, (C,), (D,), 0)),
+            "regions": (Region(0, "remat"), Region(1, "remat", 0)),
+        },
+        "the operators of region 0 are not contiguous",
+    ),
+]
+
+
+@pytest.mark.parametrize(("parts", "message"), BROKEN)
+def test_a_broken_graph_is_refused(parts: dict[str, Any], message: str) -> None:
+    valid: dict[str, Any] = {"ops": (op(0, (A,), (B,)),), "inputs": (A,), "outputs": (B,)}
+    OpGraph(**valid)
+    with pytest.raises(ValueError, match=message):
+        OpGraph(**{**valid, "outputs": (), **parts})
+
+
+def test_nested_regions_are_contiguous_together() -> None:
+    regions = (Region(0, "remat"), Region(1, "remat", 0))
+    ops = (op(0, (A,), (B,), 0), op(1, (B,), (C,), 1), op(2, (C,), (D,), 0))
+    assert len(OpGraph(ops, (A,), (D,), regions=regions).ops) == 3
+
+
+def test_a_signature_knows_repeats_and_zeros_but_not_numbers() -> None:
+    zero = TensorInfo(8, (), "float32", 4, literal=0.0)
+    same, apart = op(0, (A, A), (C,)), op(0, (A, B), (C,))
+    assert same.signature != apart.signature
+    assert apart.signature == op(5, (C, D), (B,)).signature
+    assert op(0, (A, TWO), (C,)).signature != op(0, (A, zero), (C,)).signature
+    assert op(0, (A, TWO), (C,)).signature == op(0, (A, TensorInfo(7, (), "float32", 4, literal=3.0)), (C,)).signature

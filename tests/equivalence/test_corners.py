@@ -1,0 +1,63 @@
+"""Small functions in which one thing is special: what random plans of whole models once got wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from autopar.core.plan import Stage
+from tests.equivalence.cases import Case, space_of
+from tests.equivalence.check import check, prove
+
+
+def rows_split(case: Case, shape: tuple[int, ...]) -> Stage:
+    """Everything replicated but for tensors of this shape: their first dim is split over all devices wherever it can.
+
+    Nothing is redistributed in between, so that a constant is split without ever having been told apart by device.
+    """
+    space = space_of(case, "8")
+    choice = [0] * len(space.counts)
+    for op in case.graph.ops:
+        for n, strategy in enumerate(space.strategies[op.id]):
+            pairs = zip((*op.ins, *op.outs), (*strategy.ins, *strategy.outs), strict=True)
+            if all((p.split_axes == ("x",) and p.dims[0] == ("x",)) == (t.shape == shape) for t, p in pairs):
+                choice[len(space.inputs) + op.id] = n
+    assert any(choice)
+    return space.stage(choice)
+
+
+def check_both(case: Case, stage: Stage) -> None:
+    prove(case, case.states(stage, permutes=False)["mark_mirror"])
+    check(case, case.program(stage))
+
+
+def test_scattering_into_split_zeros() -> None:
+    """Operand and updates are constants, alike on all devices; only where a shard begins differs."""
+
+    def counts(ids: jax.Array) -> jax.Array:
+        return jnp.zeros((16, 4), "float32").at[ids].add(1.0)
+
+    case = Case(counts, (np.array([3, 15, 3, 0], np.int32),), "float32")
+    check_both(case, rows_split(case, (16, 4)))
+
+
+def test_gathering_from_a_split_table() -> None:
+    def rows(ids: jax.Array) -> jax.Array:
+        return jnp.arange(64, dtype="float32").reshape(16, 4)[ids] * 2
+
+    case = Case(rows, (np.array([3, 15, 3, 0], np.int32),), "float32")
+    check_both(case, rows_split(case, (16, 4)))
+
+
+def test_two_dims_split_of_one_iota() -> None:
+    def numbers(x: Any) -> jax.Array:
+        return jax.lax.broadcasted_iota("int32", (16, 8), 0) * x
+
+    case = Case(numbers, (np.float32(3.0),), "float32")
+    space = space_of(case, "2x2x2")
+    for seed in range(4):
+        choice = [(seed + n) % count for n, count in enumerate(space.counts)]
+        check_both(case, space.stage(choice))

@@ -1,0 +1,114 @@
+"""Programs built by hand, and what they compute as symbols: the oracle of every rewrite."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hypothesis import strategies as st
+
+from autopar.core.graph import OpNode, Phase, TensorInfo
+from autopar.core.mesh import DeviceMesh
+from autopar.core.placement import Placement
+from autopar.core.strategy import Strategy
+from autopar.passes.program import Compute, Instruction, Move, Role, ShardedProgram, Value
+
+MESH = DeviceMesh.of({"x": 2, "y": 4})
+WHOLE = Placement(((),))
+SPLIT = Placement((("x",),))
+
+
+def price(kind: str, axes: tuple[str, ...], size_bytes: int) -> float:
+    """Latency for each axis, and bytes."""
+    return 0.0 if kind in ("slice", "mask") else 1e-6 * len(axes) + size_bytes * 1e-9
+
+
+class Builder:
+    """Adds instructions one by one; values are numbered as they are made, a tensor for each operator's result."""
+
+    def __init__(self, mesh: DeviceMesh = MESH) -> None:
+        self.mesh = mesh
+        self.values: dict[int, Value] = {}
+        self.instructions: list[Instruction] = []
+        self.inputs: list[int] = []
+
+    def value(self, placement: Placement, tensor: TensorInfo | None = None, size: int = 8) -> int:
+        number = len(self.values)
+        self.values[number] = Value(number, tensor or TensorInfo(number, (size,), "float32", 4), placement)
+        return number
+
+    def input(self, placement: Placement = WHOLE, size: int = 8) -> int:
+        self.inputs.append(self.value(placement, size=size))
+        return self.inputs[-1]
+
+    def compute(
+        self,
+        ins: Sequence[int],
+        placement: Placement = WHOLE,
+        *,
+        kind: str = "dot_general",
+        size: int = 8,
+        region: int | None = None,
+        phase: Phase = "forward",
+    ) -> int:
+        out = self.value(placement, size=size)
+        tensors = tuple(self.values[v].tensor for v in ins)
+        op = OpNode(len(self.instructions), kind, tensors, (self.values[out].tensor,), region=region, phase=phase)
+        strategy = Strategy(tuple(self.values[v].placement for v in ins), (placement,))
+        self.instructions.append(Compute(op, strategy, tuple(ins), (out,)))
+        return out
+
+    def move(
+        self, kind: Any, axes: tuple[str, ...], before: int, after: Placement, *, role: Role = "forward", **rest: Any
+    ) -> int:
+        source = self.values[before]
+        out = self.value(after, source.tensor)
+        parts = (p.local_size(source.tensor.shape, self.mesh) for p in (source.placement, after))
+        size = max(parts) * source.tensor.itemsize
+        self.instructions.append(Move(kind, axes, (before,), (out,), size, price(kind, axes, size), role, **rest))
+        return out
+
+    def all_reduce(self, value: int, *, role: Role = "forward", region: int | None = None) -> int:
+        p = self.values[value].placement
+        axes = self.mesh.sort(p.unreduced)
+        return self.move("all_reduce", axes, value, Placement(p.dims), role=role, region=region)
+
+    def program(self, outputs: Sequence[int], **rest: Any) -> ShardedProgram:
+        parts = self.values, tuple(self.inputs), tuple(outputs), tuple(self.instructions)
+        return ShardedProgram(self.mesh, *parts, **rest)
+
+
+def meaning(program: ShardedProgram) -> list[object]:
+    """What every output is, as a term of operators on inputs: moves leave a value as it is, but for its placement."""
+    terms: dict[int, object] = {v.id: v.tensor.literal for v in program.values.values() if v.tensor.literal is not None}
+    terms |= {value: ("input", value) for value in program.inputs}
+    for instruction in program.instructions:
+        for position, value in enumerate(instruction.outs):
+            if isinstance(instruction, Compute):
+                found = (instruction.op.kind, instruction.op.id, *(terms[v] for v in instruction.ins))
+                terms[value] = found
+            else:
+                terms[value] = terms[instruction.ins[position]]
+    return [(terms[value], program.values[value].placement) for value in program.outputs]
+
+
+PLACEMENTS = [Placement(((),), ("x",)), Placement(((),), ("y",)), Placement((("y",),), ("x",)), WHOLE]
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> ShardedProgram:
+    """Random programs of operators and all-reduces, forward, then backward, then update."""
+    build = Builder()
+    ready = [build.input() for _ in range(2)]
+    pending: list[int] = []
+    phases: list[Phase] = ["forward"] * 4 + ["backward"] * 5 + ["update"] * 4
+    for phase in phases[: draw(st.integers(2, len(phases)))]:
+        if pending and draw(st.booleans()):
+            value = pending.pop(draw(st.integers(0, len(pending) - 1)))
+            role: Role = "mirror" if phase != "forward" else "forward"
+            ready.append(build.all_reduce(value, role=role))
+        ins = draw(st.lists(st.sampled_from(ready), min_size=1, max_size=2))
+        out = build.compute(ins, draw(st.sampled_from(PLACEMENTS)), phase=phase, size=draw(st.sampled_from([8, 16])))
+        (pending if build.values[out].placement.unreduced else ready).append(out)
+    ready += [build.all_reduce(value, role="mirror") for value in pending]
+    return build.program(draw(st.lists(st.sampled_from(ready), min_size=1, max_size=4)))

@@ -1,0 +1,141 @@
+"""fuse_all_reduce: what it merges, what it must not, and on random programs that nothing else changes."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autopar.core.graph import Region
+from autopar.core.placement import Placement
+from autopar.passes.fuse_all_reduce import FuseAllReduce
+from autopar.passes.program import Compute, Move, ShardedProgram
+from autopar.passes.verify import verify
+from tests.passes.build import MESH, Builder, meaning, price, programs
+
+X, Y = Placement(((),), ("x",)), Placement(((),), ("y",))
+
+
+def buckets(program: ShardedProgram) -> list[tuple[tuple[str, ...], int]]:
+    return [(move.axes, len(move.ins)) for move in program.collectives]
+
+
+def reductions(program: ShardedProgram) -> Counter[object]:
+    """What is reduced to what, over which axes, one by one."""
+    return Counter(
+        (before, after, move.axes)
+        for move in program.collectives
+        for before, after in zip(move.ins, move.outs, strict=True)
+    )
+
+
+@settings(max_examples=200, deadline=None)
+@given(program=programs(), bucket_bytes=st.sampled_from([1, 48, 64, 2**20]))
+def test_random_programs_keep_their_meaning(program: ShardedProgram, bucket_bytes: int) -> None:
+    """Valid: no result is read before its bucket, and no bucket reads what it makes. Complete: nothing is lost."""
+    fused = FuseAllReduce(price, bucket_bytes).apply(program)
+    verify(fused)
+    assert meaning(fused) == meaning(program)
+    assert reductions(fused) == reductions(program)
+    computed, before = ([i for i in p.instructions if isinstance(i, Compute)] for p in (fused, program))
+    assert sorted(map(id, computed)) == sorted(map(id, before))
+    for move in fused.collectives:
+        values = [program.values[v] for v in move.ins]
+        assert len({(v.placement.unreduced, v.placement.kind, v.tensor.dtype) for v in values}) == 1
+        assert move.size_bytes == sum(program.local_bytes(v) for v in move.ins)
+        assert move.time_s == price(move.kind, move.axes, move.size_bytes)
+        *first, _ = (program.local_bytes(v) for v in move.ins)
+        assert sum(first) < bucket_bytes
+    total = [sum(move.time_s for move in p.collectives) for p in (fused, program)]
+    assert total[0] <= total[1] * (1 + 1e-9)
+    assert len(fused.collectives) <= len(program.collectives)
+
+
+def gradients(build: Builder, count: int, placement: Placement = X) -> list[int]:
+    return [build.compute([build.inputs[0]], placement, phase="backward") for _ in range(count)]
+
+
+def test_independent_ones_become_one() -> None:
+    build = Builder()
+    build.input()
+    reduced = [build.all_reduce(v, role="mirror") for v in gradients(build, 3)]
+    program = build.program([build.compute([v], phase="update") for v in reduced])
+    fused = FuseAllReduce(price).apply(program)
+    assert buckets(fused) == [(("x",), 3)]
+    (move,) = fused.collectives
+    assert (move.role, move.reason) == ("mirror", "bucket of 3 all-reduces")
+
+
+def test_the_update_waits_for_the_gradients_that_are_still_to_come() -> None:
+    """Each gradient is used at once by the update, which could run early and would split the bucket."""
+    build = Builder()
+    build.input()
+    updated = []
+    for _ in range(3):
+        (gradient,) = gradients(build, 1)
+        updated.append(build.compute([build.all_reduce(gradient, role="mirror")], phase="update"))
+    fused = FuseAllReduce(price).apply(build.program(updated))
+    verify(fused)
+    assert buckets(fused) == [(("x",), 3)]
+
+
+def test_dependent_ones_stay_apart() -> None:
+    build = Builder()
+    first = build.all_reduce(build.compute([build.input()], X))
+    second = build.all_reduce(build.compute([first], X))
+    assert buckets(FuseAllReduce(price).apply(build.program([second]))) == [(("x",), 1), (("x",), 1)]
+
+
+def test_an_early_use_closes_the_bucket() -> None:
+    build = Builder()
+    build.input()
+    a, b = gradients(build, 2)
+    early = build.compute([build.all_reduce(a)])
+    late = build.all_reduce(b)
+    fused = FuseAllReduce(price).apply(build.program([early, late]))
+    assert buckets(fused) == [(("x",), 1), (("x",), 1)]
+
+
+@pytest.mark.parametrize(
+    "other", [Y, Placement(((),), ("x", "y")), Placement(((),), ("x",), "max")], ids=["axes", "more axes", "kind"]
+)
+def test_other_axes_and_kinds_get_buckets_of_their_own(other: Placement) -> None:
+    build = Builder()
+    build.input()
+    reduced = [build.all_reduce(v) for p in (X, other, X) for v in gradients(build, 1, p)]
+    fused = FuseAllReduce(price).apply(build.program(reduced))
+    verify(fused)
+    assert sorted(len(move.ins) for move in fused.collectives) == [1, 2]
+
+
+def test_a_full_bucket_is_closed() -> None:
+    build = Builder()
+    build.input()
+    reduced = [build.all_reduce(v) for v in gradients(build, 5)]
+    fused = FuseAllReduce(price, bucket_bytes=64).apply(build.program(reduced))
+    assert [len(move.ins) for move in fused.collectives] == [2, 2, 1]
+
+
+def test_buckets_stay_in_their_region() -> None:
+    build = Builder()
+    build.input()
+    outside = gradients(build, 1)[0]
+    inside = [build.compute([0], X, region=0), build.compute([0], X, region=0)]
+    reduced = [build.all_reduce(v, region=0) for v in inside]
+    used = build.compute(reduced, region=0)
+    last = build.all_reduce(outside)
+    fused = FuseAllReduce(price).apply(build.program([used, last], regions=(Region(0, "remat"),)))
+    verify(fused)
+    assert sorted((move.region is None, len(move.ins)) for move in fused.collectives) == [(False, 2), (True, 1)]
+
+
+def test_other_moves_are_left_alone() -> None:
+    build = Builder()
+    rows = build.input(Placement((("x",),)))
+    gathered = [build.move("all_gather", ("x",), rows, Placement(((),)), dim=0) for _ in range(2)]
+    program = build.program(gathered)
+    assert FuseAllReduce(price).apply(program).instructions == program.instructions
+    assert all(isinstance(i, Move) for i in program.instructions)
+    assert program.mesh == MESH

@@ -1,0 +1,209 @@
+"""lower, insert_redistribution, sink_all_reduce, mark_mirror on small programs; the pipeline on a traced function."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from autopar.core.dataflow import dataflow
+from autopar.core.graph import OpGraph, OpNode, Phase, TensorInfo
+from autopar.core.placement import Placement
+from autopar.core.plan import Stage
+from autopar.core.strategy import Strategy
+from autopar.errors import InvalidOption, ProgramError
+from autopar.passes.insert_redistribution import InsertRedistribution, users_of
+from autopar.passes.lower import lower
+from autopar.passes.mark_mirror import MarkMirror
+from autopar.passes.pipeline import program_states, write_dump
+from autopar.passes.program import Compute, Convert, Move, ShardedProgram
+from autopar.passes.sink_all_reduce import SinkAllReduce, is_view
+from autopar.passes.verify import verify
+from autopar.redistribute.route import Router
+from autopar.search.space import build_space
+from autopar.trace import trace
+from tests.passes.build import MESH, SPLIT, WHOLE, Builder, meaning, price
+
+PARTIAL = Placement(((),), ("x",))
+
+
+def op(number: int, kind: str, ins: Sequence[TensorInfo], out: TensorInfo, phase: Phase = "forward") -> OpNode:
+    return OpNode(number, kind, tuple(ins), (out,), source=f"line {number}", phase=phase)
+
+
+def tensor(number: int, shape: tuple[int, ...] = (8,), **rest: Any) -> TensorInfo:
+    return TensorInfo(number, shape, "float32", 4, **rest)
+
+
+def as_is(*placements: Placement) -> Strategy:
+    return Strategy(placements[:-1], placements[-1:])
+
+
+# lower and insert_redistribution --------------------------------------------------------------------------------------
+
+
+def test_an_input_wanted_twice_alike_is_converted_once() -> None:
+    a, b, c = tensor(0), tensor(1), tensor(2)
+    graph = OpGraph((op(0, "f", [a], b), op(1, "g", [a], c)), (a,), (b, c))
+    strategies = (as_is(SPLIT, SPLIT), as_is(SPLIT, SPLIT))
+    program = lower(graph, dataflow(graph), Stage(MESH, (WHOLE,), strategies, (SPLIT,), (SPLIT, SPLIT)))
+    verify(program)
+    assert [type(i) for i in program.instructions] == [Convert, Compute, Compute]
+    routed = InsertRedistribution(Router(MESH, price), price).apply(program)
+    verify(routed)
+    assert [getattr(i, "kind", "compute") for i in routed.instructions] == ["slice", "compute", "compute"]
+
+
+def test_a_result_read_twice_is_reduced_once_right_after_it_is_made() -> None:
+    a, b, c, d = (tensor(n) for n in range(4))
+    graph = OpGraph((op(0, "dot_general", [a], b), op(1, "f", [b], c), op(2, "g", [b, c], d)), (a,), (d,))
+    strategies = (as_is(SPLIT, PARTIAL), as_is(WHOLE, WHOLE), as_is(WHOLE, WHOLE, WHOLE))
+    stage = Stage(MESH, (SPLIT,), strategies, (WHOLE,), (SPLIT,))
+    program = lower(graph, dataflow(graph), stage)
+    assert [type(i) for i in program.instructions] == [Compute, Convert, Compute, Compute, Convert]
+    routed = InsertRedistribution(Router(MESH, price), price).apply(program)
+    verify(routed)
+    (move,) = routed.collectives
+    assert (move.kind, move.axes, move.size_bytes, move.role) == ("all_reduce", ("x",), 32, "forward")
+    assert (move.time_s, move.source, move.reason) == (price("all_reduce", ("x",), 32), "line 0", "[-] sum(x) -> [-]")
+    (summed,) = move.outs
+    assert len(users_of(routed)[summed]) == 2
+    assert routed.outputs[0] not in users_of(routed)
+    assert routed.values[routed.outputs[0]].placement == SPLIT
+
+
+def test_literals_are_values_that_nothing_makes() -> None:
+    a, two, b = tensor(0), tensor(1, (), literal=2.0), tensor(2)
+    graph = OpGraph((op(0, "mul", [a, two], b),), (a,), (b, two, a))
+    strategy = Strategy((SPLIT, Placement(())), (SPLIT,))
+    program = lower(graph, dataflow(graph), Stage(MESH, (SPLIT,), (strategy,), (), (SPLIT, Placement(()), WHOLE)))
+    verify(program)
+    assert program.values[program.outputs[1]].tensor == two
+    assert program.values[program.outputs[2]].placement == WHOLE
+    assert "mul %0:float32[8][x], 2.0" in str(program)
+
+
+def test_a_dropped_collective_and_swapped_dims_are_caught() -> None:
+    """Planted bugs at the level of programs: each breaks what verify checks."""
+    build = Builder()
+    total = build.all_reduce(build.compute([build.input(SPLIT)], PARTIAL))
+    program = build.program([total])
+    without = program.with_instructions(program.instructions[:-1])
+    with pytest.raises(ProgramError, match="never made"):
+        verify(without)
+    unreduced = ShardedProgram(program.mesh, program.values, program.inputs, (1,), program.instructions[:-1])
+    with pytest.raises(ProgramError, match="left unreduced"):
+        verify(unreduced)
+
+
+# sink_all_reduce ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "sinks"), [("reshape", True), ("transpose", True), ("tanh", False), ("mul", False)])
+def test_an_all_reduce_sinks_behind_views_only(kind: str, sinks: bool) -> None:
+    build = Builder()
+    total = build.all_reduce(build.compute([build.input(SPLIT)], PARTIAL))
+    out = build.compute([build.compute([total], kind=kind)], kind="tanh")
+    program = build.program([out])
+    sunk = SinkAllReduce().apply(program)
+    verify(sunk)
+    assert [type(i) for i in sunk.instructions] == (
+        [Compute, Compute, Move, Compute] if sinks else [Compute, Move, Compute, Compute]
+    )
+    assert meaning(sunk) == meaning(program)
+    assert [m.time_s for m in sunk.collectives] == [m.time_s for m in program.collectives]
+
+
+@pytest.mark.parametrize("why", ["two readers", "an output", "another region"])
+def test_an_all_reduce_stays_where_others_see_it(why: str) -> None:
+    build = Builder()
+    total = build.all_reduce(
+        build.compute([build.input(SPLIT)], PARTIAL), region=0 if why == "another region" else None
+    )
+    view = build.compute([total], kind="reshape")
+    outputs = (
+        [view, build.compute([total])] if why == "two readers" else [view, total] if why == "an output" else [view]
+    )
+    program = build.program(outputs)
+    assert SinkAllReduce().apply(program).instructions == program.instructions
+
+
+def test_it_sinks_through_a_chain_of_views() -> None:
+    build = Builder()
+    value = build.all_reduce(build.compute([build.input(SPLIT)], PARTIAL))
+    for kind in ("reshape", "transpose", "expand_dims"):
+        value = build.compute([value], kind=kind)
+    sunk = SinkAllReduce().apply(build.program([value]))
+    verify(sunk)
+    assert [type(i) for i in sunk.instructions] == [Compute, Compute, Compute, Compute, Move]
+
+
+def test_a_sum_over_ones_is_a_view() -> None:
+    assert is_view(op(0, "reduce_sum", [tensor(0, (1, 8))], tensor(1)))
+    assert not is_view(op(0, "reduce_sum", [tensor(0, (2, 8))], tensor(1)))
+    assert not is_view(op(0, "tanh", [tensor(0)], tensor(1)))
+
+
+# mark_mirror ----------------------------------------------------------------------------------------------------------
+
+
+def test_gradients_of_parameters_are_mirrors_and_sums_of_the_forward_pass_are_not() -> None:
+    a, w, g, new = tensor(0, (8, 4), name="x"), tensor(1, (4,), name="w"), tensor(2, (4,)), tensor(3, (4,))
+    total, loss = tensor(4, (4,)), tensor(5, (4,))
+    ops = (
+        op(0, "reduce_sum", [a], total),
+        op(1, "mul", [total, w], loss),
+        op(2, "reduce_sum", [a], g, "backward"),
+        op(3, "sub", [w, g], new, "update"),
+    )
+    graph = OpGraph(ops, (a, w), (loss, new), carry=((1, 1),), batch_inputs=(0,))
+    rows, partial = Placement((("x",), ())), Placement(((),), ("x",))
+    strategies = (as_is(rows, partial), as_is(WHOLE, WHOLE, WHOLE), as_is(rows, partial), as_is(WHOLE, WHOLE, WHOLE))
+    flow = dataflow(graph)
+    stage = Stage(MESH, (rows, WHOLE), strategies, (WHOLE,) * len(flow.copies), (WHOLE, WHOLE))
+    routed = InsertRedistribution(Router(MESH, price), price).apply(lower(graph, flow, stage))
+    assert [move.role for move in routed.collectives] == ["forward", "backward"]
+    marked = MarkMirror(graph).apply(routed)
+    verify(marked)
+    assert [move.role for move in marked.collectives] == ["forward", "mirror"]
+
+
+# The pipeline ---------------------------------------------------------------------------------------------------------
+
+
+def step(w: Any, x: Any) -> Any:
+    loss, gradient = jax.value_and_grad(lambda w: (jnp.tanh(x @ w) ** 2).sum())(w)
+    return w - 0.1 * gradient, loss
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_every_pass_keeps_the_meaning_of_a_random_plan(seed: int) -> None:
+    graph = trace(step, (jnp.ones((8, 8)), jnp.ones((16, 8)))).graph
+    flow = dataflow(graph)
+    space = build_space(graph, flow, MESH, keep=lambda _, strategies: strategies)
+    draw = random.Random(seed)
+    stage = space.stage([draw.randrange(count) for count in space.counts])
+    states = program_states(graph, flow, stage, Router(MESH, price), price)
+    names = ["lower", "insert_redistribution", "sink_all_reduce", "mark_mirror", "fuse_all_reduce"]
+    assert [name for name, _ in states] == names
+    first = meaning(states[0][1])
+    for _, program in states[1:]:
+        assert meaning(program) == first
+    costs = [sum(move.time_s for move in program.collectives) for _, program in states[1:]]
+    assert costs[0] == pytest.approx(costs[1]) == pytest.approx(costs[2])
+    assert costs[3] <= costs[2] * (1 + 1e-9)
+
+
+def test_a_dump_is_numbered_and_a_bad_directory_is_named(tmp_path: Path) -> None:
+    write_dump(tmp_path / "new", [("graph", "text"), ("plan", 3)])
+    assert [(f.name, f.read_text()) for f in sorted((tmp_path / "new").iterdir())] == [
+        ("00_graph.txt", "text\n"),
+        ("01_plan.txt", "3\n"),
+    ]
+    with pytest.raises(InvalidOption, match=r"the dump cannot be written to .*00_graph\.txt"):
+        write_dump(tmp_path / "new" / "00_graph.txt", [])

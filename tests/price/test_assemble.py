@@ -1,0 +1,152 @@
+"""assemble: the Problem's objective and usages against sums made anew from the plan that a choice is."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from autopar.core.dataflow import Dataflow, dataflow
+from autopar.core.graph import OpGraph
+from autopar.core.mesh import DeviceMesh
+from autopar.core.plan import Stage
+from autopar.price.assemble import assemble, placement_choice
+from autopar.price.pricing import Pricing, Roofline
+from autopar.price.work import materialised
+from autopar.redistribute.route import Router
+from autopar.search.space import build_space
+from autopar.solve.problem import objective, peak, usage_over_time
+from autopar.trace import trace
+from cost_models import load_cluster
+
+MESH = DeviceMesh.of({"x": 2, "y": 4})
+
+
+def train(w: Any, x: Any) -> Any:
+    def loss(w: Any) -> Any:
+        hidden = jnp.tanh(x @ w["a"])
+        return ((hidden @ w["b"]) ** 2).mean() + (hidden * w["c"]).sum()
+
+    value, gradient = jax.value_and_grad(loss)(w)
+    return jax.tree.map(lambda a, b: a - 0.1 * b, w, gradient), value
+
+
+ARGS = ({"a": np.ones((8, 16)), "b": np.ones((16, 8)), "c": np.ones(16)}, np.ones((8, 8)))
+
+
+def shared(x: Any, y: Any) -> Any:
+    z = x @ y
+    return z, z + x, (z.T @ z), 2.0, x
+
+
+CASES = [(train, ARGS, ()), (train, ARGS, (0,)), (shared, (np.ones((8, 8)), np.ones((8, 8))), (1,))]
+
+
+def traced(case: Any) -> tuple[OpGraph, Dataflow]:
+    fn, args, donated = case
+    graph = trace(fn, args, donate_argnums=donated).graph
+    return graph, dataflow(graph)
+
+
+def price_of(graph: OpGraph, flow: Dataflow, stage: Stage, pricing: Pricing, router: Router) -> float:
+    """Operators, then for every copy and every use the way from what it is made from."""
+
+    def way(tensor: Any, before: Any, after: Any) -> float:
+        return float(router.cost_matrix(tensor.shape, tensor.itemsize, [before], [after])[0, 0])
+
+    made = {t.id: p for t, p in zip(graph.inputs, stage.inputs, strict=True)}
+    for op, strategy in zip(graph.ops, stage.strategies, strict=True):
+        made.update((t.id, p) for t, p in zip(op.outs, strategy.outs, strict=True))
+    total = sum(pricing.op_cost(op, s) for op, s in zip(graph.ops, stage.strategies, strict=True))
+    for copy in flow.copies:
+        source = made[copy.tensor.id] if copy.source is None else stage.copies[copy.source]
+        total += way(copy.tensor, source, stage.copies[copy.id])
+    for use, copy in flow.source.items():
+        tensor = graph.outputs[use.position] if use.op is None else graph.ops[use.op].ins[use.position]
+        wanted = stage.outputs[use.position] if use.op is None else stage.strategies[use.op].ins[use.position]
+        total += way(tensor, made[tensor.id] if copy is None else stage.copies[copy], wanted)
+    return total
+
+
+def bytes_over_time(graph: OpGraph, flow: Dataflow, stage: Stage, fresh: dict[int, bool]) -> list[float]:
+    """At every operator and at the end, tensor by tensor, what is alive: made, and still to be read."""
+    end = len(graph.ops)
+    written = materialised(graph)
+    stored = {copy.tensor.id for copy in flow.copies if copy.stored}
+    last = {t: uses[-1].time for t, uses in flow.uses.items()}
+    found: list[float] = []
+    for now in range(end + 1):
+        total = 0
+        for position, (tensor, p) in enumerate(zip(graph.inputs, stage.inputs, strict=True)):
+            if position not in graph.donated or now <= last.get(tensor.id, 0):
+                total += p.local_size(tensor.shape, MESH) * tensor.itemsize
+        for op, strategy in zip(graph.ops, stage.strategies, strict=True):
+            for tensor, p in zip(op.outs, strategy.outs, strict=True):
+                until = op.id if tensor.id in stored else last.get(tensor.id, op.id)
+                if tensor.id in written and op.id <= now <= until:
+                    total += p.local_size(tensor.shape, MESH) * tensor.itemsize
+        for copy, p in zip(flow.copies, stage.copies, strict=True):
+            if copy.start <= now < copy.stop and (copy.stored or fresh[copy.id]):
+                total += p.local_size(copy.tensor.shape, MESH) * copy.tensor.itemsize
+        found.append(total)
+    return found
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("limited", [False, True])
+def test_random_choices_cost_what_their_plan_costs(case: Any, limited: bool) -> None:
+    graph, flow = traced(case)
+    pricing = Roofline(graph, MESH, load_cluster("cpu8"))
+    router = Router(MESH, pricing.step_cost)
+    space = build_space(graph, flow, MESH, keep=pricing.keep)
+    problem = assemble(graph, flow, space, pricing, router, 1e12 if limited else None)
+    draw = random.Random(0)
+    first_copy = len(space.inputs) + len(space.strategies)
+    for _ in range(15):
+        choice = [draw.randrange(count) for count in problem.counts]
+        for copy in flow.copies:  # fresh copies only: an alias is a constraint, tested below
+            count = len(space.copies[copy.id])
+            if limited and not copy.stored:
+                choice[first_copy + copy.id] = choice[first_copy + copy.id] % count + count
+        stage = space.stage(placement_choice(space, choice))
+        assert objective(problem, tuple(choice)) == pytest.approx(price_of(graph, flow, stage, pricing, router))
+        if limited:
+            expected = bytes_over_time(graph, flow, stage, {copy.id: True for copy in flow.copies})
+            assert usage_over_time(problem, tuple(choice)).tolist() == expected
+            assert peak(problem, tuple(choice)) == max(expected)
+        else:
+            assert problem.usages == ()
+
+
+def test_an_alias_takes_no_memory_and_only_its_sources_placement() -> None:
+    """An input that the forward pass reads twice: its shared copy may be the input itself."""
+    graph, flow = traced((lambda x: (x + 1, x * 2), (np.ones((8, 8)),), ()))
+    (copy,) = flow.copies
+    assert not copy.stored
+    pricing = Roofline(graph, MESH, load_cluster("cpu8"))
+    router = Router(MESH, pricing.step_cost)
+    space = build_space(graph, flow, MESH, keep=pricing.keep)
+    problem = assemble(graph, flow, space, pricing, router, 1e12)
+    node = len(space.inputs) + len(space.strategies)
+    count = len(space.copies[0])
+    assert problem.counts[node] == 2 * count
+    for source, made in enumerate(space.inputs[0]):
+        for candidate, placement in enumerate(space.copies[0]):
+            (edge,) = [e for e in problem.edges if (e.u, e.v) == (0, node)]
+            assert edge.cost[source, candidate] == (0.0 if made == placement else np.inf)
+            assert np.isfinite(edge.cost[source, count + candidate])
+    (usage,) = [u for u in problem.usages if u.node == node]
+    assert not usage.size_bytes[:count].any()
+    assert (usage.size_bytes[count:] > 0).all()
+
+
+def test_equal_matrices_are_one_object() -> None:
+    graph, flow = traced((lambda a, b: ((a @ b) @ b) @ b, (np.ones((8, 8)), np.ones((8, 8))), ()))
+    pricing = Roofline(graph, MESH, load_cluster("cpu8"))
+    space = build_space(graph, flow, MESH, keep=pricing.keep)
+    problem = assemble(graph, flow, space, pricing, Router(MESH, pricing.step_cost))
+    assert len({id(edge.cost) for edge in problem.edges}) < len(problem.edges)

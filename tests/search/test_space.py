@@ -1,0 +1,189 @@
+"""The space: how many placements there are, what modes pin, which mesh shapes are tried, what is never split."""
+
+from __future__ import annotations
+
+from itertools import product
+from math import prod
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autopar.core.dataflow import dataflow
+from autopar.core.graph import OpGraph
+from autopar.core.mesh import DeviceMesh
+from autopar.core.placement import Placement
+from autopar.core.space import Space
+from autopar.errors import InvalidOption, NoFeasiblePlan, UnsupportedPrimitive
+from autopar.search.mesh_shapes import mesh_shapes
+from autopar.search.modes import pins_of, step_kinds_of
+from autopar.search.space import Pins, all_placements, build_space
+from autopar.trace import trace
+
+TWO = DeviceMesh.of({"x": 2, "y": 4})
+ROWS = Placement((("x", "y"), ()))
+
+
+def graph_of(fn: Any, *args: Any, **options: Any) -> OpGraph:
+    return trace(fn, args, **options).graph
+
+
+def space_of(graph: OpGraph, mesh: DeviceMesh = TWO, **options: Any) -> Space:
+    return build_space(graph, dataflow(graph), mesh, keep=lambda _, strategies: strategies, **options)
+
+
+# all_placements -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("shape", "mesh", "count"),
+    [
+        ((), {"x": 8}, 1),
+        ((8,), {"x": 8}, 2),
+        ((7,), {"x": 8}, 1),
+        ((8, 8), {"x": 8}, 3),
+        ((8, 8), {"x": 2, "y": 4}, 9),
+        ((8, 4), {"x": 2, "y": 4}, 8),
+        ((4, 2), {"x": 2, "y": 4}, 5),
+        ((8, 8, 8), {"x": 2, "y": 2, "z": 2}, 64),
+        ((8, 8), {"x": 8, "one": 1}, 3),
+        ((0, 8), {"x": 8}, 2),
+        ((0,), {"x": 2, "y": 4}, 1),
+    ],
+)
+def test_counts_by_hand(shape: tuple[int, ...], mesh: dict[str, int], count: int) -> None:
+    """Without divisibility (dims + 1) ** axes; (8, 4) loses both axes on the second dim."""
+    found = all_placements(shape, DeviceMesh.of(mesh))
+    assert len(found) == len(set(found)) == count
+    assert found[0] == Placement.replicated(len(shape))
+
+
+@given(
+    shape=st.lists(st.sampled_from([1, 2, 3, 4, 6, 8, 12]), max_size=3),
+    sizes=st.lists(st.sampled_from([1, 2, 3, 4]), min_size=1, max_size=3),
+)
+def test_exactly_the_placements_that_divide(shape: list[int], sizes: list[int]) -> None:
+    mesh = DeviceMesh(tuple(zip("xyz", sizes, strict=False)))
+    axes = [name for name, size in mesh.axes if size > 1]
+    wanted = 0
+    for dims in product(range(-1, len(shape)), repeat=len(axes)):
+        parts = [prod(mesh.product((a,)) for a, d in zip(axes, dims, strict=True) if d == n) for n in range(len(shape))]
+        wanted += all(size % part == 0 for size, part in zip(shape, parts, strict=True))
+    found = all_placements(tuple(shape), mesh)
+    assert len(found) == len(set(found)) == wanted
+    assert all(p.fits(shape, mesh) and not p.unreduced for p in found)
+
+
+# mesh_shapes ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("levels", "most", "shapes"),
+    [
+        ((8,), 1, [(8,)]),
+        ((8,), 2, [(8,), (2, 4)]),
+        ((8,), 3, [(8,), (2, 4), (2, 2, 2)]),
+        ((1, 8), 2, [(8,), (2, 4)]),
+        ((4, 8), 1, [(32,)]),
+        ((4, 8), 2, [(32,), (4, 8)]),
+        ((4, 8), 3, [(32,), (4, 8), (4, 2, 4), (2, 2, 8)]),
+        ((6,), 2, [(6,), (2, 3)]),
+        ((7,), 3, [(7,)]),
+        ((1,), 2, [(1,)]),
+    ],
+)
+def test_mesh_shapes(levels: tuple[int, ...], most: int, shapes: list[tuple[int, ...]]) -> None:
+    found = mesh_shapes(levels, most)
+    assert {mesh.sizes for mesh in found} == set(shapes)
+    assert len(found) == len(shapes)
+    assert found[0].sizes == (prod(levels),)
+    assert all(mesh.size == prod(levels) for mesh in found)
+
+
+# modes and pins -------------------------------------------------------------------------------------------------------
+
+
+def step(w: Any, x: Any, y: Any, rate: Any) -> Any:
+    return w - rate * jax.grad(lambda w: (((x @ w) - y) ** 2).mean())(w)
+
+
+def train(rows: int) -> OpGraph:
+    return graph_of(step, jnp.ones((16, 8)), jnp.ones((rows, 16)), jnp.ones((rows, 8)), 0.1)
+
+
+def test_auto_pins_nothing_and_data_parallel_pins_every_input() -> None:
+    assert pins_of("auto", train(8), TWO) == Pins()
+    pins = pins_of("data_parallel", train(8), TWO)
+    assert pins.outputs == {}
+    assert pins.inputs == {0: Placement.replicated(2), 1: ROWS, 2: ROWS, 3: Placement(())}
+    uneven = pins_of("data_parallel", train(6), TWO)
+    assert uneven.inputs[1] == Placement.replicated(2)
+    assert step_kinds_of("auto") == ((),)
+    assert "all_gather" not in step_kinds_of("data_parallel")[0]
+    with pytest.raises(InvalidOption, match="unknown mode 'fast'; the modes are auto, data_parallel"):
+        pins_of("fast", train(8), TWO)
+
+
+def test_a_pin_leaves_one_candidate() -> None:
+    graph = graph_of(lambda a, b: (a + b, a * 2), jnp.ones((8, 8)), jnp.ones((8, 8)), carry=None)
+    space = space_of(graph, pins=Pins({1: ROWS}, {0: ROWS}))
+    assert [len(candidates) for candidates in space.inputs] == [9, 1]
+    assert [len(candidates) for candidates in space.outputs] == [1, 9]
+    assert (space.inputs[1], space.outputs[0]) == ((ROWS,), (ROWS,))
+
+
+@pytest.mark.parametrize("pin", [Placement((("x", "y"),)), Placement(((), ("x", "y")))])
+def test_a_pin_that_does_not_divide_is_refused(pin: Placement) -> None:
+    graph = graph_of(lambda a: a + 1, jnp.ones((8, 6)))
+    message = r"a of shape \(8, 6\) cannot be placed \[.*\] on mesh x=2xy=4: every dim must divide evenly\. Pin another"
+    with pytest.raises(NoFeasiblePlan, match=message):
+        space_of(graph, pins=Pins({0: pin}))
+
+
+def test_a_carried_output_takes_its_inputs_placement() -> None:
+    graph = graph_of(lambda s, x: (s + x, x.sum()), jnp.ones((8, 8)), jnp.ones((8, 8)), carry=[(0, 0)])
+    space = space_of(graph)
+    assert space.carry == ((0, 0),)
+    assert [len(candidates) for candidates in space.outputs] == [0, 1]
+    for choice in range(9):
+        stage = space.stage([choice] + [0] * (len(space.counts) - 1))
+        assert stage.outputs[0] == stage.inputs[0] == space.inputs[0][choice]
+
+
+def test_the_last_dim_of_a_key_is_whole() -> None:
+    def fn(keys: Any) -> Any:
+        return keys, jax.random.key_data(keys)
+
+    keys = jax.random.split(jax.random.key(0), 8)
+    space = space_of(graph_of(fn, keys, carry=None))
+    assert [len(candidates) for candidates in space.inputs] == [4]
+    assert [len(candidates) for candidates in space.outputs] == [4, 6]
+
+
+def test_a_copy_may_be_wherever_its_tensor_is_made_or_wanted() -> None:
+    graph = graph_of(lambda a: (lambda b: b @ b)(a @ a), jnp.ones((8, 8)))
+    flow = dataflow(graph)
+    space = space_of(graph)
+    for copy, candidates in zip(flow.copies, space.copies, strict=True):
+        assert len(set(candidates)) == len(candidates)
+        for use in copy.uses:
+            if use.op is not None:
+                assert {s.ins[use.position] for s in space.strategies[use.op]} <= set(candidates)
+
+
+def test_equal_operators_share_their_strategies() -> None:
+    graph = graph_of(lambda a, b: (a @ b) @ b, jnp.ones((8, 8)), jnp.ones((8, 8)))
+    first, second = space_of(graph).strategies
+    assert first is second
+
+
+def test_an_operator_without_a_rule_is_whole_or_refused() -> None:
+    graph = graph_of(jnp.fft.fft, jnp.ones((8, 8), jnp.complex64))
+    (strategies,) = space_of(graph).strategies
+    (only,) = strategies
+    assert (only.ins, only.outs, only.split) == ((Placement.replicated(2),), (Placement.replicated(2),), 1)
+    with pytest.raises(UnsupportedPrimitive, match="no sharding rule for 'fft'"):
+        space_of(graph, strict=True)

@@ -32,12 +32,14 @@ class UnsupportedPrimitiveWarning(UserWarning):
 class NoFeasiblePlan(AutoparError):
     """No plan satisfies the memory limit and the constraints.
 
-    `min_peak_bytes` is the smallest peak of a device's memory that was found, where memory is to blame.
+    `min_peak_bytes` is the smallest peak of a device's memory that was found, where memory is to blame; `proven` says
+    that there is none, rather than that none was found.
     """
 
-    def __init__(self, message: str, min_peak_bytes: int | None = None) -> None:
+    def __init__(self, message: str, min_peak_bytes: int | None = None, proven: bool = False) -> None:
         super().__init__(message)
         self.min_peak_bytes = min_peak_bytes
+        self.proven = proven
 
 
 class PlanFileError(AutoparError, ValueError):

@@ -44,6 +44,7 @@ class Runner:
         ]
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The results for these arguments; donated ones are deleted."""
         leaves = flatten(self._traced, args, kwargs)
         shardings = self._shardings[: len(leaves)]
         placed = [untyped_jax.device_put(leaf, sharding) for leaf, sharding in zip(leaves, shardings, strict=True)]

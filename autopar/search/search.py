@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import inf
 from pathlib import Path
 
 from autopar.core.dataflow import Dataflow, dataflow
@@ -116,7 +117,7 @@ def _on_mesh(task: Task, flow: Dataflow, mesh: DeviceMesh) -> _Outcome:
     try:
         planned = attempt.within(limit, planned)
     except NoFeasiblePlan as error:
-        return _Outcome(None, bound, error)
+        return _Outcome(None, inf if error.proven else bound, error)
     return _Outcome(planned, planned.plan.lower_bound_s)
 
 
@@ -194,7 +195,7 @@ class _Attempt:
         So where a program still exceeds the limit, the Problem's is tightened by the excess, until the choice of least
         peak is all that is left; only the bounds of the looser problems hold.
         """
-        bound, smallest, tight = planned.plan.lower_bound_s, planned, float(limit)
+        bound, smallest, tight, proven = planned.plan.lower_bound_s, planned, float(limit), False
         for _ in range(self.task.options.max_tightenings):
             planned, fits = self._solve_or_least(tight)
             bound = max(bound, planned.plan.lower_bound_s) if tight == limit else bound
@@ -204,9 +205,10 @@ class _Attempt:
                 held = min(bound, planned.plan.objective_s)
                 return replace(planned, plan=replace(planned.plan, lower_bound_s=held))
             if not fits:
+                proven = tight == limit
                 break
             tight -= excess
-        raise self._misfit(limit, smallest)
+        raise self._misfit(limit, smallest, proven)
 
     def _solve_or_least(self, limit_bytes: float) -> tuple[Planned, bool]:
         """As `solve`, and True; where nothing keeps within the limit, the best of what is closest to it, and False."""
@@ -226,8 +228,8 @@ class _Attempt:
         plan = Plan((stage,), task.fingerprint, solution.objective, bound, step_kinds=self.step_kinds)
         return Planned(task.graph, plan, program, spent, self.pricing)
 
-    def _misfit(self, limit: int, planned: Planned) -> NoFeasiblePlan:
-        """That nothing fits in `limit`; `planned` has the smallest peak found."""
+    def _misfit(self, limit: int, planned: Planned, proven: bool) -> NoFeasiblePlan:
+        """That nothing fits in `limit`, or that nothing was found; `planned` has the smallest peak found."""
         program, smallest = planned.program, planned.account.peak_memory_bytes
         largest = [program.values[v] for v in planned.account.peak_values[:3]]
         names = ", ".join(
@@ -240,6 +242,7 @@ class _Attempt:
             f"peak found is {smallest:,} bytes. Largest at the peak: {names}. Raise memory_limit_bytes, use more "
             f"devices, or donate the state.",
             smallest,
+            proven,
         )
 
 

@@ -21,10 +21,14 @@ def rows_split(case: Case, shape: tuple[int, ...]) -> Stage:
     space = space_of(case, "8")
     choice = [0] * len(space.counts)
     for op in case.graph.ops:
-        for n, strategy in enumerate(space.strategies[op.id]):
-            pairs = zip((*op.ins, *op.outs), (*strategy.ins, *strategy.outs), strict=True)
-            if all((p.split_axes == ("x",) and p.dims[0] == ("x",)) == (t.shape == shape) for t, p in pairs):
-                choice[len(space.inputs) + op.id] = n
+        tensors, strategies = (*op.ins, *op.outs), space.strategies[op.id]
+        fitting = (
+            all(
+                (p.dims[:1] == (("x",),)) == (t.shape == shape) for t, p in zip(tensors, (*s.ins, *s.outs), strict=True)
+            )
+            for s in strategies
+        )
+        choice[len(space.inputs) + op.id] = next((n for n, fits in enumerate(fitting) if fits), 0)
     assert any(choice)
     return space.stage(choice)
 

@@ -13,7 +13,7 @@ from autopar.core.mesh import DeviceMesh
 from autopar.emit.hlo import HloCollective
 from autopar.emit.hlo_text import Groups, dtype_bits
 from autopar.emit.moves import permutation
-from autopar.passes.program import Move, ShardedProgram
+from autopar.passes.program import Instruction, Move, ShardedProgram
 
 Test = Callable[[Move, HloCollective], bool]
 Key = tuple[str, Groups]
@@ -189,8 +189,9 @@ def _variable(program: ShardedProgram) -> set[int]:
     """The values that depend on an input."""
     found = set(program.inputs)
     for instruction in program.instructions:
-        if found.intersection(instruction.ins):
-            found.update(instruction.outs)
+        for ins, outs in _flows(instruction):
+            if found.intersection(ins):
+                found.update(outs)
     return found
 
 
@@ -198,9 +199,17 @@ def _used(program: ShardedProgram) -> set[int]:
     """The values that an output depends on."""
     found = set(program.outputs)
     for instruction in reversed(program.instructions):
-        if found.intersection(instruction.outs):
-            found.update(instruction.ins)
+        for ins, outs in _flows(instruction):
+            if found.intersection(outs):
+                found.update(ins)
     return found
+
+
+def _flows(instruction: Instruction) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """What is read for what is made: in a bucket each result depends on its own operand only."""
+    if isinstance(instruction, Move):
+        return [((before,), (after,)) for before, after in zip(instruction.ins, instruction.outs, strict=True)]
+    return [(instruction.ins, instruction.outs)]
 
 
 def _planned(move: Move) -> str:

@@ -8,7 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from autopar.core.graph import OpNode
 from autopar.core.plan import Stage
+from autopar.core.strategy import Strategy
 from tests.equivalence.cases import Case, space_of
 from tests.equivalence.check import check, prove
 
@@ -21,16 +23,15 @@ def rows_split(case: Case, shape: tuple[int, ...]) -> Stage:
     space = space_of(case, "8")
     choice = [0] * len(space.counts)
     for op in case.graph.ops:
-        tensors, strategies = (*op.ins, *op.outs), space.strategies[op.id]
-        fitting = (
-            all(
-                (p.dims[:1] == (("x",),)) == (t.shape == shape) for t, p in zip(tensors, (*s.ins, *s.outs), strict=True)
-            )
-            for s in strategies
-        )
-        choice[len(space.inputs) + op.id] = next((n for n, fits in enumerate(fitting) if fits), 0)
+        fitting = [n for n, strategy in enumerate(space.strategies[op.id]) if has_rows_split(op, strategy, shape)]
+        choice[len(space.inputs) + op.id] = fitting[0] if fitting else 0
     assert any(choice)
     return space.stage(choice)
+
+
+def has_rows_split(op: OpNode, strategy: Strategy, shape: tuple[int, ...]) -> bool:
+    pairs = zip((*op.ins, *op.outs), (*strategy.ins, *strategy.outs), strict=True)
+    return all((placement.dims[:1] == (("x",),)) == (tensor.shape == shape) for tensor, placement in pairs)
 
 
 def check_both(case: Case, stage: Stage) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
@@ -10,6 +11,12 @@ from autopar.core.strategy import Strategy
 from autopar.passes.program import Compute, Move, ShardedProgram
 
 OpCost = Callable[[OpNode, Strategy], float]
+Workspace = Callable[[OpNode, Sequence[int]], int]
+
+
+def no_workspace(_op: OpNode, _in_bytes: Sequence[int]) -> int:
+    """The workspace of operators that need none."""
+    return 0
 
 
 @dataclass(frozen=True)
@@ -33,7 +40,13 @@ class Account:
 
 
 def account(
-    program: ShardedProgram, op_cost: OpCost, in_memory: Collection[int], donated: Sequence[int] = ()
+    program: ShardedProgram,
+    op_cost: OpCost,
+    in_memory: Collection[int],
+    donated: Sequence[int] = (),
+    *,
+    recomputed: Collection[int] = (),
+    workspace: Workspace = no_workspace,
 ) -> Account:
     """The account of `program`.
 
@@ -41,53 +54,72 @@ def account(
       program: routed (no Convert left).
       op_cost: seconds of an operator under a strategy.
       in_memory: ids of the tensors that reach memory (`price.work.materialised`).
-      donated: positions of the inputs whose memory may be used again after their last use.
+      donated: positions of the inputs whose memory outputs may take.
+      recomputed: ids of tensors that each reader may compute anew (`price.work.recomputed`).
+      workspace: bytes that an operator takes while it runs, given the local bytes of its operands.
     """
     compute = sum(op_cost(i.op, i.strategy) for i in program.instructions if isinstance(i, Compute))
     moving = sum(i.time_s for i in program.instructions if isinstance(i, Move))
-    peak, peak_at, alive = _peak(program, in_memory, donated)
+    peak, peak_at, alive = _peak(program, in_memory, donated, recomputed, workspace)
     return Account(compute, moving, peak, peak_at, alive)
 
 
 def _peak(
-    program: ShardedProgram, in_memory: Collection[int], donated: Sequence[int]
+    program: ShardedProgram,
+    in_memory: Collection[int],
+    donated: Sequence[int],
+    recomputed: Collection[int],
+    workspace: Workspace,
 ) -> tuple[int, int, tuple[int, ...]]:
-    """The largest sum of live bytes, where it is reached and by what.
+    """The largest sum of bytes held, where it is reached and by what.
 
-    A value lives from the instruction that makes it to its last use; one that stays in registers takes nothing but
-    keeps its operands alive until it is used. Inputs live throughout unless donated and read, outputs from when they
-    are made.
-    A bucket also holds one flat copy of its operands while it runs.
+    Arguments and results have memory of their own from beginning to end, as XLA allocates them; a result takes that
+    of a donated argument of its type. Any other value lives from the instruction that makes it to its last use, one
+    that stays in registers takes nothing but keeps its operands alive until it is used. The results of a bucket are
+    parts of its flat buffer.
     """
-    end = len(program.instructions)
     registers = _registers(program, in_memory)
-    last = _last_uses(program, registers)
-    last.update(dict.fromkeys(program.outputs, end))
-    last.update({value: end for n, value in enumerate(program.inputs) if n not in donated})
+    last = _last_uses(program, registers, _anew(program, recomputed))
+    fixed = {*program.inputs, *program.outputs}
     size = {value: 0 if value in registers else program.local_bytes(value) for value in program.values}
-    alive = dict.fromkeys(program.inputs)
+    alive: dict[int, None] = {}
     leaving: dict[int, list[int]] = {}
     for value, position in last.items():
         leaving.setdefault(position, []).append(value)
-    now = sum(size[value] for value in alive)
-    best = (now, -1, tuple(alive))
+    now = sum(size[v] for v in (*program.inputs, *program.outputs)) - _taken_over(program, donated)
+    best: tuple[int, int, tuple[int, ...]] = (now, -1, ())
     for position, instruction in enumerate(program.instructions):
         for value in instruction.outs:
+            if value in fixed:
+                continue
             alive[value] = None
             now += size[value]
-        bucket = sum(size[v] for v in instruction.ins) if len(instruction.ins) > 1 and _is_bucket(instruction) else 0
-        if now + bucket > best[0]:
-            best = (now + bucket, position, tuple(alive))
+        extra = workspace(instruction.op, [size[v] for v in instruction.ins]) if isinstance(instruction, Compute) else 0
+        if now + extra > best[0]:
+            best = (now + extra, position, tuple(alive))
         for value in (*leaving.get(position, ()), *instruction.outs):
             if value in alive and last.get(value, position) <= position:
                 del alive[value]
                 now -= size[value]
     peak, peak_at, values = best
-    return peak, peak_at, tuple(sorted((v for v in values if size[v]), key=lambda v: (-size[v], v)))
+    held = fixed.union(values)
+    return peak, peak_at, tuple(sorted((v for v in held if size[v]), key=lambda v: (-size[v], v)))
 
 
-def _is_bucket(instruction: object) -> bool:
-    return isinstance(instruction, Move) and instruction.kind == "all_reduce"
+def _taken_over(program: ShardedProgram, donated: Sequence[int]) -> int:
+    """The bytes of the outputs that lie in the memory of a donated input of their shape, type and placement."""
+
+    def kind(value: int) -> tuple[object, ...]:
+        v = program.values[value]
+        return v.tensor.shape, v.tensor.dtype, v.placement
+
+    offered = Counter(kind(program.inputs[position]) for position in donated)
+    taken = 0
+    for value in program.outputs:
+        if offered[kind(value)]:
+            offered[kind(value)] -= 1
+            taken += program.local_bytes(value)
+    return taken
 
 
 def _registers(program: ShardedProgram, in_memory: Collection[int]) -> set[int]:
@@ -108,11 +140,20 @@ def _registers(program: ShardedProgram, in_memory: Collection[int]) -> set[int]:
     return found
 
 
-def _last_uses(program: ShardedProgram, registers: set[int]) -> dict[int, int]:
+def _anew(program: ShardedProgram, recomputed: Collection[int]) -> set[int]:
+    """The values that a compiler may compute in each reader rather than keep, all of them being operators."""
+    moved = {value for i in program.instructions if not isinstance(i, Compute) for value in i.ins}
+    kept = moved.union(program.inputs, program.outputs)
+    return {v for i in program.instructions for v in i.outs if program.values[v].tensor.id in recomputed} - kept
+
+
+def _last_uses(program: ShardedProgram, registers: set[int], anew: set[int]) -> dict[int, int]:
+    """The last instruction that may read each value: also through those in registers or computed anew."""
     last: dict[int, int] = {}
+    through = registers | anew
     for position in range(len(program.instructions) - 1, -1, -1):
         instruction = program.instructions[position]
-        until = max([position, *(last.get(v, position) for v in instruction.outs if v in registers)])
+        until = max([position, *(last.get(v, position) for v in instruction.outs if v in through)])
         for value in instruction.ins:
             last[value] = max(last.get(value, -1), until)
     return last

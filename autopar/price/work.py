@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 
 from autopar.core.dataflow import uses_of
@@ -15,10 +15,27 @@ _UNFUSED = frozenset(
     {
         *("dot_general", "conv_general_dilated", "sort", "top_k", "gather", "dynamic_update_slice"),
         *("concatenate", "argmax", "argmin", "cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "fft"),
-        *("cholesky", "triangular_solve", "lu", "geqrf", "while", "scan", "cond", "custom_call", "pure_callback"),
+        *(
+            "threefry2x32",
+            "cholesky",
+            "triangular_solve",
+            "lu",
+            "geqrf",
+            "while",
+            "scan",
+            "cond",
+            "custom_call",
+            "pure_callback",
+        ),
     }
 )
 _UNFUSED_PREFIXES = ("reduce_", "scatter", "select_and_", "arg")
+_EXPENSIVE = frozenset(
+    {
+        *("exp", "exp2", "expm1", "log", "log1p", "tanh", "logistic", "div", "rem", "pow", "integer_pow", "sqrt"),
+        *("rsqrt", "cbrt", "sin", "cos", "tan", "atan2", "erf", "erfc", "erf_inv", "lgamma", "digamma"),
+    }
+)
 
 
 def work_flops(op: OpNode) -> float:
@@ -51,6 +68,41 @@ def materialised(graph: OpGraph) -> frozenset[int]:
             if not (is_fusible(op) and fused):
                 found.add(tensor.id)
     return frozenset(found)
+
+
+def recomputed(graph: OpGraph) -> frozenset[int]:
+    """The ids of tensors with several uses that each of them may compute anew, so that the operands live on.
+
+    Results of cheap fusible operators that only fusible operators and reductions read. Whether XLA keeps such a tensor
+    or its operands depends on the fusions it comes upon; who wants an upper bound of memory counts both.
+    """
+    uses = uses_of(graph)
+    found: set[int] = set()
+    for op in graph.ops:
+        if not is_fusible(op) or op.kind in _EXPENSIVE:
+            continue
+        for tensor in op.outs:
+            readers = [None if use.op is None else graph.ops[use.op] for use in uses.get(tensor.id, ())]
+            if len(readers) > 1 and all(reader is not None and _reads_fused(reader) for reader in readers):
+                found.add(tensor.id)
+    return frozenset(found)
+
+
+def workspace_bytes(op: OpNode, in_bytes: Sequence[int]) -> int:
+    """What XLA holds while the operator runs, besides operands (of `in_bytes` on one device) and results.
+
+    A convolution: both operands once more, in the order of dims that its kernel wants. The scatter of max pooling's
+    gradient: for each dim an array of indices as large as both operands. Measured on CPU; otherwise nothing.
+    """
+    if op.kind == "conv_general_dilated":
+        return sum(in_bytes)
+    if op.kind == "select_and_scatter_add":
+        return len(op.ins[0].shape) * sum(in_bytes)
+    return 0
+
+
+def _reads_fused(op: OpNode) -> bool:
+    return is_fusible(op) or op.kind.startswith("reduce_")
 
 
 def _elements(op: OpNode) -> float:

@@ -20,7 +20,7 @@ from autopar.passes.pipeline import build_program, program_states, write_dump
 from autopar.passes.program import ShardedProgram
 from autopar.price.assemble import assemble, placement_choice
 from autopar.price.pricing import MakePricing, Pricing, restricted
-from autopar.price.work import materialised
+from autopar.price.work import materialised, recomputed, workspace_bytes
 from autopar.redistribute.route import Router
 from autopar.search.modes import pins_of, step_kinds_of
 from autopar.search.replicated import warn_replicated
@@ -164,7 +164,7 @@ def restore(graph: OpGraph, plan: Plan, make_pricing: MakePricing) -> Planned:
     pricing = restricted(make_pricing(graph, plan.stage.mesh), plan.step_kinds)
     router = Router(plan.stage.mesh, pricing.step_cost)
     program = build_program(graph, dataflow(graph), plan.stage, router, pricing.step_cost)
-    spent = account(program, pricing.op_cost, materialised(graph), graph.donated)
+    spent = _account(graph, program, pricing)
     return Planned(graph, plan, program, spent, pricing)
 
 
@@ -223,7 +223,7 @@ class _Attempt:
         task = self.task
         stage = self.space.stage(placement_choice(self.space, solution.choice))
         program = build_program(task.graph, self.flow, stage, self.router, self.pricing.step_cost)
-        spent = account(program, self.pricing.op_cost, materialised(task.graph), task.graph.donated)
+        spent = _account(task.graph, program, self.pricing)
         bound = solution.lower_bound
         plan = Plan((stage,), task.fingerprint, solution.objective, bound, step_kinds=self.step_kinds)
         return Planned(task.graph, plan, program, spent, self.pricing)
@@ -244,6 +244,17 @@ class _Attempt:
             smallest,
             proven,
         )
+
+
+def _account(graph: OpGraph, program: ShardedProgram, pricing: Pricing) -> Account:
+    return account(
+        program,
+        pricing.op_cost,
+        materialised(graph),
+        graph.donated,
+        recomputed=recomputed(graph),
+        workspace=workspace_bytes,
+    )
 
 
 def _producer(planned: Planned, tensor: int) -> str:

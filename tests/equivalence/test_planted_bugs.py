@@ -37,8 +37,8 @@ def unproven(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ShardedProgram, "proves_replication", False)
 
 
-def batch_split(case: Case, mesh: str) -> Stage:
-    """Everything replicated, but for matrix products of the forward pass and of the gradients: these split x."""
+def products_split(case: Case, mesh: str) -> Stage:
+    """Everything replicated but for matrix products: these split the dim that they sum over."""
     space = space_of(case, mesh)
     choice = [0] * len(space.counts)
     for op in case.graph.ops:
@@ -88,7 +88,7 @@ def test_a_dropped_collective_breaks_the_program(mlp: Case) -> None:
 
 
 def test_jax_finds_a_dropped_reduction(mlp: Case) -> None:
-    program = unfused(mlp, batch_split(mlp, "8"))
+    program = unfused(mlp, products_split(mlp, "8"))
     prove(mlp, program)
     assert len(reductions(program)) > 5
     for move in reductions(program):
@@ -99,7 +99,7 @@ def test_jax_finds_a_dropped_reduction(mlp: Case) -> None:
 @pytest.mark.usefixtures("unproven")
 @pytest.mark.parametrize("which", [0, -1])
 def test_values_tell_of_a_dropped_reduction(mlp: Case, which: int) -> None:
-    program = unfused(mlp, batch_split(mlp, "8"))
+    program = unfused(mlp, products_split(mlp, "8"))
     check(mlp, program)
     found, _ = run(mlp, without(program, reductions(program)[which]))
     with pytest.raises(AssertionError, match="error"):
@@ -108,7 +108,7 @@ def test_values_tell_of_a_dropped_reduction(mlp: Case, which: int) -> None:
 
 @pytest.mark.usefixtures("unproven")
 def test_the_hlo_tells_of_a_dropped_collective(mlp: Case) -> None:
-    program = unfused(mlp, batch_split(mlp, "8"))
+    program = unfused(mlp, products_split(mlp, "8"))
     comparison = compare(program, collectives(mlp, without(program, reductions(program)[0])))
     assert [vanished.reason for vanished in comparison.vanished] == ["unknown"]
     assert not comparison.explained

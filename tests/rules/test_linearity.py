@@ -1,0 +1,20 @@
+"""A square is no product of two unreduced halves."""
+
+from __future__ import annotations
+
+from autopar.core.graph import OpNode, TensorInfo
+from autopar.rules.linearity import linear_sets
+
+X, Y, OUT = (TensorInfo(n, (8,), "float32", 4) for n in range(3))
+
+
+def test_each_factor_of_a_product_may_be_unreduced() -> None:
+    assert linear_sets(OpNode(0, "mul", (X, Y), (OUT,)), (0,), (1,)) == ((0,), (1,))
+
+
+def test_a_square_of_parts_times_the_whole_may_come_out_negative() -> None:
+    assert linear_sets(OpNode(0, "mul", (X, X), (OUT,)), (0,), (1,)) == ()
+
+
+def test_a_tensor_added_to_itself_is_still_linear() -> None:
+    assert linear_sets(OpNode(0, "add", (X, X), (OUT,)), (0, 1)) == ((0, 1),)

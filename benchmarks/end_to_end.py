@@ -36,7 +36,7 @@ from benchmarks.models import MODELS, Model, Step
 DEVICES = 8
 HAND_MESH = {"data": 2, "model": 4}
 FIRST_STEPS = 4  # compile, warm up, and give the losses that are compared
-BLOCK_STEPS = 3
+BLOCK_STEPS = 2
 BLOCKS = 9
 
 
@@ -78,6 +78,7 @@ class Result:
     predicted_step_time_s: float
     predicted_communication_s: float
     predicted_peak_bytes: int
+    predicted_data_parallel_s: float
     planned_collective_bytes: int
     gap: float
     rows: tuple[Row, ...]
@@ -128,6 +129,9 @@ def measure(model: Model) -> Result:
     _, trace_s = _timed(lambda: jax.jit(model.step()).trace(*args))
     planned = autopar.compile(model.step(), cluster=f"cpu{DEVICES}")
     plan, planning_s = _timed(lambda: planned.plan(*args))
+    replicated = autopar.plan(
+        model.step(), *args, cluster=f"cpu{DEVICES}", mode="data_parallel", mesh={"data": DEVICES}
+    )
     variants = [
         _variant("planned", planned, args),
         _variant("data parallel", _data_parallel(model), args),
@@ -145,6 +149,7 @@ def measure(model: Model) -> Result:
         plan.step_time_s,
         plan.communication_time_s,
         plan.peak_memory_bytes,
+        replicated.step_time_s,
         sum(row.size_bytes for row in plan.collectives),
         plan.gap,
         rows,
@@ -248,14 +253,20 @@ def show(console: Console, result: Result) -> None:
 
 
 def _predictions(result: Result) -> str:
-    planned = result.rows[0]
+    planned, replicated = result.rows[:2]
+    times = (
+        planned.step_time_s / result.predicted_step_time_s,
+        replicated.step_time_s / result.predicted_data_parallel_s,
+    )
+    peak = 100 * (result.predicted_peak_bytes / planned.peak_memory_bytes - 1)
     return (
         f"Planned for mesh {result.mesh} in {result.planning_s:.2f} s; JAX traces the step in {result.trace_s:.2f} s. "
         f"Gap of the plan: {100 * result.gap:.2g} %.\n"
-        f"Predicted step {1e3 * result.predicted_step_time_s:.1f} ms, of which {1e3 * result.predicted_communication_s:.1f} "
-        f"ms communicate: measured {planned.step_time_s / result.predicted_step_time_s:.2f} times as much.\n"
-        f"Predicted peak {result.predicted_peak_bytes / 1e6:.2f} MB, "
-        f"{100 * (result.predicted_peak_bytes / planned.peak_memory_bytes - 1):+.1f} % of what XLA reports; "
+        f"Predicted step {1e3 * result.predicted_step_time_s:.1f} ms, of which "
+        f"{1e3 * result.predicted_communication_s:.1f} ms communicate: measured {times[0]:.2f} times as much.\n"
+        f"Predicted for data parallelism {1e3 * result.predicted_data_parallel_s:.1f} ms: measured {times[1]:.2f} "
+        f"times as much.\n"
+        f"Predicted peak {result.predicted_peak_bytes / 1e6:.2f} MB, {peak:+.1f} % from what XLA reports; "
         f"collectives planned to move {result.planned_collective_bytes / 1e6:.2f} MB.\n"
     )
 

@@ -55,7 +55,7 @@ class Model:
         return jax.tree_util.tree_map_with_path(spec, self.state)
 
     def step(self, split: Split = lambda x, *_: x) -> Step:
-        """A new training step, step(state, *batch) -> (state, loss), unknown to any cache."""
+        """The training step, taking (state, *batch) and giving (state, loss); a new function, unknown to any cache."""
         update = OPTIMISERS[self.optimiser][1]
 
         def step(state: Tree, *batch: Any) -> tuple[Tree, jax.Array]:
@@ -218,7 +218,7 @@ def dense_init(draw: np.random.Generator, m: int, n: int) -> Tree:
 
 
 def dense(p: Tree, x: jax.Array) -> jax.Array:
-    """X @ kernel + bias."""
+    """Returns x @ kernel + bias."""
     return x @ p["kernel"] + p["bias"]
 
 

@@ -5,6 +5,8 @@
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
 #   kernelspec:
 #     display_name: Python 3 (ipykernel)
 #     language: python
@@ -41,6 +43,7 @@ from autopar.solve import SolveOptions
 from cost_models import load_cluster, replace_link
 
 jax.config.update("jax_platforms", "cpu")  # shapes only: nothing is computed anywhere
+plan_step = partial(autopar.plan, donate_argnums=(0,))  # the new training state takes the memory of the old one
 plt.rcParams.update({"figure.figsize": (9, 3.6), "axes.spines.top": False, "axes.spines.right": False})
 
 # %% [markdown]
@@ -48,8 +51,7 @@ plt.rcParams.update({"figure.figsize": (9, 3.6), "axes.spines.top": False, "axes
 #
 # Layers of GPT-3 XL (1.3 billion parameters: 24 layers, width 2048, 16 heads of 128), with its vocabulary of 50,304
 # (padded) and 2,048 tokens a sequence, trained with Adam. Plain JAX: it knows of no devices. We take 2 of the 24
-# layers, because every layer is like the other; planning time grows about as the number of
-# layers does.
+# layers, because every layer is like the other; planning time grows about as the number of layers does.
 #
 # `jax.eval_shape` gives the shapes of the training state without allocating it.
 
@@ -148,7 +150,7 @@ plans = {}
 for cluster, meshes in MESHES.items():
     batch = load_cluster(cluster).device_count
     for mesh in meshes:
-        plan = autopar.plan(train_step, *arguments(batch), cluster=cluster, mesh=mesh)
+        plan = plan_step(train_step, *arguments(batch), cluster=cluster, mesh=mesh)
         plans[cluster, show_mesh(plan)] = plan
 
 print(f"{'cluster':12} {'mesh':>6} {'step':>9} {'computing':>10} {'moving':>9} {'peak':>8}  {'gap':>5}")
@@ -231,7 +233,7 @@ for mesh in ("8", "2 x 4"):
 cluster = load_cluster("8x8xh100")
 BANDWIDTHS = (0.5e9, 5e9, 12.5e9, 50e9, 450e9)  # of one GPU
 swept = [
-    autopar.plan(
+    plan_step(
         train_step,
         *arguments(64),
         cluster=replace_link(cluster, "server", bandwidth_bytes_per_s=8 * bandwidth),
@@ -267,7 +269,7 @@ plt.show()
 # %% [markdown]
 # Two things to take away. Beyond a point a faster network buys little: the step is bound by computing. And with a
 # slower one the plan does not just wait longer, it changes. At the slow end it gives up on splitting over servers
-# altogether: each of them computes the same, in seven times the time and memory, because that is faster than waiting
+# altogether: each of them computes the same, in about seven times the time and memory, because that is faster than waiting
 # for the network. A plan tuned by hand for one cluster is not the plan for another.
 
 # %% [markdown]
@@ -278,12 +280,8 @@ plt.show()
 # comparison. The search under a limit is work: `SolveOptions` trades some of the proof (a larger gap) for time.
 
 # %%
-quick = SearchOptions(
-    max_tightenings=3, solve=SolveOptions(cp_sat_work=0.3, max_sweeps=10, max_price_steps=8, max_forest_moves=1)
-)
-plan_one = partial(
-    autopar.plan, train_step, *arguments(8, layers=1), cluster="8xh100", mesh={"device": 8}, options=quick
-)
+quick = SearchOptions(solve=SolveOptions(cp_sat_work=0.3, max_sweeps=10, max_price_steps=8, max_forest_moves=1))
+plan_one = partial(plan_step, train_step, *arguments(8, layers=1), cluster="8xh100", mesh={"device": 8}, options=quick)
 data_parallel = plan_one(mode="data_parallel")
 free = plan_one()
 points = {"data parallel": data_parallel, "no limit": free}

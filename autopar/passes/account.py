@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from autopar.core.graph import OpNode
 from autopar.core.strategy import Strategy
-from autopar.passes.program import Compute, Move, ShardedProgram
+from autopar.passes.program import Compute, Instruction, Move, ShardedProgram
 
 OpCost = Callable[[OpNode, Strategy], float]
 Workspace = Callable[[OpNode, Sequence[int]], int]
@@ -94,7 +94,7 @@ def _peak(
                 continue
             alive[value] = None
             now += size[value]
-        extra = workspace(instruction.op, [size[v] for v in instruction.ins]) if isinstance(instruction, Compute) else 0
+        extra = _beside(instruction, size, workspace)
         if now + extra > best[0]:
             best = (now + extra, position, tuple(alive))
         for value in (*leaving.get(position, ()), *instruction.outs):
@@ -104,6 +104,18 @@ def _peak(
     peak, peak_at, values = best
     held = fixed.union(values)
     return peak, peak_at, tuple(sorted((v for v in held if size[v]), key=lambda v: (-size[v], v)))
+
+
+def _beside(instruction: Instruction, size: Mapping[int, int], workspace: Workspace) -> int:
+    """The bytes held while an instruction runs besides its operands and results.
+
+    A move that splits or joins a dim other than the first works on a copy in which that dim comes first.
+    """
+    if isinstance(instruction, Compute):
+        return workspace(instruction.op, [size[value] for value in instruction.ins])
+    if isinstance(instruction, Move) and instruction.is_collective and (instruction.dim or instruction.to_dim):
+        return instruction.size_bytes
+    return 0
 
 
 def _taken_over(program: ShardedProgram, donated: Sequence[int]) -> int:

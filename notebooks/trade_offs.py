@@ -269,8 +269,8 @@ plt.show()
 # %% [markdown]
 # Two things to take away. Beyond a point a faster network buys little: the step is bound by computing. And with a
 # slower one the plan does not just wait longer, it changes. At the slow end it gives up on splitting over servers
-# altogether: each of them computes the same, in about seven times the time and memory, because that is faster than waiting
-# for the network. A plan tuned by hand for one cluster is not the plan for another.
+# altogether: each of them computes the same, in about seven times the time and memory, because that is faster than
+# waiting for the network. A plan tuned by hand for one cluster is not the plan for another.
 
 # %% [markdown]
 # ## Time against memory

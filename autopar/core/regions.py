@@ -23,6 +23,8 @@ LOOPS = frozenset({"scan", "while"})
 ENTERING = frozenset({"carry_in", "scan_slice", "branch_index"})
 LEAVING = frozenset({"carry_out", "scan_stack", "cond_result"})
 BOUNDARY = ENTERING | LEAVING | {"while_test"}
+WHILE_TRIPS = 10.0
+"""How often a while loop is held to go round where nothing else is said. A scan says it itself."""
 
 Path = tuple[int, ...]
 

@@ -12,15 +12,13 @@ import numpy as np
 from autopar import _compat
 from autopar._compat import untyped_jax
 from autopar.core.graph import OpGraph, TensorInfo
+from autopar.core.regions import WHILE_TRIPS
 from autopar.errors import TraceError
 from autopar.trace.arguments import Arguments, function_name, positions, read_arguments
 from autopar.trace.carry import Carry, Pairs, Results, find_carry
 from autopar.trace.draft import Place
 from autopar.trace.finish import Parts, finish
 from autopar.trace.walk import Walker
-
-WHILE_TRIPS = 10.0
-"""How often a while loop is held to go round where nothing else is said. A scan says it itself."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 from autopar.core.graph import OpGraph, OpNode
-from autopar.core.regions import BOUNDARY
+from autopar.core.regions import BOUNDARY, WHILE_TRIPS
 from autopar.errors import TraceError
 from autopar.trace import fingerprint, trace
-from autopar.trace.capture import WHILE_TRIPS
 from autopar.trace.params import plain_params
 from tests.trace.evaluate import as_function, assert_same
 

@@ -12,6 +12,7 @@ import jax
 from autopar._compat import open_jaxpr, pcast_varying, remat_primitive, untyped_jax, varying_axes
 from autopar.core.regions import BOUNDARY, Region
 from autopar.emit import control
+from autopar.emit.effects import run_callback
 from autopar.emit.localize import localize
 from autopar.emit.moves import run_move
 from autopar.passes.program import Compute, Instruction, Move, ShardedProgram
@@ -69,6 +70,10 @@ def _run_control(
 def _step(program: ShardedProgram, instruction: Instruction, env: Env) -> None:
     values = [_read(program, env, value) for value in instruction.ins]
     if isinstance(instruction, Compute) and instruction.op.kind in BOUNDARY:
+        return
+    if isinstance(instruction, Compute) and instruction.op.effect is not None:
+        results = run_callback(instruction, program.mesh, values, env)
+        env.update(zip(instruction.outs, results, strict=True))
         return
     if isinstance(instruction, Compute):
         results = _compute(program, instruction, values)

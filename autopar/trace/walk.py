@@ -13,7 +13,7 @@ from typing import Any
 
 from autopar import _compat
 from autopar._payload import Payload
-from autopar.core.graph import TensorInfo
+from autopar.core.graph import Effect, TensorInfo
 from autopar.errors import TraceError
 from autopar.trace import control, keys
 from autopar.trace.draft import Draft, DraftOp, Place
@@ -33,6 +33,7 @@ CALLS = {
 }
 REMATS = frozenset({"checkpoint", "remat", "remat2"})
 ALIASES = frozenset({"copy", "copy_p", "random_clone", "random_unwrap", "random_wrap", "stop_gradient"})
+CALLBACKS = frozenset({"debug_callback", "debug_print", "io_callback"})
 KEY_AGNOSTIC = frozenset({"optimization_barrier"})
 
 Tensors = list[TensorInfo]
@@ -78,7 +79,7 @@ class Walker:
             return self._remat(eqn, ins, place)
         if name in control.WALKERS:
             return control.WALKERS[name](self, eqn, ins, place)
-        if eqn.effects:
+        if eqn.effects and name not in CALLBACKS:
             raise TraceError(_effect_message(eqn, self.source(eqn, place)))
         if keys.has_keys(eqn) and name not in KEY_AGNOSTIC:
             return self._key_operator(eqn, ins, place)
@@ -123,7 +124,10 @@ class Walker:
         scope = str(place.stack + eqn.source_info.name_stack)
         params = plain_params(eqn.params)
         source = self.source(eqn, place)
-        op = DraftOp(eqn.primitive.name, tuple(ins), tuple(outs), params, source, scope, place.region, payload)
+        effect: Effect | None = None
+        if eqn.effects:
+            effect = "ordered" if _compat.is_ordered(eqn) else "unordered"
+        op = DraftOp(eqn.primitive.name, tuple(ins), tuple(outs), params, source, scope, place.region, payload, effect)
         self.draft.ops.append(op)
         return outs
 
@@ -150,5 +154,5 @@ def _effect_message(eqn: Any, source: str) -> str:
     effects = ", ".join(sorted(type(effect).__name__ for effect in eqn.effects))
     return (
         f"{eqn.primitive.name!r} at {source or 'an unknown line'} has a side effect ({effects}), which a plan cannot "
-        f"hold yet. Take it out of the function (debug prints and callbacks that do not return values included)."
+        f"hold. Take it out of the function; debug prints, debug callbacks and io_callback can stay."
     )

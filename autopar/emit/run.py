@@ -87,11 +87,13 @@ def _step(program: ShardedProgram, instruction: Instruction, env: Env) -> None:
 def _compute(program: ShardedProgram, compute: Compute, values: Sequence[Array]) -> Sequence[Array]:
     """Runs the operator with all operands cast to vary over the same axes, as binding a primitive requires.
 
-    A constant that is split need not vary of itself, but where its shard begins does.
+    A constant that is split need not vary of itself, but where its shard begins does. The body of a shard_map has casts
+    of its own.
     """
-    named = (placement.varying_axes for placement in compute.strategy.ins)
+    named = [placement.varying_axes for placement in compute.strategy.ins]
     axes = frozenset[str]().union(*named, *(varying_axes(value) for value in values))
-    operands = [pcast_varying(value, axes) for value in values]
+    wanted = named if compute.op.kind == "shard_map" else [axes] * len(values)
+    operands = [pcast_varying(value, axes) for value, axes in zip(values, wanted, strict=True)]
     return localize(compute.op, compute.strategy, program.mesh)(*operands)
 
 

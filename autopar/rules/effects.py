@@ -1,4 +1,4 @@
-"""Rules of operators that call back to the host: one device does it, with whole operands."""
+"""Rules of operators that reach out of the program: callbacks to the host, and what the user has sharded by hand."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from autopar.core.graph import OpNode
 from autopar.core.placement import Kind
 from autopar.rules.factor_rule import FactorRule
 from autopar.rules.linearity import is_summable
-from autopar.rules.registry import register_rule
+from autopar.rules.registry import register_rule, whole
 
 
 @register_rule("debug_callback", "debug_print", "io_callback")
@@ -19,3 +19,9 @@ def callback(op: OpNode) -> FactorRule:
         return FactorRule.of(op, ins=ins, outs=outs, frozen=frozen)
     kind: Kind = "sum" if all(is_summable(tensor.dtype) for tensor in op.outs) else "max"
     return FactorRule.of(op, ins=ins, outs=outs, frozen=frozen, reduced={"first": kind}, everywhere="first")
+
+
+@register_rule("shard_map")
+def shard_map(op: OpNode) -> FactorRule:
+    """Placed as the user's function says, which is no matter of rules: nothing else is known of it."""
+    return whole(op)

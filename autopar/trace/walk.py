@@ -18,6 +18,7 @@ from autopar.errors import TraceError
 from autopar.trace import control, keys
 from autopar.trace.draft import Draft, DraftOp, Place
 from autopar.trace.params import plain_params
+from autopar.trace.pins import PINNED, pinned_params
 
 CALLS = {
     "call": "call_jaxpr",
@@ -81,6 +82,8 @@ class Walker:
             return control.WALKERS[name](self, eqn, ins, place)
         if eqn.effects and name not in CALLBACKS:
             raise TraceError(_effect_message(eqn, self.source(eqn, place)))
+        if name in PINNED:
+            return self._pinned(eqn, ins, place)
         if keys.has_keys(eqn) and name not in KEY_AGNOSTIC:
             return self._key_operator(eqn, ins, place)
         return self._operator(eqn, ins, place, Payload(eqn.primitive, dict(eqn.params)))
@@ -96,6 +99,12 @@ class Walker:
         if place.source is None and _compat.defined_in_jax(jaxpr):
             inner = replace(inner, source=self.source(eqn, place))
         return self.walk(jaxpr, consts, ins, inner)
+
+    def _pinned(self, eqn: Any, ins: Tensors, place: Place) -> Tensors:
+        params = pinned_params(eqn)
+        if params is None:
+            return ins
+        return self._operator(eqn, ins, place, Payload(eqn.primitive, dict(eqn.params)), params)
 
     def inside(self, eqn: Any, place: Place) -> Place:
         """The place of a jaxpr in the parameters of `eqn`."""
@@ -119,10 +128,12 @@ class Walker:
         inner = replace(self.inside(eqn, place), source=self.source(eqn, place))
         return self.walk(jaxpr, consts, ins, inner)
 
-    def _operator(self, eqn: Any, ins: Tensors, place: Place, payload: Payload) -> Tensors:
+    def _operator(
+        self, eqn: Any, ins: Tensors, place: Place, payload: Payload, params: dict[str, Any] | None = None
+    ) -> Tensors:
         outs = [self.draft.tensor(var.aval) for var in eqn.outvars]
         scope = str(place.stack + eqn.source_info.name_stack)
-        params = plain_params(eqn.params)
+        params = plain_params(eqn.params) if params is None else params
         source = self.source(eqn, place)
         effect: Effect | None = None
         if eqn.effects:

@@ -19,8 +19,8 @@ from tests.rules.build import Built, build
 from tests.rules.cases import ABSENT, CASES
 from tests.rules.property import MESHES, check_rule
 
-# Boundary operators of loops (equivalence/test_loops), callbacks (emit/test_effects) and what the user's function shards
-# itself (api/test_own_shardings): they are not run alone on slices.
+# Boundary operators of loops (equivalence/test_loops), callbacks (emit/test_effects) and what the user's function
+# shards itself (api/test_own_shardings): they are not run alone on slices.
 CALLBACKS = {"debug_callback", "debug_print", "io_callback"}
 ELSEWHERE = BOUNDARY | CALLBACKS | {"reshard", "shard_map", "sharding_constraint"}
 by_name = {case.name: case for case in CASES}

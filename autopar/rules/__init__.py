@@ -4,11 +4,15 @@ Importing this package fills the registry: one module per family of operators.
 """
 
 from autopar.rules import (
+    approximate,
     contraction,
     convolution,
     cumulative,
     elementwise,
+    fourier,
     indexing,
+    linear_algebra,
+    named_axes,
     random,
     reduction,
     shape,
@@ -18,11 +22,15 @@ from autopar.rules import (
 from autopar.rules.registry import register_rule, registered, rule_of
 
 __all__ = [
+    "approximate",
     "contraction",
     "convolution",
     "cumulative",
     "elementwise",
+    "fourier",
     "indexing",
+    "linear_algebra",
+    "named_axes",
     "random",
     "reduction",
     "register_rule",

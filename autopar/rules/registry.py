@@ -10,6 +10,7 @@ from autopar.rules.factor_rule import FactorRule
 
 Rule = Callable[[OpNode], FactorRule]
 _RULES: dict[str, Rule] = {}
+_WHOLE: dict[str, str] = {}
 
 
 def register_rule(*kinds: str) -> Callable[[Rule], Rule]:
@@ -27,6 +28,21 @@ def register_rule(*kinds: str) -> Callable[[Rule], Rule]:
         return rule
 
     return register
+
+
+def register_whole(*kinds: str, reason: str) -> None:
+    """States that the primitives `kinds` can never be split, and why: their rule is `whole`.
+
+    Raises:
+      ValueError: if one of them has a rule already.
+    """
+    register_rule(*kinds)(whole)
+    _WHOLE.update(dict.fromkeys(kinds, reason))
+
+
+def reason_whole(kind: str) -> str | None:
+    """Why the primitive `kind` is never split; None where that is not stated."""
+    return _WHOLE.get(kind)
 
 
 def registered() -> tuple[str, ...]:

@@ -22,6 +22,7 @@ from autopar.trace.params import plain_params
 CALLS = {
     "call": "call_jaxpr",
     "closed_call": "call_jaxpr",
+    "composite": "jaxpr",
     "core_call": "call_jaxpr",
     "custom_jvp_call": "call_jaxpr",
     "custom_vjp_call": "call_jaxpr",
@@ -29,7 +30,9 @@ CALLS = {
     "custom_vmap_call": "call",
     "eval_jaxpr": "call_jaxpr",
     "jit": "jaxpr",
+    "linear_call": "callee",
     "pjit": "jaxpr",
+    "remat_opt": "fwd_jaxpr",
 }
 REMATS = frozenset({"checkpoint", "remat", "remat2"})
 ALIASES = frozenset({"copy", "copy_p", "random_clone", "random_unwrap", "random_wrap", "stop_gradient"})
@@ -79,6 +82,8 @@ class Walker:
             return self._alias(eqn, ins)
         if name in CALLS and _compat.is_jaxpr(eqn.params.get(CALLS[name])):
             return self._call(eqn, eqn.params[CALLS[name]], ins, place)
+        if name == "custom_linear_solve":
+            return self._solve(eqn, ins, place)
         if name in REMATS:
             return self._remat(eqn, ins, place)
         if eqn.effects:
@@ -98,6 +103,13 @@ class Walker:
         if place.source is None and _compat.defined_in_jax(jaxpr):
             inner = replace(inner, source=self._source(eqn, place))
         return self.walk(jaxpr, consts, ins, inner)
+
+    def _solve(self, eqn: Any, ins: Tensors, place: Place) -> Tensors:
+        """The function that solves, on its own constants and the right-hand sides; the others are for derivatives."""
+        lengths = eqn.params["const_lengths"]
+        first = lengths.matvec + lengths.vecmat
+        operands = [*ins[first : first + lengths.solve], *ins[sum(lengths) :]]
+        return self._call(eqn, eqn.params["jaxprs"].solve, operands, place)
 
     def _remat(self, eqn: Any, ins: Tensors, place: Place) -> Tensors:
         payload = {name: value for name, value in eqn.params.items() if name != "jaxpr"}

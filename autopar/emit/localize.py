@@ -88,7 +88,7 @@ def _reduce_over_axis(local: LocalOp) -> Run:
     axes = local.op.params["axes"]
     if any(isinstance(axis, str) for axis in axes) or local.op.params.get("axis_index_groups") is not None:
         return local.bind()
-    reduce = {"psum": lax.reduce_sum, "pmax": lax.reduce_max, "pmin": lax.reduce_min}[local.op.kind]
+    reduce: Any = getattr(lax, {"psum": "reduce_sum", "pmax": "reduce_max", "pmin": "reduce_min"}[local.op.kind])
 
     def run(*operands: Array) -> Sequence[Array]:
         return [reduce(operand, axes) for operand in operands]

@@ -19,10 +19,11 @@ def ragged_dot_general(local: LocalOp) -> Run:
     """
     op, params = local.op, local.op.params["ragged_dot_dimension_numbers"]
     row: int = params["lhs_ragged_dimensions"][0]
-    group = params["rhs_group_dimensions"]
+    group: tuple[int, ...] = params["rhs_group_dimensions"]
     summed = row in params["dot_dimension_numbers"][0][0]
-    row_axes = local.strategy.ins[0].dims[row]
-    group_axes = local.strategy.ins[1].dims[group[0]] if group else local.strategy.outs[0].dims[0] if summed else ()
+    placed = local.strategy
+    row_axes = placed.ins[0].dims[row]
+    group_axes = placed.ins[1].dims[group[0]] if group else placed.outs[0].dims[0] if summed else ()
     multiply = local.bind()
     if not row_axes and not group_axes:
         return multiply

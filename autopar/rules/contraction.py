@@ -18,7 +18,7 @@ def dot_general(op: OpNode) -> FactorRule:
     """lhs[b, m, k] . rhs[b, n, k] -> out[b, m, n]; a split k leaves out unreduced; linear in lhs and in rhs."""
     numbers: Numbers = op.params["dimension_numbers"]
     lhs, rhs, out = _product(numbers, op.ins[0].ndim, op.ins[1].ndim)
-    reduced = {f: "sum" for f in lhs if f[0] == "k"}
+    reduced: dict[Factor, Kind] = {f: "sum" for f in lhs if f[0] == "k"}
     return FactorRule.of(op, ins=(lhs, rhs), outs=(out,), reduced=reduced, linear=linear_sets(op, (0,), (1,)))
 
 
@@ -52,7 +52,8 @@ def ragged_dot_general(op: OpNode) -> FactorRule:
     row = lhs[ragged]
     around = (*lhs_b, *(lhs_k if ragged in lhs_k else [d for d, f in enumerate(lhs) if f[0] == "m"]))
     prefix = [lhs[d] for d in (lhs_b if ragged in lhs_b else around)]
-    for d in params["rhs_group_dimensions"]:
+    grouped: tuple[int, ...] = params["rhs_group_dimensions"]
+    for d in grouped:
         out.remove(rhs[d])
         rhs[d] = "g"
     if ragged in lhs_k:
@@ -80,7 +81,8 @@ def scaled_dot(op: OpNode) -> FactorRule:
     dims: list[list[Dim]] = [[(f,) for f in factors] for factors in (lhs, rhs, lhs, rhs)]
     sizes: dict[Factor, int] = {}
     reduced: dict[Factor, Kind] = {}
-    for d, e in zip(*numbers[0], strict=True):
+    (lhs_k, rhs_k), _ = numbers
+    for d, e in zip(lhs_k, rhs_k, strict=True):
         block, size = lhs[d], op.ins[0].shape[d]
         counts = op.ins[2].shape[d], op.ins[3].shape[e]
         blocks = max(counts) if min(counts) in (1, max(counts)) else 1

@@ -56,7 +56,7 @@ def test_the_walk_handles_what_the_table_says() -> None:
     """What walk replaces is stated; aliases that change nothing may have a rule, for other graphs than traced ones."""
     handled = {*walk.CALLS, *walk.REMATS, *_RANDOM}
     assert handled - set(TRACED) == set()
-    assert walk.ALIASES <= {*TRACED, *registered()}
+    assert walk.ALIASES - {*TRACED, *registered()} == set()
 
 
 def test_every_registered_primitive_has_a_case() -> None:

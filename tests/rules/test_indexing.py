@@ -9,8 +9,9 @@ from autopar.rules import rule_of
 from autopar.rules.enumerate import enumerate_strategies
 from tests.rules.build import Case, build
 from tests.rules.cases_indexing import FORMS
-from tests.rules.property import MESHES, check_rule
+from tests.rules.property import check_rule
 
+MESH = DeviceMesh.of({"x": 2})
 BY_NAME = {case.name: case for case in FORMS}
 
 
@@ -18,7 +19,7 @@ BY_NAME = {case.name: case for case in FORMS}
 def test_every_strategy_computes_what_the_operator_computes(case: Case) -> None:
     found = build(case)
     assert found.op.kind == case.kind
-    assert check_rule(found, rule_of(found.op), MESHES[1]) >= 1
+    assert check_rule(found, rule_of(found.op), MESH) >= 1
 
 
 @pytest.mark.parametrize(
@@ -35,5 +36,5 @@ def test_every_strategy_computes_what_the_operator_computes(case: Case) -> None:
     ],
 )
 def test_the_strategy_exists(name: str, wanted: str) -> None:
-    strategies = enumerate_strategies(rule_of(build(BY_NAME[name]).op), DeviceMesh.of({"x": 2}))
+    strategies = enumerate_strategies(rule_of(build(BY_NAME[name]).op), MESH)
     assert wanted in {f"{' '.join(map(str, s.ins))} -> {' '.join(map(str, s.outs))}" for s in strategies}

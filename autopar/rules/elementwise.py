@@ -56,7 +56,7 @@ def elementwise(op: OpNode) -> FactorRule:
 
 @register_rule(*_LINEAR)
 def linear_elementwise(op: OpNode) -> FactorRule:
-    """out[d...] = f(x[d...], y[d...]), f linear in the operands that `_LINEAR` names."""
+    """out[d...] = f(x[d...], y[d...]); linear in x, or jointly in x and y (sums), or in each of them (products)."""
     ins, outs = aligned(op)
     return FactorRule.of(op, ins=ins, outs=outs, linear=linear_sets(op, *_LINEAR[op.kind]))
 

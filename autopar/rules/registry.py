@@ -50,6 +50,11 @@ def registered() -> tuple[str, ...]:
     return tuple(sorted(_RULES))
 
 
+def registered_rules() -> dict[str, Rule]:
+    """The rule of every primitive that has one, by name, sorted."""
+    return {kind: _RULES[kind] for kind in sorted(_RULES)}
+
+
 def rule_of(op: OpNode) -> FactorRule:
     """The rule of `op`.
 

@@ -86,7 +86,7 @@ def run_sharded(found: Built, strategy: Strategy) -> list[np.ndarray]:
         "cholesky",
         "svd",
         "triangular_solve",
-        "fft real, two dims",
+        "fft to real",
         "approx_top_k",
         "psum",
         "pmax",

@@ -80,6 +80,14 @@ def _conv_general_dilated(local: LocalOp) -> Run:
     )
 
 
+_lax: Any = lax
+_REDUCTIONS: dict[str, Callable[..., Array]] = {
+    "psum": _lax.reduce_sum,
+    "pmax": _lax.reduce_max,
+    "pmin": _lax.reduce_min,
+}
+
+
 def _reduce_over_axis(local: LocalOp) -> Run:
     """A collective over dims by number is a plain reduction: inside shard_map it would be taken for a collective.
 
@@ -88,7 +96,7 @@ def _reduce_over_axis(local: LocalOp) -> Run:
     axes = local.op.params["axes"]
     if any(isinstance(axis, str) for axis in axes) or local.op.params.get("axis_index_groups") is not None:
         return local.bind()
-    reduce: Any = getattr(lax, {"psum": "reduce_sum", "pmax": "reduce_max", "pmin": "reduce_min"}[local.op.kind])
+    reduce = _REDUCTIONS[local.op.kind]
 
     def run(*operands: Array) -> Sequence[Array]:
         return [reduce(operand, axes) for operand in operands]

@@ -22,7 +22,7 @@ from autopar.trace.params import plain_params
 CALLS = {
     "call": "call_jaxpr",
     "closed_call": "call_jaxpr",
-    "composite": "jaxpr",
+    "composite": _compat.COMPOSITE_BODY,
     "core_call": "call_jaxpr",
     "custom_jvp_call": "call_jaxpr",
     "custom_vjp_call": "call_jaxpr",

@@ -39,6 +39,8 @@ LISTED: dict[tuple[str, str], tuple[str, str]] = {
     ("scatter-sub", "ours"): (_ADDED, "scatter-sub"),
     ("triangular_solve", "ours"): ("columns are solved one by one; Shardy splits batch dims only", "triangular_solve"),
 }
+# Shardy has come to agree from JAX 0.12 on.
+OLD = {("dynamic_update_slice", "theirs"), ("pad", "theirs")}
 BY_NAME = {case.name: case for case in CASES}
 
 
@@ -63,7 +65,8 @@ def test_listed_differences_are_there(entry: tuple[str, str]) -> None:
     found = both(BY_NAME[name])
     assert reason
     assert found is not None
-    assert entry in {(BY_NAME[name].kind, difference) for difference in differences(*found)}
+    there = {(BY_NAME[name].kind, difference) for difference in differences(*found)}
+    assert entry in there or (entry in OLD and not there)
 
 
 COMPARED = [

@@ -84,4 +84,4 @@ def test_keys_of_every_implementation(implementation: str) -> None:
 
     traced = trace(draw, (7,))
     assert {op.kind for op in traced.graph.ops} - set(registered()) == set()
-    assert_same(draw(7), as_function(traced)(7))  # run by operators: a compiler takes a minute for threefry4x32
+    assert_same(draw(7), as_function(traced)(7), 1e-6)  # run by operators: a compiler takes a minute for threefry4x32

@@ -172,7 +172,7 @@ SQUARE = np.linspace(0.1, 1, 256, dtype=np.float32).reshape(16, 16)
 
 
 def pure_callback(a: Any) -> Any:
-    return jax.pure_callback(np.sin, jax.ShapeDtypeStruct(a.shape, a.dtype), a @ a.T) * 2
+    return jax.pure_callback(np.sin, jax.ShapeDtypeStruct(a.shape, a.dtype), a @ a.T / 16) * 2
 
 
 def scan(a: Any) -> Any:

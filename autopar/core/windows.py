@@ -10,7 +10,7 @@ def convolution_windows(op: OpNode) -> tuple[Window, ...]:
     """For each spatial dim of a convolution, how its kernel (the places) lies on its operand for every result."""
     params = op.params
     numbers: dict[str, tuple[int, ...]] = params["dimension_numbers"]
-    dims = zip(*(numbers[spec][2:] for spec in ("lhs_spec", "rhs_spec", "out_spec")), strict=True)
+    lhs_dims, rhs_dims, out_dims = (numbers[spec][2:] for spec in ("lhs_spec", "rhs_spec", "out_spec"))
     return tuple(
         Window(
             op.ins[0].shape[lhs],
@@ -21,7 +21,7 @@ def convolution_windows(op: OpNode) -> tuple[Window, ...]:
             params["padding"][i][0],
             params["lhs_dilation"][i],
         )
-        for i, (lhs, rhs, out) in enumerate(dims)
+        for i, (lhs, rhs, out) in enumerate(zip(lhs_dims, rhs_dims, out_dims, strict=True))
     )
 
 

@@ -26,7 +26,11 @@ def slice_(local: LocalOp) -> Run:
     for dim in dims:
         limits[dim.dim] = dim.halo.length
     run = local.bind(start_indices=tuple(starts), limit_indices=tuple(limits))
-    return lambda operand: run(lengthened(local, operand, dims))
+
+    def cut(operand: Array) -> Sequence[Array]:
+        return run(lengthened(local, operand, dims))
+
+    return cut
 
 
 def pad(local: LocalOp) -> Run:
@@ -37,7 +41,11 @@ def pad(local: LocalOp) -> Run:
     for dim in dims:
         config[dim.dim] = (*windows[dim.dim].padding(local.mesh.product(dim.axes)), config[dim.dim][2])
     run = local.bind(padding_config=tuple(config))
-    return lambda operand, value: run(lengthened(local, operand, dims, value), value)
+
+    def padded(operand: Array, value: Array) -> Sequence[Array]:
+        return run(lengthened(local, operand, dims, value), value)
+
+    return padded
 
 
 def rev(local: LocalOp) -> Run:

@@ -49,7 +49,7 @@ def cumulative(local: LocalOp) -> Run:
 
 def arg_extremum(local: LocalOp) -> Run:
     """The first of the devices with the best value tells the place: ties go to the smallest index, NaN wins."""
-    (axis,) = local.op.params["axes"]
+    axis: int = local.op.params["axes"][0]
     axes = local.strategy.ins[0].dims[axis]
     run = local.bind()
     if not axes:

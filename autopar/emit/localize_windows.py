@@ -23,7 +23,7 @@ def conv_general_dilated(local: LocalOp) -> Run:
 
     A spatial dim is split in operand and result, or in operand and kernel: then the kernel's places are divided.
     """
-    numbers = local.op.params["dimension_numbers"]
+    numbers: dict[str, tuple[int, ...]] = local.op.params["dimension_numbers"]
     lhs, rhs, out = local.in_shape(0), local.in_shape(1), local.out_shape()
     lhs_batch, lhs_channel, *spatial = numbers["lhs_spec"]
     padding = [tuple(pair) for pair in local.op.params["padding"]]
@@ -40,7 +40,11 @@ def conv_general_dilated(local: LocalOp) -> Run:
         batch_group_count=lhs[lhs_batch] // out[numbers["out_spec"][0]],
         padding=tuple(padding),
     )
-    return lambda operand, kernel: run(lengthened(local, operand, dims), kernel)
+
+    def convolved(operand: Array, kernel: Array) -> Sequence[Array]:
+        return run(lengthened(local, operand, dims), kernel)
+
+    return convolved
 
 
 def reduce_window(local: LocalOp) -> Run:
@@ -132,9 +136,9 @@ def _initial(kind: str, dtype: Any) -> Any:
 
 
 def _above_lowest(local: LocalOp, operand: Array) -> Array:
-    """The operand with infinities that lose against everything made finite, so that they win against what is no element.
+    """The operand with infinities that lose against everything made finite: they win against what is no element.
 
-    Windows that hold both such an infinity and the finite number next to it may then select the first of them.
+    A window that holds both such an infinity and the finite number next to it may then select the wrong one of them.
     """
     if not jnp.issubdtype(operand.dtype, jnp.floating):
         return operand

@@ -59,7 +59,9 @@ def account(
       workspace: bytes that an operator takes while it runs, given the local bytes of its operands.
     """
     compute = sum(op_cost(i.op, i.strategy) for i in program.instructions if isinstance(i, Compute))
-    moving = sum(i.time_s for i in program.instructions if isinstance(i, Move))
+    moves = (i for i in program.instructions if isinstance(i, Move))
+    exchanges = (move for i in program.instructions if isinstance(i, Compute) for move in i.exchanges)
+    moving = sum(move.time_s for move in (*moves, *exchanges))
     peak, peak_at, alive = _peak(program, in_memory, donated, recomputed, workspace)
     return Account(compute, moving, peak, peak_at, alive)
 
@@ -109,10 +111,14 @@ def _peak(
 def _beside(instruction: Instruction, size: Mapping[int, int], workspace: Workspace) -> int:
     """The bytes held while an instruction runs besides its operands and results.
 
-    A move that splits or joins a dim other than the first works on a copy in which that dim comes first.
+    A move that splits or joins a dim other than the first works on a copy in which that dim comes first. An operator
+    that exchanges holds what it sends and receives, and its operands lengthened by that.
     """
     if isinstance(instruction, Compute):
-        return workspace(instruction.op, [size[value] for value in instruction.ins])
+        sent = {value for move in instruction.exchanges for value in move.ins}
+        copied = sum(size[v] for v in sent if v in instruction.ins) if instruction.exchanges else 0
+        messages = 2 * sum(move.size_bytes for move in instruction.exchanges)
+        return workspace(instruction.op, [size[value] for value in instruction.ins]) + copied + messages
     if isinstance(instruction, Move) and instruction.is_collective and (instruction.dim or instruction.to_dim):
         return instruction.size_bytes
     return 0

@@ -9,10 +9,10 @@ from typing import Literal
 from autopar.core.graph import OpNode, Region, TensorInfo
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement, StepKind
-from autopar.core.strategy import Strategy
+from autopar.core.strategy import Hop, Strategy
 from autopar.redistribute.step import LOCAL_KINDS
 
-Role = Literal["forward", "backward", "mirror", "redistribution"]
+Role = Literal["forward", "backward", "mirror", "redistribution", "exchange"]
 
 
 @dataclass(frozen=True)
@@ -26,12 +26,16 @@ class Value:
 
 @dataclass(frozen=True, eq=False)
 class Compute:
-    """An operator run on the local shards of its operands."""
+    """An operator run on the local shards of its operands.
+
+    `exchanges` are the collectives that it runs inside, as its strategy says, with their prices.
+    """
 
     op: OpNode
     strategy: Strategy
     ins: tuple[int, ...]
     outs: tuple[int, ...]
+    exchanges: tuple[Move, ...] = ()
 
     @property
     def region(self) -> int | None:
@@ -69,6 +73,9 @@ class Move:
 
     `size_bytes` is what one device holds of all operands, before or after, whichever is larger; `time_s` the price.
     `source` is the user's line that it serves, `reason` says why in words.
+
+    An operator's exchange is a Move of role "exchange", which is no instruction: it reads an operand (or makes a
+    result), makes the results, and says by `hop` to whom a permute goes.
     """
 
     kind: StepKind
@@ -83,6 +90,7 @@ class Move:
     region: int | None = None
     source: str = ""
     reason: str = ""
+    hop: Hop | None = None
 
     @property
     def is_collective(self) -> bool:
@@ -109,8 +117,9 @@ class ShardedProgram:
 
     @property
     def collectives(self) -> tuple[Move, ...]:
-        """The moves that cross a link, in program order."""
-        return tuple(i for i in self.instructions if isinstance(i, Move) and i.is_collective)
+        """The moves that cross a link, those inside operators included, in program order."""
+        moves = ((i,) if isinstance(i, Move) else i.exchanges for i in self.instructions if not isinstance(i, Convert))
+        return tuple(move for some in moves for move in some if move.is_collective)
 
     @property
     def proves_replication(self) -> bool:
@@ -119,7 +128,7 @@ class ShardedProgram:
         Two things are right but beyond it: a permute that changes over which axes a value is replicated, and a
         bucket of values that are replicated over different axes (its result counts as varying wherever one does).
         """
-        return all(self._is_followed(move) for move in self.collectives)
+        return all(self._is_followed(move) for move in self.collectives if move.role != "exchange")
 
     def _is_followed(self, move: Move) -> bool:
         before, after = ([self.values[v].placement.varying_axes for v in ids] for ids in (move.ins, move.outs))
@@ -153,8 +162,13 @@ def _line(program: ShardedProgram, instruction: Instruction) -> str:
     outs, ins = show(instruction.outs), show(instruction.ins)
     indent = "  " if instruction.region is not None else ""
     if isinstance(instruction, Compute):
-        return f"{indent}{outs} = {instruction.op.kind} {ins}  # {instruction.op.source}"
+        inside = "".join(f", {_exchange(move)}" for move in instruction.exchanges)
+        return f"{indent}{outs} = {instruction.op.kind} {ins}  # {instruction.op.source}{inside}"
     if isinstance(instruction, Convert):
         return f"{indent}{outs} = convert {ins}"
     tail = f"{instruction.role}, {instruction.size_bytes} bytes, {instruction.time_s:.3g} s, {instruction.source}"
     return f"{indent}{outs} = {instruction.kind}[{','.join(instruction.axes)}] {ins}  # {tail}"
+
+
+def _exchange(move: Move) -> str:
+    return f"{move.kind}[{','.join(move.axes)}] {move.hop or ''} {move.size_bytes} bytes {move.time_s:.3g} s"

@@ -20,7 +20,7 @@ class Pricing(Protocol):
     """The prices of one graph on one mesh."""
 
     def op_cost(self, op: OpNode, strategy: Strategy) -> float:
-        """The cost of running `op` so: finite and >= 0."""
+        """The cost of computing `op` so: finite and >= 0. What it exchanges inside costs `step_cost`."""
         ...
 
     def context(self, op: OpNode) -> Hashable:
@@ -34,6 +34,17 @@ class Pricing(Protocol):
     def keep(self, op: OpNode, strategies: tuple[Strategy, ...]) -> tuple[Strategy, ...]:
         """The strategies that this pricing knows; never none."""
         ...
+
+
+def cost_of(pricing: Pricing, op: OpNode, strategy: Strategy) -> float:
+    """The cost of running `op` so, its exchanges included."""
+    exchanges = sum(pricing.step_cost(e.kind, e.axes, e.size_bytes) for e in strategy.exchanges)
+    return pricing.op_cost(op, strategy) + exchanges
+
+
+def without_exchanges(strategies: tuple[Strategy, ...]) -> tuple[Strategy, ...]:
+    """Those that communicate nothing inside the operator; the replicated one is among them."""
+    return tuple(strategy for strategy in strategies if not strategy.exchanges)
 
 
 MakePricing = Callable[[OpGraph, DeviceMesh], Pricing]
@@ -59,8 +70,9 @@ class Restricted:
         return self.pricing.step_cost(kind, axes, size_bytes) if kind in self.step_kinds else inf
 
     def keep(self, op: OpNode, strategies: tuple[Strategy, ...]) -> tuple[Strategy, ...]:
-        """As `pricing`."""
-        return self.pricing.keep(op, strategies)
+        """As `pricing`, without those that exchange by steps that are not allowed."""
+        allowed = (s for s in strategies if all(e.kind in self.step_kinds for e in s.exchanges))
+        return self.pricing.keep(op, tuple(allowed))
 
 
 def restricted(pricing: Pricing, step_kinds: tuple[StepKind, ...]) -> Pricing:

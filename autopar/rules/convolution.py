@@ -23,7 +23,7 @@ class _Spatial:
     rhs: list[list[Factor]] = field(default_factory=list[list[Factor]])
     out: list[list[Factor]] = field(default_factory=list[list[Factor]])
     sizes: dict[Factor, int] = field(default_factory=dict[Factor, int])
-    reduced: dict[Factor, Kind] = field(default_factory=dict[Factor, Kind])
+    reduced: dict[Factor, Kind] = field(default_factory=lambda: {"c": "sum"})
     exchanged: dict[Factor, TrafficOf] = field(default_factory=dict[Factor, TrafficOf])
     frozen: list[Factor] = field(default_factory=list[Factor])
 
@@ -59,7 +59,7 @@ def conv_general_dilated(op: OpNode) -> FactorRule:
         ins=(lhs, rhs),
         outs=(out,),
         sizes=sizes | spatial.sizes,
-        reduced={"c": "sum"} | spatial.reduced,
+        reduced=spatial.reduced,
         frozen=spatial.frozen,
         linear=linear_sets(op, (0,), (1,)),
         exchanged=spatial.exchanged,

@@ -11,7 +11,7 @@ Place = tuple[int, int, Callable[[int], Halo | None]]
 
 
 def neighbours(*places: Place) -> TrafficOf:
-    """The elements of neighbours that devices need: for each place a tensor, its dim, and the halo for so many parts."""
+    """Elements of neighbours: for each place a tensor, its dim, and the halo for so many parts."""
 
     def traffic(parts: int) -> tuple[Traffic, ...] | None:
         found: list[Traffic] = []

@@ -59,10 +59,9 @@ def reduce_window(op: OpNode) -> FactorRule:
     General form: several operands and initial values. A dim is split in x and out; neighbours send each other the
     elements that their windows share.
     """
-    tensors = [n for n, tensor in enumerate(op.ins) if n < len(op.outs)]
     found = sliding(
         pooling_windows(op, op.ins[0], op.outs[0]),
-        lambda d, window: neighbours(*((n, d, window.halo) for n in tensors)),
+        lambda d, window: neighbours(*((n, d, window.halo) for n in range(len(op.outs)))),
     )
     scalars: list[list[Dim]] = [[] for _ in op.ins[len(op.outs) :]]
     return FactorRule.of(

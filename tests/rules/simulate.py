@@ -19,7 +19,7 @@ from autopar.core.strategy import Hop
 Place = dict[str, int]
 
 
-class _Stopped(Exception):  # noqa: N818 - no error, but how a device is left in the middle
+class _Stopped(Exception):
     """The device waits for messages."""
 
 

@@ -42,7 +42,8 @@ class Strategy:
 
     `factors` says which mesh axes each factor of the rule was given, major to minor (factors without axes are left
     out). `split` is the number of parts the operator's work is cut into: the devices along factors that are dims,
-    without those that only carry unreduced values through. `exchanges` are the collectives that it runs, in order.
+    without those that only carry unreduced values through. `exchanges` are the collectives that it runs,
+    those along one dim of one tensor in order.
     """
 
     ins: tuple[Placement, ...]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 
 from autopar._compat import untyped_jax
 from autopar.core.halo import Halo, Window
@@ -76,7 +75,11 @@ def select_and_gather_add(local: LocalOp) -> Run:
 
 
 def select_and_scatter_add(local: LocalOp) -> Run:
-    """The sources of all windows that hold an element of this shard are scattered; those of others are cut off."""
+    """The sources of all windows that hold an element of this shard are scattered; what falls beside it is cut off.
+
+    Beyond the ends stands what is never selected where anything else can be, as JAX has it on CPU and GPU. On TPU a
+    window of nothing but such values selects one of its own elements instead.
+    """
     op = local.op
     windows = pooling_windows(op, op.ins[1], op.ins[0])
     padding = [tuple(pair) for pair in op.params["padding"]]
@@ -93,7 +96,6 @@ def select_and_scatter_add(local: LocalOp) -> Run:
     run = local.bind(padding=tuple(padding))
 
     def scattered(source: Array, operand: Array) -> Sequence[Array]:
-        operand = _above_lowest(local, operand) if any(dim.halo.outside for dim in operands) else operand
         operand = lengthened(local, operand, operands, lowest(_compared(local), operand.dtype))
         (result,) = run(lengthened(local, source, sources), operand)
         return [lax.pad(result, jnp.zeros((), result.dtype), cuts)]
@@ -133,16 +135,3 @@ def _compared(local: LocalOp) -> str:
 def _initial(kind: str, dtype: Any) -> Any:
     """What a window's reduction begins with."""
     return 0 if kind == "reduce_window_sum" else lowest(kind.removeprefix("reduce_window_"), dtype)
-
-
-def _above_lowest(local: LocalOp, operand: Array) -> Array:
-    """The operand with infinities that lose against everything made finite: they win against what is no element.
-
-    A window that holds both such an infinity and the finite number next to it may then select the wrong one of them.
-    """
-    if not jnp.issubdtype(operand.dtype, jnp.floating):
-        return operand
-    limits = jnp.finfo(operand.dtype)
-    if _compared(local) == "max":
-        return jnp.maximum(operand, np.asarray(limits.min, operand.dtype))
-    return jnp.minimum(operand, np.asarray(limits.max, operand.dtype))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-
 from autopar._compat import untyped_jax
 from autopar.core.halo import Halo, Window
 from autopar.core.windows import convolution_windows, pooling_windows

@@ -112,11 +112,12 @@ def _beside(instruction: Instruction, size: Mapping[int, int], workspace: Worksp
     """The bytes held while an instruction runs besides its operands and results.
 
     A move that splits or joins a dim other than the first works on a copy in which that dim comes first. An operator
-    that exchanges holds what it sends and receives, and its operands lengthened by that.
+    that exchanges holds what it sends and receives, and a copy of an operand for every group of devices it is
+    lengthened over.
     """
     if isinstance(instruction, Compute):
-        sent = {value for move in instruction.exchanges for value in move.ins}
-        copied = sum(size[v] for v in sent if v in instruction.ins) if instruction.exchanges else 0
+        copies = {(value, move.axes) for move in instruction.exchanges for value in move.ins}
+        copied = sum(size[value] for value, _ in copies if value in instruction.ins)
         messages = 2 * sum(move.size_bytes for move in instruction.exchanges)
         return workspace(instruction.op, [size[value] for value in instruction.ins]) + copied + messages
     if isinstance(instruction, Move) and instruction.is_collective and (instruction.dim or instruction.to_dim):

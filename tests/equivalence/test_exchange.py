@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 from jax import lax
 
+import autopar
 from autopar.passes.program import ShardedProgram
 from tests.equivalence.cases import MESHES, Case
-from tests.equivalence.check import check, collectives, prove
+from tests.equivalence.check import check, collectives, prove, run
 from tests.equivalence.draw import local_plan
-from tests.equivalence.test_solver_plans import plan_of
+from tests.equivalence.test_solver_plans import plan_of, slow_devices
 
 NUMBERS = ("NHWC", "HWIO", "NHWC")
 
@@ -78,3 +79,38 @@ def test_any_plan_runs_the_exchanges_that_it_lists(mesh: str, seed: int) -> None
     stage = local_plan(case, case.space(MESHES[mesh]), seed)
     check(case, case.program(stage))
     prove(case, case.states(stage, permutes=False)["mark_mirror"])
+
+
+ALONE = {
+    "cumsum": lambda x: jnp.cumsum(x, axis=1),
+    "cumlogsumexp": lambda x: lax.cumlogsumexp(x, axis=1, reverse=True),
+    "argmax": lambda x: jnp.argmax(x, axis=1),
+    "top_k": lambda x: lax.top_k(x, 3),
+    "rev": lambda x: x[:, ::-1],
+}
+
+
+def alone(name: str) -> Case:
+    """One operator on one row, which only its own dim can split."""
+    x = jnp.asarray(np.random.default_rng(0).uniform(-1, 1, (1, 1 << 16)), jnp.float32)
+    return Case(ALONE[name], (x,), "float32")
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_an_operator_alone_is_split_along_its_own_dim(name: str) -> None:
+    case = alone(name)
+    with case.precision():
+        plan = autopar.plan(case.fn, *case.args, cluster=slow_devices(), mesh={"x": 8})
+    program = plan.program()
+    assert any(move.role == "exchange" for move in program.collectives)
+    assert check(case, program).exact
+
+
+def test_an_exchange_for_a_result_that_nobody_reads_may_vanish() -> None:
+    """The candidates' indices, where only the values are wanted."""
+    whole = alone("top_k")
+    case = Case(lambda x: lax.top_k(x, 3)[0], whole.args, "float32")
+    program = autopar.plan(case.fn, *case.args, cluster=slow_devices(), mesh={"x": 8}).program()
+    _, comparison = run(case, program)
+    assert comparison.explained
+    assert [vanished.reason for vanished in comparison.vanished] == ["unused"]

@@ -12,7 +12,8 @@ from autopar.rules.registry import register_rule
 def sort(op: OpNode) -> FactorRule:
     """outs[d..., :] = the operands [d..., :] in the order of the first ones; the sorted dim is frozen.
 
-    Whole shards would have to change places, many times or all at once: that is a gather and a slice, which exist.
+    Any element may have to go to any device: a sort among devices sends whole shards many times, or everything at once,
+    which a gather before it does already.
     """
     dims = [f"d{d}" for d in range(op.ins[0].ndim)]
     axis: int = op.params["dimension"]

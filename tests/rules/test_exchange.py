@@ -39,12 +39,12 @@ def check_drawn(draw: Draw, seed: int, count: int) -> int:
 
 @pytest.mark.parametrize("draw", WINDOWED, ids=lambda draw: draw.__name__)
 def test_windows(draw: Draw) -> None:
-    assert sum(check_drawn(draw, seed, 2) for seed in range(5)) >= 3
+    assert sum(check_drawn(draw, seed, 2) for seed in range(3)) >= 2
 
 
 @pytest.mark.parametrize("draw", [*RANKED, *MOVED], ids=lambda draw: draw.__name__)
 def test_ranks_and_moves(draw: Draw) -> None:
-    assert sum(check_drawn(draw, seed, 2) for seed in range(6)) >= 4
+    assert sum(check_drawn(draw, seed, 2) for seed in range(3)) >= 3
 
 
 @pytest.mark.slow

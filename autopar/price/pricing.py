@@ -87,8 +87,8 @@ class Roofline:
         operator: max(flops / peak, bytes / memory bandwidth), of one device's share
         collective: cost_models.collective_time_s       slice, mask: bytes / memory bandwidth
 
-    Only tensors that reach memory count as bytes (`work.materialised`); an operator none of whose results do is part of
-    another kernel and is not launched. No overlap.
+    Only tensors that reach memory count as bytes (`work.materialised`), and a copy of what is lengthened by a halo; an
+    operator none of whose results do is part of another kernel and is not launched. No overlap.
     """
 
     graph: OpGraph
@@ -108,10 +108,19 @@ class Roofline:
             for tensor, placement in zip((*op.ins, *op.outs), (*strategy.ins, *strategy.outs), strict=True)
             if tensor.id in self._in_memory
         )
+        size += self._lengthening_bytes(op, strategy)
         dtype = op.ins[0].dtype if op.ins else op.outs[0].dtype
         device = self.cluster.device
         time_s = compute_time_s(work_flops(op) / strategy.split, size, dtype, device)
         return time_s if any(t.id in self._in_memory for t in op.outs) else max(0.0, time_s - device.launch_s)
+
+    def _lengthening_bytes(self, op: OpNode, strategy: Strategy) -> int:
+        """What is read and written to put what neighbours sent beside the elements of a shard."""
+        joined = {(e.tensor, e.axes) for e in strategy.exchanges if e.hop in ("next", "previous")}
+        return 2 * sum(
+            strategy.ins[operand].local_size(op.ins[operand].shape, self.mesh) * op.ins[operand].itemsize
+            for operand, _ in joined
+        )
 
     def context(self, op: OpNode) -> Hashable:
         """Which operands and results reach memory."""

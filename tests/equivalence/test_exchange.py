@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -13,7 +14,7 @@ from jax import lax
 
 import autopar
 from autopar.passes.program import ShardedProgram
-from tests.equivalence.cases import MESHES, Case
+from tests.equivalence.cases import MESHES, Case, assert_equal
 from tests.equivalence.check import check, collectives, prove, run
 from tests.equivalence.draw import local_plan
 from tests.equivalence.test_solver_plans import plan_of, slow_devices
@@ -79,6 +80,17 @@ def test_any_plan_runs_the_exchanges_that_it_lists(mesh: str, seed: int) -> None
     stage = local_plan(case, case.space(MESHES[mesh]), seed)
     check(case, case.program(stage))
     prove(case, case.states(stage, permutes=False)["mark_mirror"])
+
+
+def test_a_saved_plan_keeps_its_exchanges(tmp_path: Path) -> None:
+    case = case_of(16)
+    plan = plan_of(case, "2x4")
+    assert any(strategy.exchanges for strategy in plan.strategies)
+    plan.save(tmp_path / "plan.json")
+    loaded = autopar.Plan.load(tmp_path / "plan.json")
+    assert loaded.strategies == plan.strategies
+    found = loaded.compile(case.fn)(*case.args)
+    assert_equal(case.expected, jax.device_get(found), case.dtype)
 
 
 ALONE = {

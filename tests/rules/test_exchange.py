@@ -8,11 +8,12 @@ from zlib import crc32
 import numpy as np
 import pytest
 
+from autopar.core.halo import Window
 from autopar.core.strategy import Strategy
 from autopar.rules import rule_of
 from autopar.rules.enumerate import enumerate_strategies
 from tests.rules.build import Built, Case, build
-from tests.rules.drawn import MOVED, RANKED, WINDOWED, Rng
+from tests.rules.drawn import MOVED, RANKED, WINDOWED, Rng, convolution
 from tests.rules.property import MESHES, check_strategy
 
 LOCAL = {"dynamic_slice", "dynamic_update_slice"}  # a split dim needs no exchange
@@ -45,6 +46,21 @@ def test_windows(draw: Draw) -> None:
 @pytest.mark.parametrize("draw", [*RANKED, *MOVED], ids=lambda draw: draw.__name__)
 def test_ranks_and_moves(draw: Draw) -> None:
     assert sum(check_drawn(draw, seed, 2) for seed in range(3)) >= 3
+
+
+@pytest.mark.parametrize("shift", [(1, 1), (0, -1)])
+def test_a_halo_that_begins_or_ends_at_the_wrong_element_is_found(
+    shift: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = Window._run
+
+    def wrong(window: Window, local: int) -> tuple[int, int]:
+        first, last = right(window, local)
+        return first + shift[0], last + shift[1]
+
+    monkeypatch.setattr(Window, "_run", wrong)
+    with pytest.raises((AssertionError, TypeError)):
+        check_drawn(convolution, 0, 2)
 
 
 @pytest.mark.slow

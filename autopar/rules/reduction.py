@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from autopar.core.graph import OpNode, TensorInfo
 from autopar.core.placement import Kind
+from autopar.rules.exchange import gathered
 from autopar.rules.factor_rule import Factor, FactorRule
 from autopar.rules.linearity import linear_sets
 from autopar.rules.registry import register_rule
@@ -40,11 +41,20 @@ def reduce_extremum(op: OpNode) -> FactorRule:
     return FactorRule.of(op, ins=[dims], outs=[out], reduced=reduced, carried={kind: (0,)})
 
 
-@register_rule("reduce_prod", "reduce_xor", "argmax", "argmin")
+@register_rule("reduce_prod", "reduce_xor")
 def reduce_frozen(op: OpNode) -> FactorRule:
     """out[d...] = f(x[d..., all k]); k is never split."""
     dims, out, gone = _factors(op.ins[0], op.params["axes"])
     return FactorRule.of(op, ins=[dims], outs=[out], frozen=gone)
+
+
+@register_rule("argmax", "argmin")
+def reduce_place(op: OpNode) -> FactorRule:
+    """out[d...] = the smallest k at which x[d..., k] is extremal; where k is split, devices gather their winners."""
+    dims, out, gone = _factors(op.ins[0], op.params["axes"])
+    (axis,) = op.params["axes"]
+    exchanged = {gone[0]: gathered((0, axis, lambda _: 1), (1, None, lambda _: 1))}
+    return FactorRule.of(op, ins=[dims], outs=[out], exchanged=exchanged)
 
 
 @register_rule("reduce")

@@ -7,11 +7,12 @@ from math import prod
 
 from autopar.core.dataflow import uses_of
 from autopar.core.graph import OpGraph, OpNode
+from autopar.core.regions import BOUNDARY
 from autopar.price.matrix_work import MATRIX_FLOPS
 
-VIEWS = frozenset(
-    {"broadcast_in_dim", "reshape", "squeeze", "expand_dims", "iota", "copy", "stop_gradient", "optimization_barrier"}
-)
+VIEWS = BOUNDARY | {
+    *("broadcast_in_dim", "reshape", "squeeze", "expand_dims", "iota", "copy", "stop_gradient", "optimization_barrier")
+}
 _UNFUSED = frozenset(
     {
         *MATRIX_FLOPS,
@@ -24,9 +25,7 @@ _UNFUSED = frozenset(
             "triangular_solve",
             "lu",
             "geqrf",
-            "while",
-            "scan",
-            "cond",
+            *BOUNDARY,
             "custom_call",
             "pure_callback",
         ),

@@ -6,8 +6,10 @@ Importing this package fills the registry: one module per family of operators.
 from autopar.rules import (
     approximate,
     contraction,
+    control,
     convolution,
     cumulative,
+    effects,
     elementwise,
     fourier,
     indexing,
@@ -24,8 +26,10 @@ from autopar.rules.registry import register_rule, registered, rule_of
 __all__ = [
     "approximate",
     "contraction",
+    "control",
     "convolution",
     "cumulative",
+    "effects",
     "elementwise",
     "fourier",
     "indexing",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 _CALL = "its body is walked in place"
-_LOOP = "control flow"
+_LOOP = "its bodies are walked in place, between boundary operators"
 _DERIVATIVE = "its body is walked in place: derivatives have been taken before"
 _KEYS = "re-expressed on the words of the keys"
 _NOTHING = "changes nothing: its result is its operand"
@@ -36,8 +36,8 @@ TRACED = _table(
     (_LOOP, "cond scan while"),
     (_KEYS, "random_bits random_fold_in random_seed random_split"),
     (_NOTHING, "copy_p random_clone"),
-    (_EFFECT, "check dce_sink debug_callback debug_print io_callback inspect_sharding"),
-    (_PLACEMENT, "layout_constraint relayout reshard sharding_constraint with_memory_space_constraint"),
+    (_EFFECT, "check dce_sink inspect_sharding"),
+    (_PLACEMENT, "layout_constraint relayout with_memory_space_constraint"),
 )
 
 OPAQUE = _table(
@@ -46,7 +46,6 @@ OPAQUE = _table(
     ("a kernel in the user's own terms", "pallas_call core_map"),
     ("its author partitions it, by rules in XLA's terms", "custom_partitioning"),
     ("a compiled function without a jaxpr", "call_exported"),
-    ("a program for devices that its author has placed", "shard_map"),
     (
         _KERNEL,
         "cudnn_fusion dot_product_attention_bwd dot_product_attention_bwd_wrapper dot_product_attention_fp8_bwd "

@@ -12,11 +12,12 @@ from autopar.core.graph import OpGraph, OpNode, TensorInfo
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
 from autopar.core.plan import Stage
-from autopar.core.space import Space
+from autopar.core.space import Space, carried_out
 from autopar.core.strategy import Strategy
 from autopar.errors import NoFeasiblePlan, PlanFileError, UnsupportedPrimitive
 from autopar.rules.enumerate import enumerate_strategies
 from autopar.rules.registry import rule_of, whole
+from autopar.search.pinned import PINNED, pinned_strategies
 
 Keep = Callable[[OpNode, tuple[Strategy, ...]], tuple[Strategy, ...]]
 
@@ -48,6 +49,7 @@ def build_space(
     """
     pins = pins or Pins()
     strategies = _strategies(graph, mesh, keep, strict)
+    loop_carries = tuple(graph.loop_carries.items())
     carry = tuple((out, source) for out, source in graph.carry)
     carried = {out for out, _ in carry}
     inputs = tuple(_pinned(pins.inputs.get(i), t, mesh, i in graph.key_inputs) for i, t in enumerate(graph.inputs))
@@ -56,7 +58,7 @@ def build_space(
         for i, t in enumerate(graph.outputs)
     )
     copies = _copies(graph, flow, inputs, strategies, outputs, dict(carry))
-    return Space(mesh, inputs, strategies, copies, outputs, carry)
+    return Space(mesh, inputs, strategies, copies, outputs, carry, loop_carries)
 
 
 def check_strategies(graph: OpGraph, stage: Stage) -> None:
@@ -72,7 +74,12 @@ def check_strategies(graph: OpGraph, stage: Stage) -> None:
     known: dict[int, frozenset[Strategy]] = {}
     options = _strategies(graph, stage.mesh, lambda _, strategies: strategies, strict=False)
     for op, mine, strategy in zip(graph.ops, options, stage.strategies, strict=True):
-        if strategy not in known.setdefault(id(mine), frozenset(mine)):
+        entering = graph.loop_carries.get(op.id)
+        if entering is not None:
+            is_own = strategy == carried_out(stage.strategies[entering])
+        else:
+            is_own = strategy in known.setdefault(id(mine), frozenset(mine))
+        if not is_own:
             ins, outs = (", ".join(map(str, side)) for side in (strategy.ins, strategy.outs))
             raise PlanFileError(
                 f"the plan runs {op.kind!r} ({op.source}) as {ins} -> {outs}, which is no strategy of it: the file is "
@@ -110,6 +117,9 @@ def _strategies(graph: OpGraph, mesh: DeviceMesh, keep: Keep, strict: bool) -> t
     known: dict[object, tuple[Strategy, ...]] = {}
     found: list[tuple[Strategy, ...]] = []
     for op in graph.ops:
+        if op.id in graph.loop_carries:
+            found.append(())
+            continue
         if op.signature not in known:
             known[op.signature] = keep(op, _of(op, mesh, strict))
         found.append(known[op.signature])
@@ -117,6 +127,11 @@ def _strategies(graph: OpGraph, mesh: DeviceMesh, keep: Keep, strict: bool) -> t
 
 
 def _of(op: OpNode, mesh: DeviceMesh, strict: bool) -> tuple[Strategy, ...]:
+    free = _unpinned(op, mesh, strict)
+    return pinned_strategies(op, mesh, free) if op.kind in PINNED else free
+
+
+def _unpinned(op: OpNode, mesh: DeviceMesh, strict: bool) -> tuple[Strategy, ...]:
     try:
         rule = rule_of(op)
     except UnsupportedPrimitive:
@@ -141,6 +156,8 @@ def _copies(
     sides: dict[tuple[int, str, int], tuple[Placement, ...]] = {}
 
     def side(op: int, which: Literal["ins", "outs"], position: int) -> tuple[Placement, ...]:
+        if op in graph.loop_carries:  # what a loop carries lies where it goes in
+            return side(graph.loop_carries[op], "outs", 0)
         key = (id(strategies[op]), which, position)
         if key not in sides:
             sides[key] = _distinct(getattr(strategy, which)[position] for strategy in strategies[op])

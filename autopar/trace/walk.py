@@ -2,8 +2,8 @@
 
 Calls (jit, custom derivatives, ...) are walked in place. A remat is walked in place too, its operators marked with
 its region. Random operators and operators on typed keys are replaced by what they do to the keys' data. Operators
-that change nothing (stop_gradient, copy, ...) are aliases. Everything else, loops and branches included, becomes one
-operator.
+that change nothing (stop_gradient, copy, ...) are aliases. Bodies of loops and branches are walked in place between
+boundary operators (`control`). Everything else becomes one operator.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from typing import Any
 
 from autopar import _compat
 from autopar._payload import Payload
-from autopar.core.graph import TensorInfo
+from autopar.core.graph import Effect, TensorInfo
 from autopar.errors import TraceError
-from autopar.trace import keys
-from autopar.trace.draft import Draft, DraftOp
+from autopar.trace import control, keys
+from autopar.trace.draft import Draft, DraftOp, Place
 from autopar.trace.params import plain_params
+from autopar.trace.pins import PINNED, pinned_params
 
 CALLS = {
     "call": "call_jaxpr",
@@ -36,24 +37,20 @@ CALLS = {
 }
 REMATS = frozenset({"checkpoint", "remat", "remat2"})
 ALIASES = frozenset({"copy", "copy_p", "random_clone", "random_unwrap", "random_wrap", "stop_gradient"})
+CALLBACKS = frozenset({"debug_callback", "debug_print", "io_callback"})
 KEY_AGNOSTIC = frozenset({"optimization_barrier"})
 
 Tensors = list[TensorInfo]
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where a jaxpr stands: the name stack around it, its region, and the source line if it has none of its own."""
-
-    stack: Any
-    region: int | None = None
-    source: str | None = None
-
-
 @dataclass
 class Walker:
-    """Walks jaxprs into `draft`. The caches hold what depends on an equation only."""
+    """Walks jaxprs into `draft`. `while_trips` is how often a while loop is held to go round.
 
+    The caches hold what depends on an equation only.
+    """
+
+    while_trips: float = 1.0
     draft: Draft = field(default_factory=Draft)
     _sources: dict[Any, str] = field(default_factory=dict[Any, str])
     _decomposed: dict[Any, Any] = field(default_factory=dict[Any, Any])
@@ -86,8 +83,12 @@ class Walker:
             return self._solve(eqn, ins, place)
         if name in REMATS:
             return self._remat(eqn, ins, place)
-        if eqn.effects:
-            raise TraceError(_effect_message(eqn, self._source(eqn, place)))
+        if name in control.WALKERS:
+            return control.WALKERS[name](self, eqn, ins, place)
+        if eqn.effects and name not in CALLBACKS:
+            raise TraceError(_effect_message(eqn, self.source(eqn, place)))
+        if name in PINNED:
+            return self._pinned(eqn, ins, place)
         if keys.has_keys(eqn) and name not in KEY_AGNOSTIC:
             return self._key_operator(eqn, ins, place)
         return self._operator(eqn, ins, place, Payload(eqn.primitive, dict(eqn.params)))
@@ -99,10 +100,20 @@ class Walker:
 
     def _call(self, eqn: Any, closed: Any, ins: Tensors, place: Place) -> Tensors:
         jaxpr, consts = _compat.open_jaxpr(closed)
-        inner = replace(place, stack=place.stack + eqn.source_info.name_stack)
+        inner = self.inside(eqn, place)
         if place.source is None and _compat.defined_in_jax(jaxpr):
-            inner = replace(inner, source=self._source(eqn, place))
+            inner = replace(inner, source=self.source(eqn, place))
         return self.walk(jaxpr, consts, ins, inner)
+
+    def _pinned(self, eqn: Any, ins: Tensors, place: Place) -> Tensors:
+        params = pinned_params(eqn)
+        if params is None:
+            return ins
+        return self._operator(eqn, ins, place, Payload(eqn.primitive, dict(eqn.params)), params)
+
+    def inside(self, eqn: Any, place: Place) -> Place:
+        """The place of a jaxpr in the parameters of `eqn`."""
+        return replace(place, stack=place.stack + eqn.source_info.name_stack)
 
     def _solve(self, eqn: Any, ins: Tensors, place: Place) -> Tensors:
         """The function that solves, on its own constants and the right-hand sides; the others are for derivatives."""
@@ -113,7 +124,7 @@ class Walker:
 
     def _remat(self, eqn: Any, ins: Tensors, place: Place) -> Tensors:
         payload = {name: value for name, value in eqn.params.items() if name != "jaxpr"}
-        region = self.draft.region(place.region, payload)
+        region = self.draft.region("remat", place.region, payload=payload)
         return self._call(eqn, eqn.params["jaxpr"], ins, replace(place, region=region))
 
     def _key_operator(self, eqn: Any, ins: Tensors, place: Place) -> Tensors:
@@ -126,19 +137,25 @@ class Walker:
             call = Payload(_compat.call_primitive(), {"call_jaxpr": keys.run_whole(eqn)})
             return self._operator(eqn, ins, place, call)
         jaxpr, consts = _compat.open_jaxpr(closed)
-        inner = replace(place, stack=place.stack + eqn.source_info.name_stack, source=self._source(eqn, place))
+        inner = replace(self.inside(eqn, place), source=self.source(eqn, place))
         return self.walk(jaxpr, consts, ins, inner)
 
-    def _operator(self, eqn: Any, ins: Tensors, place: Place, payload: Payload) -> Tensors:
+    def _operator(
+        self, eqn: Any, ins: Tensors, place: Place, payload: Payload, params: dict[str, Any] | None = None
+    ) -> Tensors:
         outs = [self.draft.tensor(var.aval) for var in eqn.outvars]
         scope = str(place.stack + eqn.source_info.name_stack)
-        params = plain_params(eqn.params)
-        source = self._source(eqn, place)
-        op = DraftOp(eqn.primitive.name, tuple(ins), tuple(outs), params, source, scope, place.region, payload)
+        params = plain_params(eqn.params) if params is None else params
+        source = self.source(eqn, place)
+        effect: Effect | None = None
+        if eqn.effects:
+            effect = "ordered" if _compat.is_ordered(eqn) else "unordered"
+        op = DraftOp(eqn.primitive.name, tuple(ins), tuple(outs), params, source, scope, place.region, payload, effect)
         self.draft.ops.append(op)
         return outs
 
-    def _source(self, eqn: Any, place: Place) -> str:
+    def source(self, eqn: Any, place: Place) -> str:
+        """The user's line of an equation."""
         if place.source is not None:
             return place.source
         traceback = eqn.source_info.traceback
@@ -160,5 +177,5 @@ def _effect_message(eqn: Any, source: str) -> str:
     effects = ", ".join(sorted(type(effect).__name__ for effect in eqn.effects))
     return (
         f"{eqn.primitive.name!r} at {source or 'an unknown line'} has a side effect ({effects}), which a plan cannot "
-        f"hold yet. Take it out of the function (debug prints and callbacks that do not return values included)."
+        f"hold. Take it out of the function; debug prints, debug callbacks and io_callback can stay."
     )

@@ -8,12 +8,15 @@ from math import prod
 from autopar.core.dataflow import uses_of
 from autopar.core.graph import OpGraph, OpNode
 from autopar.core.regions import BOUNDARY
+from autopar.price.matrix_work import MATRIX_FLOPS
 
 VIEWS = BOUNDARY | {
     *("broadcast_in_dim", "reshape", "squeeze", "expand_dims", "iota", "copy", "stop_gradient", "optimization_barrier")
 }
 _UNFUSED = frozenset(
     {
+        *MATRIX_FLOPS,
+        *("approx_top_k", "pmax", "pmin", "psum", "random_gamma", "rng_bit_generator", "scaled_dot"),
         *("dot_general", "conv_general_dilated", "sort", "top_k", "gather", "dynamic_update_slice"),
         *("concatenate", "argmax", "argmin", "cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "fft"),
         *(
@@ -41,6 +44,7 @@ def work_flops(op: OpNode) -> float:
     """The floating-point operations of the whole operator.
 
     dot_general: 2 |batch| |m| |n| |k|     convolution: 2 |out| |window| |in channels per group|
+    decompositions, solvers, transforms, products of groups: `matrix_work`
     otherwise one for every element of the larger of operands and results; views none
     """
     return _FLOPS.get(op.kind, _elements)(op)
@@ -121,4 +125,9 @@ def _convolution(op: OpNode) -> float:
     return 2.0 * prod(op.outs[0].shape) * prod(kernel) / kernel[layout[0]]
 
 
-_FLOPS: dict[str, Callable[[OpNode], float]] = {"dot_general": _dot_general, "conv_general_dilated": _convolution}
+_FLOPS: dict[str, Callable[[OpNode], float]] = {
+    **MATRIX_FLOPS,
+    "conv_general_dilated": _convolution,
+    "dot_general": _dot_general,
+    "scaled_dot": _dot_general,
+}

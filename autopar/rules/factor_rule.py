@@ -28,7 +28,7 @@ class FactorRule:
     operands may pass through. Its size is 0: any axis fits.
 
     `frozen` factors are never split (dims without elements never are). `offsets` are factors for which the local
-    operator must know where its shard begins.
+    operator must know where its shard begins. `found` says that the rule was found by trial and not written.
 
     Invariants: the product of a dim's factors is the dim's size; a tensor holds a factor at most once; every factor
     that is neither frozen nor of size 1 and is missing in a result is reduced; carried factors are reduced, and the
@@ -42,6 +42,7 @@ class FactorRule:
     carried: Mapping[Factor, tuple[int, ...]] = field(default_factory=dict[Factor, tuple[int, ...]])
     frozen: frozenset[Factor] = frozenset()
     offsets: frozenset[Factor] = frozenset()
+    found: bool = False
 
     @classmethod
     def of(

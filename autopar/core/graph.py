@@ -48,7 +48,8 @@ class OpNode:
     needs to run it (for a traced operator, its primitive and parameters): opaque to every other stage.
     `source` is the user's line ("model.py:41 (loss)"), `scope` the name stack. `phase` is "backward" for
     transposed operators, "update" for what depends on them and is not transposed itself, else "forward".
-    `region` is the number of the innermost region that holds the operator, or None.
+    `region` is the number of the innermost region that holds the operator, or None. `body` is what it computes, where
+    it is a function treated as one operator: what it costs is read off it.
     """
 
     id: int
@@ -61,6 +62,7 @@ class OpNode:
     phase: Phase = "forward"
     region: int | None = None
     payload: object = field(default=None, repr=False)
+    body: OpGraph | None = field(default=None, repr=False)
 
     @cached_property
     def signature(self) -> tuple[object, ...]:

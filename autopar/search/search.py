@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
 from pathlib import Path
+from typing import Literal
 
 from autopar.core.dataflow import Dataflow, dataflow
 from autopar.core.graph import OpGraph
@@ -33,11 +34,13 @@ class SearchOptions:
     """How to search.
 
     `max_mesh_axes` bounds the mesh shapes tried where none is given; `max_tightenings` (>= 1) how often a memory limit
-    is tightened for what only the program counts.
+    is tightened for what only the program counts. `operators` says what becomes of functions that were made operators
+    (`autopar.operator`): "kept" whole, "expanded", or "best": both are planned and the better plan is kept.
     """
 
     max_mesh_axes: int = 2
     max_tightenings: int = 8
+    operators: Literal["best", "kept", "expanded"] = "best"
     solve: SolveOptions = field(default_factory=SolveOptions)
 
 
@@ -73,8 +76,20 @@ def search(task: Task, meshes: Sequence[DeviceMesh]) -> Planned:
     Raises:
       NoFeasiblePlan: nothing fits in the memory limit on any of them; the smallest peak found is named.
     """
+    return announced(task, find_plan(task, meshes))
+
+
+def announced(task: Task, planned: Planned) -> Planned:
+    """`planned`, after the user was told of its operators without a rule, and after every stage was dumped."""
     if not task.strict:
-        warn_replicated(task.graph, meshes[0], task.make_pricing(task.graph, meshes[0]))
+        warn_replicated(task.graph, planned.plan.stage.mesh, planned.pricing)
+    if task.dump is not None:
+        _dump(task.graph, dataflow(task.graph), planned.plan, planned.pricing, task.dump)
+    return planned
+
+
+def find_plan(task: Task, meshes: Sequence[DeviceMesh]) -> Planned:
+    """As `search`; nothing is said or written."""
     flow = dataflow(task.graph)
     outcomes = [_on_mesh(task, flow, mesh) for mesh in meshes]
     found = [outcome.planned for outcome in outcomes if outcome.planned is not None]
@@ -88,8 +103,6 @@ def search(task: Task, meshes: Sequence[DeviceMesh]) -> Planned:
         lower_bound_s=min(best.plan.objective_s, *(outcome.lower_bound_s for outcome in outcomes)),
         space=f"mode {task.mode}{_steps(best.plan)}, mesh {' or '.join(str(mesh) for mesh in meshes)}",
     )
-    if task.dump is not None:
-        _dump(task.graph, flow, plan, best.pricing, task.dump)
     return replace(best, plan=plan)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from autopar import _compat
 from autopar._payload import Payload
-from autopar.core.graph import Region, Scalar, TensorInfo
+from autopar.core.graph import OpGraph, Region, Scalar, TensorInfo
 from autopar.errors import TraceError
 from autopar.trace.keys import data_dtype, data_shape
 
@@ -27,6 +27,7 @@ class DraftOp:
     scope: str
     region: int | None
     payload: Payload
+    body: OpGraph | None = None
 
 
 @dataclass

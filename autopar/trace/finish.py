@@ -44,6 +44,7 @@ def finish(draft: Draft, inputs: list[TensorInfo], outputs: list[TensorInfo]) ->
             phase=phase,
             region=None if op.region is None else region_of[op.region],
             payload=op.payload,
+            body=op.body,
         )
         for position, (op, phase) in enumerate(zip(ops, phases, strict=True))
     )

@@ -13,11 +13,13 @@ from autopar.api.plan import Plan
 from autopar.api.plan_file import Signature, plan_file
 from autopar.api.runner import Bound, Runner
 from autopar.api.settings import DEFAULT_OPTIONS, ClusterLike, MeshLike, Options, Settings
+from autopar.discover import find_rule
 from autopar.errors import AutoparError, PlanFileError, SignatureMismatch
 from autopar.operators import KEEP
 from autopar.price.pricing import MakePricing
 from autopar.report.summary import summarise
 from autopar.search.alternatives import search_best
+from autopar.search.resolve import found_rules
 from autopar.search.search import SearchOptions, Task, restore
 from autopar.trace import CONSTANT, Traced, fingerprint, input_signature, trace
 from cost_models import Cluster
@@ -200,7 +202,10 @@ def make_plan(fn: Function, settings: Settings, args: tuple[Any, ...], kwargs: d
     tasks = [_task(traced, settings, target.cluster, limit) for traced in traces]
     position, planned = search_best(tasks, target.meshes)
     traced = traces[position]
-    report = summarise(planned, function=_name(fn), cluster=target.cluster.name, memory_limit_bytes=limit)
+    found = tuple(f"{kind} ({op.source})" for kind, (op, _) in found_rules(planned.graph, find_rule).items())
+    report = summarise(
+        planned, function=_name(fn), cluster=target.cluster.name, memory_limit_bytes=limit, found_rules=found
+    )
     file = plan_file(planned.plan, report, target.cluster.to_dict(), _signature(traced, settings))
     return Plan(file, Bound(fn, settings, traced, planned))
 
@@ -215,6 +220,7 @@ def _task(traced: Traced, settings: Settings, cluster: Cluster, limit: int | Non
         strict=settings.strict,
         options=settings.options,
         dump=None if settings.dump is None else Path(settings.dump),
+        find=find_rule,
     )
 
 
@@ -256,7 +262,7 @@ def _bind(given: Plan, fn: Function, settings: Settings, args: tuple[Any, ...], 
             f"(plan {given.record.fingerprint[:12]}, function {fingerprint(traced.graph)[:12]}). Plan it again."
         )
     cluster = Cluster.from_dict(given.file.cluster)
-    planned = restore(traced.graph, given.record, settings.make_pricing(cluster))
+    planned = restore(traced.graph, given.record, settings.make_pricing(cluster), find_rule)
     return Plan(given.file, Bound(fn, settings, traced, planned))
 
 

@@ -24,7 +24,8 @@ from autopar.price.pricing import MakePricing, Pricing, restricted
 from autopar.price.work import materialised, recomputed, workspace_bytes
 from autopar.redistribute.route import Router
 from autopar.search.modes import pins_of, step_kinds_of
-from autopar.search.replicated import warn_replicated
+from autopar.search.replicated import warn_unwritten
+from autopar.search.resolve import FindRule, no_rule
 from autopar.search.space import Pins, build_space, check_strategies
 from autopar.solve import Infeasible, Solution, SolveOptions, solve
 
@@ -57,7 +58,7 @@ class Planned:
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What is to be planned: a graph, how it is priced, under which constraints."""
+    """What is to be planned: a graph, how it is priced, under which constraints; `find` finds rules by trial."""
 
     graph: OpGraph
     fingerprint: str
@@ -68,6 +69,7 @@ class Task:
     strict: bool = False
     options: SearchOptions = SearchOptions()
     dump: Path | None = None
+    find: FindRule = no_rule
 
 
 def search(task: Task, meshes: Sequence[DeviceMesh]) -> Planned:
@@ -82,7 +84,7 @@ def search(task: Task, meshes: Sequence[DeviceMesh]) -> Planned:
 def announced(task: Task, planned: Planned) -> Planned:
     """`planned`, after the user was told of its operators without a rule, and after every stage was dumped."""
     if not task.strict:
-        warn_replicated(task.graph, planned.plan.stage.mesh, planned.pricing)
+        warn_unwritten(task.graph, planned.plan.stage.mesh, planned.pricing, task.find)
     if task.dump is not None:
         _dump(task.graph, dataflow(task.graph), planned.plan, planned.pricing, task.dump)
     return planned
@@ -122,7 +124,7 @@ class _Outcome:
 def _on_mesh(task: Task, flow: Dataflow, mesh: DeviceMesh) -> _Outcome:
     pricing = task.make_pricing(task.graph, mesh)
     pins = task.pins or pins_of(task.mode, task.graph, mesh)
-    space = build_space(task.graph, flow, mesh, keep=pricing.keep, pins=pins, strict=task.strict)
+    space = build_space(task.graph, flow, mesh, keep=pricing.keep, pins=pins, strict=task.strict, find=task.find)
     attempt, planned = _unlimited(task, flow, space, pricing)
     bound, limit = planned.plan.lower_bound_s, task.memory_limit_bytes
     if limit is None or planned.account.peak_memory_bytes <= limit:
@@ -167,13 +169,13 @@ def _lines(graph: OpGraph, plan: Plan) -> str:
     return "\n".join(lines)
 
 
-def restore(graph: OpGraph, plan: Plan, make_pricing: MakePricing) -> Planned:
+def restore(graph: OpGraph, plan: Plan, make_pricing: MakePricing, find: FindRule = no_rule) -> Planned:
     """The program and account of `plan`, made earlier for `graph`: nothing is searched.
 
     Raises:
       PlanFileError: if an operator has a strategy that is not one of its own.
     """
-    check_strategies(graph, plan.stage)
+    check_strategies(graph, plan.stage, find)
     pricing = restricted(make_pricing(graph, plan.stage.mesh), plan.step_kinds)
     router = Router(plan.stage.mesh, pricing.step_cost)
     program = build_program(graph, dataflow(graph), plan.stage, router, pricing.step_cost)

@@ -1,4 +1,4 @@
-"""The operators that ship: what they compute, that their rules hold, and that plans with them are as good as without."""
+"""The operators that ship: what they compute, that their rules hold, that plans with them are as good as without."""
 
 from __future__ import annotations
 
@@ -89,6 +89,8 @@ CALLS = {
     "masked attention": Call(masked, QKV, lambda *qkv: plain_attention(*qkv, mask=np.arange(8) < 5)),
 }
 NAMES = sorted(CALLS)
+MAPPED = {"softmax", "layer norm with a bias"}
+"""Those whose tangents and maps are tried too."""
 
 
 def draw(call: Call) -> list[Any]:
@@ -143,18 +145,18 @@ def test_every_strategy_computes_the_same(name: str) -> None:
     every = tuple(range(len(args)))
     gradients = jax.grad(squared(call.function), every)
     more = [np.stack([x, x + 1, x * 2, -x]) for x in args]
-    functions = [
-        (gradients, args),
-        (lambda *xs: jax.jvp(call.function, xs, xs), args),
-        (lambda *xs: jax.vmap(gradients)(*xs), more),
-        (lambda *xs: jax.vmap(gradients, (0, *[None] * (len(xs) - 1)))(*xs), [more[0], *args[1:]]),
-    ]
+    functions = [(gradients, args)]
+    if name in MAPPED:
+        functions += [
+            (lambda *xs: jax.jvp(call.function, xs, xs), args),
+            (lambda *xs: jax.vmap(gradients, (0, *[None] * (len(xs) - 1)))(*xs), [more[0], *args[1:]]),
+        ]
     kinds: set[str] = set()
     for function, given in functions:
         for found in built(function, given):
             kinds.add(found.op.kind.partition(".")[2])
             assert check_rule(found, rule_of(found.op), MESHES[0]) > 1
-    assert kinds == {"", "vjp", "jvp"}
+    assert kinds == ({"", "vjp", "jvp"} if name in MAPPED else {"", "vjp"})
 
 
 @pytest.mark.parametrize(
@@ -192,8 +194,13 @@ def planned(function: Function, shapes: Any, which: Any, mesh: Any) -> autopar.P
     return autopar.plan(function, *args, cluster="8xh100", mesh=mesh, carry=None, options=options)
 
 
-@pytest.mark.parametrize("mesh", [{"x": 8}, {"x": 2, "y": 4}], ids=str)
-@pytest.mark.parametrize("name", sorted(PLANNED))
+TWO_AXES = ("l2 along the only dim that divides", "attention")
+
+
+@pytest.mark.parametrize(
+    ("name", "mesh"),
+    [*((name, {"x": 8}) for name in sorted(PLANNED)), *((name, {"x": 2, "y": 4}) for name in TWO_AXES)],
+)
 def test_a_plan_is_at_least_as_good_as_that_of_the_expansion(name: str, mesh: Any) -> None:
     best, expanded, kept = (planned(*PLANNED[name], which, mesh) for which in ("best", "expanded", "kept"))
     assert best.objective_s <= expanded.objective_s * (1 + 1e-9)

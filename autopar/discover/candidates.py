@@ -52,7 +52,7 @@ def splits(op: OpNode, runnable: Runnable, shapes: Shapes) -> Iterator[Split]:
         operand = next(n for n, dim in enumerate(ins) if dim is not None)
         size = shapes[operand][ins[operand] or 0]
         local = runnable.shapes(tuple(_cut(shape, dim, size) for shape, dim in zip(shapes, ins, strict=True)))
-        if local is None:
+        if local is None or len(local) != len(whole):
             continue
         pairs = [_changed(before, after) for before, after in zip(whole, local, strict=True)]
         if all(_fits(op, n, dims, op.ins[operand].shape[ins[operand] or 0]) for n, dims in enumerate(pairs)):

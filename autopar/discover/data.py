@@ -30,7 +30,7 @@ _INTEGERS: tuple[Draw, ...] = (
     lambda rng, shape: rng.integers(1, 9, shape),
     lambda rng, shape: rng.integers(-100, 100, shape),
 )
-_DENSITIES = (0.5, 0.9, 0.1, 0.8, 0.97, 0.03)
+_DENSITIES = (0.5, 0.9, 0.1, 1.0, 0.0, 0.7)
 KINDS = len(_REALS)
 """How many kinds of data there are; the same number for every element type."""
 
@@ -41,12 +41,21 @@ def draw(tensors: Sequence[TensorInfo], shapes: Sequence[Shape], number: int) ->
     return [_operand(tensor, shape, rng, number % KINDS) for tensor, shape in zip(tensors, shapes, strict=True)]
 
 
+def _density(rng: Rng, shape: Shape, base: float) -> Any:
+    """How likely each element is to be True: other for every index, so that some slices are all of one value."""
+    density = np.full(shape, base)
+    for dim, size in enumerate(shape):
+        along = [size if d == dim else 1 for d in range(len(shape))]
+        density = density + rng.uniform(-0.5, 0.5, along)
+    return density
+
+
 def _operand(tensor: TensorInfo, shape: Shape, rng: Rng, kind: int) -> Any:
     dtype = jnp.dtype(tensor.dtype)
     if tensor.literal is not None:
         return np.full(shape, tensor.literal).astype(dtype)
     if dtype == np.dtype(bool):
-        return rng.random(shape) < _DENSITIES[kind]
+        return rng.random(shape) < _density(rng, shape, _DENSITIES[kind])
     if jnp.issubdtype(dtype, jnp.integer):
         values = np.asarray(_INTEGERS[kind](rng, shape))
         return (np.abs(values) if jnp.issubdtype(dtype, jnp.unsignedinteger) else values).astype(dtype)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 from time import monotonic
+from typing import cast
 
 from autopar._payload import Payload
 from autopar.core.graph import OpNode, TensorInfo
@@ -50,9 +51,10 @@ class _Key:
         tensors = (*op.ins, *op.outs)
         number: dict[int, int] = {1: 1}
         shapes = [tuple(number.setdefault(n, len(number) + 1) if free else n for n in t.shape) for t in tensors]
-        params = op.payload.params if isinstance(op.payload, Payload) else {}
+        payload = cast("Payload", op.payload)
+        params = repr(sorted(payload.params.items(), key=lambda item: item[0]))
         kinds = [(tensor.dtype, repr(tensor.literal)) for tensor in tensors]
-        self._parts = (op.kind, repr(sorted(params.items(), key=lambda item: item[0])), tuple(shapes), tuple(kinds))
+        self._parts = (payload.primitive, params, tuple(shapes), tuple(kinds))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Key) and self._parts == other._parts

@@ -29,7 +29,7 @@ class Runnable:
         self._run: Callable[..., Any] = untyped_jax.jit(self._call)
 
     def shapes(self, ins: Sequence[Shape]) -> tuple[Shape, ...] | None:
-        """The shapes of the results for operands of these shapes; None if the primitive refuses them or gives nothing."""
+        """The shapes of the results for operands of these shapes; None if it refuses them or gives nothing."""
         specs = [untyped_jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in zip(ins, self._dtypes, strict=True)]
         try:
             with _compat.without_mesh():

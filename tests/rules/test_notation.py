@@ -100,7 +100,7 @@ def test_what_is_shown_is_the_rule(data: st.DataObject) -> None:
     op = op_of([tuple(sizes[f] for f in letters)], [tuple(sizes[f] for f in out)])
     reduced = dict.fromkeys([f for f in letters if f not in out and f not in frozen], "max")
     rule = FactorRule.of(op, ins=[letters], outs=[out], reduced=reduced, frozen=frozen)
-    again = eval(f"as_rule({show(rule)})")  # noqa: S307 - what the user is told to write
+    again = eval(f"as_rule({show(rule)})")  # what the user is told to write
     assert placed(again(op)) == placed(rule)
 
 

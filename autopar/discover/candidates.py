@@ -32,12 +32,12 @@ def trial_shapes(op: OpNode, runnable: Runnable) -> tuple[tuple[Shapes, ...], bo
     for first in (4, 6):
         wanted = dict(zip(sizes, count(first, 2), strict=False))
         shapes = _scaled(own, wanted)
-        if runnable.shapes(shapes) is None:
-            shapes, free = _partly_scaled(own, wanted, runnable), False
+        if not _suits(op, runnable, shapes):
+            shapes, free = _partly_scaled(op, own, wanted, runnable), False
         found[shapes] = None
     if _elements(own) <= SMALL:
         found[own] = None
-    return tuple(shapes for shapes in found if _elements(shapes) <= LARGEST), free
+    return tuple(s for s in found if _elements(s) <= LARGEST and _suits(op, runnable, s)), free
 
 
 def splits(op: OpNode, runnable: Runnable, shapes: Shapes) -> Iterator[Split]:
@@ -63,11 +63,17 @@ def _scaled(own: Shapes, sizes: Mapping[int, int]) -> Shapes:
     return tuple(tuple(sizes.get(size, size) for size in shape) for shape in own)
 
 
-def _partly_scaled(own: Shapes, wanted: Mapping[int, int], runnable: Runnable) -> Shapes:
+def _suits(op: OpNode, runnable: Runnable, shapes: Shapes) -> bool:
+    """Whether the primitive takes these shapes, and gives as many results of the same ranks as for its own."""
+    results = runnable.shapes(shapes)
+    return results is not None and [*map(len, results)] == [tensor.ndim for tensor in op.outs]
+
+
+def _partly_scaled(op: OpNode, own: Shapes, wanted: Mapping[int, int], runnable: Runnable) -> Shapes:
     """One size after the other, the largest first, as far as the primitive takes it."""
     taken: dict[int, int] = {}
     for size, small in sorted(wanted.items(), reverse=True):
-        if runnable.shapes(_scaled(own, {**taken, size: small})) is not None:
+        if _suits(op, runnable, _scaled(own, {**taken, size: small})):
             taken[size] = small
     return _scaled(own, taken)
 

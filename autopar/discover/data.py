@@ -30,7 +30,7 @@ _INTEGERS: tuple[Draw, ...] = (
     lambda rng, shape: rng.integers(1, 9, shape),
     lambda rng, shape: rng.integers(-100, 100, shape),
 )
-_DENSITIES = (0.5, 0.9, 0.1, 1.0, 0.0, 0.7)
+_DENSITIES = (0.5, 0.8, 0.0, 1.0, -0.2, 1.2)
 KINDS = len(_REALS)
 """How many kinds of data there are; the same number for every element type."""
 
@@ -42,7 +42,9 @@ def draw(tensors: Sequence[TensorInfo], shapes: Sequence[Shape], number: int) ->
 
 
 def _density(rng: Rng, shape: Shape, base: float) -> Any:
-    """How likely each element is to be True: other for every index, so that some slices are all of one value."""
+    """How likely each element is to be True: other for every index, so that some slices are all of one value
+    however many elements they have.
+    """
     density = np.full(shape, base)
     for dim, size in enumerate(shape):
         along = [size if d == dim else 1 for d in range(len(shape))]

@@ -23,7 +23,10 @@ Array = np.ndarray[Any, Any]
 DRAWS = 2 * KINDS
 """How many draws a split must survive for each shape and number of parts."""
 INFORMATIVE = 3
-"""How many draws must have told something: results that are neither constant, nor equal for all slices."""
+"""How many draws must have told something, at least one of them for each number of parts.
+
+That is: results that are neither constant, nor equal for all slices.
+"""
 _MOST_PARTS = 16
 _COMBINE: dict[Kind, Any] = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 
@@ -53,17 +56,16 @@ class Trials:
         operand = next(n for n, dim in enumerate(split.ins) if dim is not None)
         size = self.shapes[operand][split.ins[operand] or 0]
         left: frozenset[Kind] = frozenset(_COMBINE)
+        told: list[int] = []
         for parts in _divisors(size):
-            told = 0
+            told.append(0)
             for number in range(DRAWS):
                 held, informative = self._once(split, parts, number)
                 left &= held
-                told += informative
+                told[-1] += informative
                 if not left:
                     return left
-            if told < INFORMATIVE:
-                return frozenset()
-        return left
+        return left if told and min(told) > 0 and sum(told) >= INFORMATIVE else frozenset()
 
     def _once(self, split: Split, parts: int, number: int) -> tuple[frozenset[Kind], bool]:
         operands, whole = self._run_whole(number)

@@ -15,7 +15,7 @@ from autopar.operators.primitive import KEEP, operator_p
 from autopar.rules.derived import JVP, VJP, derived
 from autopar.rules.factor_rule import Factor
 from autopar.rules.notation import Reduced
-from autopar.rules.registry import register, registered
+from autopar.rules.registry import has_rule, register
 from autopar.rules.user import RuleLike, as_rule
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -91,7 +91,7 @@ def _claim(kind: str, owner: str) -> None:
     Raises:
       RuleError: if it is that of a primitive with a rule, or of another function.
     """
-    if _OWNERS.get(kind) != owner and (kind in registered() or kind in _OWNERS):
+    if _OWNERS.get(kind) != owner and (has_rule(kind) or kind in _OWNERS):
         what = _OWNERS.get(kind, "a primitive")
         raise RuleError(f"the name {kind!r} of the operator {owner} is that of {what}: give it another by name=...")
     _OWNERS[kind] = owner

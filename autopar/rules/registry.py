@@ -10,6 +10,7 @@ from autopar.rules.factor_rule import FactorRule
 
 Rule = Callable[[OpNode], FactorRule]
 _RULES: dict[str, Rule] = {}
+_SHIPPED: set[str] = set()
 
 
 def register_rule(*kinds: str) -> Callable[[Rule], Rule]:
@@ -22,6 +23,7 @@ def register_rule(*kinds: str) -> Callable[[Rule], Rule]:
     def decorate(rule: Rule) -> Rule:
         for kind in kinds:
             register(kind, rule)
+            _SHIPPED.add(kind)
         return rule
 
     return decorate
@@ -48,8 +50,13 @@ def unregister(kind: str) -> Rule:
 
 
 def registered() -> tuple[str, ...]:
-    """The names of all primitives with a rule, sorted."""
-    return tuple(sorted(_RULES))
+    """The names of all primitives whose rules ship with autopar, sorted; without the user's, and without functions."""
+    return tuple(sorted(_SHIPPED))
+
+
+def has_rule(kind: str) -> bool:
+    """Whether the primitive or function `kind` has a rule."""
+    return kind in _RULES
 
 
 def rule_of(op: OpNode) -> FactorRule:

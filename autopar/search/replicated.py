@@ -11,7 +11,7 @@ from autopar.errors import FoundRuleWarning, UnsupportedPrimitiveWarning
 from autopar.price.pricing import Pricing
 from autopar.rules.enumerate import enumerate_strategies
 from autopar.rules.notation import show
-from autopar.rules.registry import registered, whole
+from autopar.rules.registry import has_rule, whole
 from autopar.search.resolve import FindRule, found_rules
 
 
@@ -33,10 +33,9 @@ def _warn_replicated(graph: OpGraph, mesh: DeviceMesh, pricing: Pricing, find: F
     The price is that of every device computing them whole, which is the same on every mesh; moving their operands
     there comes on top and depends on the plan.
     """
-    known = frozenset(registered())
     prices: dict[tuple[str, str], list[float]] = {}
     for op in graph.ops:
-        if op.kind not in known and find(op) is None:
+        if not has_rule(op.kind) and find(op) is None:
             strategy = enumerate_strategies(whole(op), mesh)[0]
             prices.setdefault((op.kind, op.source), []).append(pricing.op_cost(op, strategy))
     for (kind, source), costs in prices.items():

@@ -8,7 +8,7 @@ from autopar.core.graph import OpGraph, OpNode
 from autopar.errors import UnsupportedPrimitive
 from autopar.rules.factor_rule import FactorRule
 from autopar.rules.notation import show
-from autopar.rules.registry import registered, rule_of, whole
+from autopar.rules.registry import has_rule, rule_of, whole
 
 FindRule = Callable[[OpNode], FactorRule | None]
 """What finds a rule by trial; it runs operators, which nothing in here does."""
@@ -41,9 +41,8 @@ def resolve(op: OpNode, find: FindRule, *, strict: bool = False) -> FactorRule:
 
 def found_rules(graph: OpGraph, find: FindRule) -> dict[str, tuple[OpNode, FactorRule]]:
     """The first operator of every kind that is planned by a rule found by trial, with that rule, by kind."""
-    known = frozenset(registered())
     found: dict[str, tuple[OpNode, FactorRule]] = {}
     for op in graph.ops:
-        if op.kind not in known and op.kind not in found and (rule := find(op)) is not None:
+        if not has_rule(op.kind) and op.kind not in found and (rule := find(op)) is not None:
             found[op.kind] = op, rule
     return found

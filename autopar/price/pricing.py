@@ -12,6 +12,7 @@ from autopar.core.graph import OpGraph, OpNode
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import StepKind
 from autopar.core.strategy import Strategy
+from autopar.price.body import body_time_s
 from autopar.price.work import VIEWS, materialised, work_flops
 from cost_models import Cluster, collective_time_s, compute_time_s, group
 
@@ -88,7 +89,8 @@ class Roofline:
         collective: cost_models.collective_time_s       slice, mask: bytes / memory bandwidth
 
     Only tensors that reach memory count as bytes (`work.materialised`), and a copy of what is lengthened by a halo; an
-    operator none of whose results do is part of another kernel and is not launched. No overlap.
+    operator none of whose results do is part of another kernel and is not launched. A function treated as one operator
+    costs what is in it (`price.body`). No overlap.
     """
 
     graph: OpGraph
@@ -103,6 +105,8 @@ class Roofline:
         """Seconds of one device's share of `op`."""
         if op.kind in VIEWS or not (op.ins or op.outs):
             return 0.0
+        if op.body is not None:
+            return body_time_s(op, strategy, self.mesh, self.cluster.device)
         size = sum(
             placement.local_size(tensor.shape, self.mesh) * tensor.itemsize
             for tensor, placement in zip((*op.ins, *op.outs), (*strategy.ins, *strategy.outs), strict=True)

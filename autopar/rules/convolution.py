@@ -12,7 +12,7 @@ from autopar.core.windows import convolution_windows
 from autopar.rules.exchange import is_possible, neighbours
 from autopar.rules.factor_rule import Factor, FactorRule, TrafficOf
 from autopar.rules.linearity import linear_sets
-from autopar.rules.registry import register_rule
+from autopar.rules.registry import rule_for
 
 
 @dataclass
@@ -28,7 +28,7 @@ class _Spatial:
     frozen: list[Factor] = field(default_factory=list[Factor])
 
 
-@register_rule("conv_general_dilated")
+@rule_for("conv_general_dilated")
 def conv_general_dilated(op: OpNode) -> FactorRule:
     """lhs[(h n), (g c), s...] * rhs[(g h o), c, r...] -> out[n, (g h o), s...]; a split c leaves out unreduced.
 

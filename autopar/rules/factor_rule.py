@@ -54,7 +54,8 @@ class FactorRule:
 
     `frozen` factors are never split (dims without elements never are). `offsets` are factors for which the local
     operator must know where its shard begins. The factor `everywhere` takes all mesh axes: what only one device does.
-    `itemsizes` are the bytes of an element of each operand and result.
+    `itemsizes` are the bytes of an element of each operand and result. `found` says that the rule was found by trial
+    and not written.
 
     Invariants: the product of a dim's factors is the dim's size; a tensor holds a factor at most once; every factor
     that is neither frozen nor of size 1 and is missing in a result is reduced or exchanged; carried factors are
@@ -71,6 +72,7 @@ class FactorRule:
     everywhere: Factor | None = None
     exchanged: Mapping[Factor, TrafficOf] = field(default_factory=dict[Factor, TrafficOf])
     itemsizes: tuple[int, ...] = ()
+    found: bool = False
 
     @classmethod
     def of(

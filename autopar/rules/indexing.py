@@ -10,7 +10,7 @@ from autopar.core.graph import OpNode, TensorInfo
 from autopar.core.placement import Kind
 from autopar.rules.factor_rule import Factor, FactorRule
 from autopar.rules.linearity import is_summable, linear_sets
-from autopar.rules.registry import register_rule
+from autopar.rules.registry import rule_for
 
 _SCATTER_KINDS: dict[str, Kind] = {
     "scatter-add": "sum",
@@ -27,7 +27,7 @@ def _cut(tensor: TensorInfo, part: TensorInfo) -> tuple[list[Factor], list[Facto
     return dims, [f"d{d}" if free else f"p{d}" for d, free in enumerate(whole)]
 
 
-@register_rule("dynamic_slice")
+@rule_for("dynamic_slice")
 def dynamic_slice(op: OpNode) -> FactorRule:
     """out[d..., p] = x[d..., start + p]; dims taken whole pass (their start is clamped to 0).
 
@@ -49,7 +49,7 @@ def dynamic_slice(op: OpNode) -> FactorRule:
     )
 
 
-@register_rule("dynamic_update_slice")
+@rule_for("dynamic_update_slice")
 def dynamic_update_slice(op: OpNode) -> FactorRule:
     """x[d..., v] -> out, with update[d..., p] written at start; linear jointly in x and update.
 
@@ -130,7 +130,7 @@ def _indexed(
     return found
 
 
-@register_rule("gather")
+@rule_for("gather")
 def gather(op: OpNode) -> FactorRule:
     """out[b..., i..., w...] = x[b..., indices[b..., i...], w...]; a split index range v leaves out unreduced.
 
@@ -172,7 +172,7 @@ def _fills_linearly(op: OpNode) -> bool:
     return fill == 0 or fill != fill  # NaN
 
 
-@register_rule("scatter-add", "scatter-sub", "scatter-mul", "scatter-max", "scatter-min", "scatter")
+@rule_for("scatter-add", "scatter-sub", "scatter-mul", "scatter-max", "scatter-min", "scatter")
 def scatter(op: OpNode) -> FactorRule:
     """x[b..., v..., w...] -> out, with updates[b..., i..., w...] added at v = indices[b..., i...].
 

@@ -12,7 +12,7 @@ from autopar.core.windows import pooling_windows
 from autopar.rules.exchange import is_possible, neighbours
 from autopar.rules.factor_rule import Dim, Factor, FactorRule, TrafficOf
 from autopar.rules.linearity import linear_sets
-from autopar.rules.registry import register_rule
+from autopar.rules.registry import rule_for
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def sliding(windows: Sequence[Window], traffic_of: Callable[[int, Window], Traff
     return found
 
 
-@register_rule("reduce_window_sum", "reduce_window_max", "reduce_window_min", "reduce_window")
+@rule_for("reduce_window_sum", "reduce_window_max", "reduce_window_min", "reduce_window")
 def reduce_window(op: OpNode) -> FactorRule:
     """out[j...] = reduction of x[j * stride + t * dilation - low...] over t; sum: linear.
 
@@ -75,7 +75,7 @@ def reduce_window(op: OpNode) -> FactorRule:
     )
 
 
-@register_rule("select_and_scatter_add")
+@rule_for("select_and_scatter_add")
 def select_and_scatter_add(op: OpNode) -> FactorRule:
     """out[i...] = sum of source[j...] over the windows j in which x[i...] is the selected one; linear in source.
 
@@ -96,7 +96,7 @@ def select_and_scatter_add(op: OpNode) -> FactorRule:
     )
 
 
-@register_rule("select_and_gather_add")
+@rule_for("select_and_gather_add")
 def select_and_gather_add(op: OpNode) -> FactorRule:
     """out[j...] = tangents[i...] where x[i...] is the selected one of window j; linear in tangents."""
     found = sliding(

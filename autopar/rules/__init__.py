@@ -15,7 +15,7 @@ from autopar.rules import (
     sorting,
     windows,
 )
-from autopar.rules.registry import register_rule, registered, rule_of
+from autopar.rules.registry import registered, rule_for, rule_of
 
 __all__ = [
     "contraction",
@@ -25,8 +25,8 @@ __all__ = [
     "indexing",
     "random",
     "reduction",
-    "register_rule",
     "registered",
+    "rule_for",
     "rule_of",
     "shape",
     "sorting",

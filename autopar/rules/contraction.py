@@ -5,10 +5,10 @@ from __future__ import annotations
 from autopar.core.graph import OpNode
 from autopar.rules.factor_rule import FactorRule
 from autopar.rules.linearity import linear_sets
-from autopar.rules.registry import register_rule
+from autopar.rules.registry import rule_for
 
 
-@register_rule("dot_general")
+@rule_for("dot_general")
 def dot_general(op: OpNode) -> FactorRule:
     """lhs[b, m, k] . rhs[b, n, k] -> out[b, m, n]; a split k leaves out unreduced; linear in lhs and in rhs."""
     numbers: tuple[tuple[tuple[int, ...], ...], ...] = op.params["dimension_numbers"]

@@ -6,10 +6,10 @@ from autopar.core.graph import OpNode
 from autopar.core.placement import Kind
 from autopar.rules.factor_rule import Factor, FactorRule
 from autopar.rules.linearity import linear_sets
-from autopar.rules.registry import register_rule
+from autopar.rules.registry import rule_for
 
 
-@register_rule("conv_general_dilated")
+@rule_for("conv_general_dilated")
 def conv_general_dilated(op: OpNode) -> FactorRule:
     """lhs[(h n), (g c), s...] * rhs[(g h o), c, r...] -> out[n, (g h o), s...]; a split c leaves out unreduced.
 

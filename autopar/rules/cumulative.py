@@ -5,10 +5,10 @@ from __future__ import annotations
 from autopar.core.graph import OpNode
 from autopar.rules.factor_rule import FactorRule
 from autopar.rules.linearity import linear_sets
-from autopar.rules.registry import register_rule
+from autopar.rules.registry import rule_for
 
 
-@register_rule("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")
+@rule_for("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")
 def cumulative(op: OpNode) -> FactorRule:
     """out[d..., k] = f(x[d..., 0], ..., x[d..., k]); k is frozen; the sum is linear."""
     dims = [f"d{d}" for d in range(op.ins[0].ndim)]

@@ -10,7 +10,7 @@ from autopar.core.graph import OpNode, TensorInfo
 from autopar.core.placement import Kind
 from autopar.rules.factor_rule import Factor, FactorRule
 from autopar.rules.linearity import is_summable, linear_sets
-from autopar.rules.registry import register_rule
+from autopar.rules.registry import rule_for
 from autopar.rules.shape import cut
 
 _SCATTER_KINDS: dict[str, Kind] = {
@@ -21,7 +21,7 @@ _SCATTER_KINDS: dict[str, Kind] = {
 }
 
 
-@register_rule("dynamic_slice")
+@rule_for("dynamic_slice")
 def dynamic_slice(op: OpNode) -> FactorRule:
     """out[d..., k] = x[d..., start + k]; dims taken whole pass (their start is clamped to 0), the others are frozen."""
     operand, result = op.ins[0], op.outs[0]
@@ -30,7 +30,7 @@ def dynamic_slice(op: OpNode) -> FactorRule:
     return FactorRule.of(op, ins=[dims, *starts], outs=[out], frozen=frozen, linear=linear_sets(op, (0,)))
 
 
-@register_rule("dynamic_update_slice")
+@rule_for("dynamic_update_slice")
 def dynamic_update_slice(op: OpNode) -> FactorRule:
     """x[d..., k] -> out, with update[d..., k'] written at start; whole dims pass; linear jointly in x and update."""
     operand, update = op.ins[0], op.ins[1]
@@ -102,7 +102,7 @@ def _indexed(
     return found
 
 
-@register_rule("gather")
+@rule_for("gather")
 def gather(op: OpNode) -> FactorRule:
     """out[b..., i..., w...] = x[b..., indices[b..., i...], w...]; a split index range v leaves out unreduced.
 
@@ -144,7 +144,7 @@ def _fills_linearly(op: OpNode) -> bool:
     return fill == 0 or fill != fill  # NaN
 
 
-@register_rule("scatter-add", "scatter-sub", "scatter-mul", "scatter-max", "scatter-min", "scatter")
+@rule_for("scatter-add", "scatter-sub", "scatter-mul", "scatter-max", "scatter-min", "scatter")
 def scatter(op: OpNode) -> FactorRule:
     """x[b..., v..., w...] -> out, with updates[b..., i..., w...] added at v = indices[b..., i...].
 

@@ -13,7 +13,7 @@ _RULES: dict[str, Rule] = {}
 _SHIPPED: set[str] = set()
 
 
-def register_rule(*kinds: str) -> Callable[[Rule], Rule]:
+def rule_for(*kinds: str) -> Callable[[Rule], Rule]:
     """Decorator: registers a function as the rule of the primitives `kinds`.
 
     Raises:

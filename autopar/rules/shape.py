@@ -9,12 +9,12 @@ from math import gcd, prod
 from autopar.core.graph import OpNode
 from autopar.rules.factor_rule import Factor, FactorRule
 from autopar.rules.linearity import linear_sets
-from autopar.rules.registry import register_rule
+from autopar.rules.registry import rule_for
 
 Shape = tuple[int, ...]
 
 
-@register_rule("broadcast_in_dim")
+@rule_for("broadcast_in_dim")
 def broadcast_in_dim(op: OpNode) -> FactorRule:
     """x[d...] -> out[d..., n...]; dims of size 1 that are stretched, and new ones, are factors of the result only."""
     operand, result = op.ins[0], op.outs[0]
@@ -27,7 +27,7 @@ def broadcast_in_dim(op: OpNode) -> FactorRule:
     return FactorRule.of(op, ins=[dims], outs=[out], linear=linear_sets(op, (0,)))
 
 
-@register_rule("reshape")
+@rule_for("reshape")
 def reshape(op: OpNode) -> FactorRule:
     """x[(a b), c] -> out[a, (b c)]: the common refinement of both shapes; what does not refine is frozen."""
     if op.params.get("dimensions") is not None or 0 in op.ins[0].shape:
@@ -102,7 +102,7 @@ def _groups(shape: Shape, dims: list[list[Factor]], meets: Collection[int]) -> I
             group = []
 
 
-@register_rule("transpose")
+@rule_for("transpose")
 def transpose(op: OpNode) -> FactorRule:
     """out[d_p(0), d_p(1), ...] = x[d_0, d_1, ...]."""
     dims = [f"d{d}" for d in range(op.ins[0].ndim)]
@@ -111,7 +111,7 @@ def transpose(op: OpNode) -> FactorRule:
     return FactorRule.of(op, ins=[dims], outs=[out], linear=linear_sets(op, (0,)))
 
 
-@register_rule("squeeze")
+@rule_for("squeeze")
 def squeeze(op: OpNode) -> FactorRule:
     """x[d..., 1] -> out[d...]."""
     dims = [f"d{d}" for d in range(op.ins[0].ndim)]
@@ -120,7 +120,7 @@ def squeeze(op: OpNode) -> FactorRule:
     return FactorRule.of(op, ins=[dims], outs=[out], linear=linear_sets(op, (0,)))
 
 
-@register_rule("rev")
+@rule_for("rev")
 def rev(op: OpNode) -> FactorRule:
     """out[d..., k] = x[d..., -k]; k is frozen."""
     dims = [f"d{d}" for d in range(op.ins[0].ndim)]
@@ -129,7 +129,7 @@ def rev(op: OpNode) -> FactorRule:
     return FactorRule.of(op, ins=[dims], outs=[dims], frozen=frozen, linear=linear_sets(op, (0,)))
 
 
-@register_rule("slice")
+@rule_for("slice")
 def slice_(op: OpNode) -> FactorRule:
     """out[d..., k] = x[d..., start + k * stride]; dims taken whole pass, the others are frozen."""
     operand = op.ins[0]
@@ -151,14 +151,14 @@ def cut(whole: list[bool]) -> tuple[list[Factor], list[Factor], list[Factor]]:
     return dims, part, frozen
 
 
-@register_rule("pad")
+@rule_for("pad")
 def pad(op: OpNode) -> FactorRule:
     """out[d..., k'] = x[d..., k] or the padding value; padded dims are frozen; linear jointly in x and the value."""
     part, dims, frozen = cut([tuple(config) == (0, 0, 0) for config in op.params["padding_config"]])
     return FactorRule.of(op, ins=[part, []], outs=[dims], frozen=frozen, linear=linear_sets(op, (0, 1)))
 
 
-@register_rule("concatenate")
+@rule_for("concatenate")
 def concatenate(op: OpNode) -> FactorRule:
     """out[d..., (k0 k1 ...)] = x0[d..., k0], x1[d..., k1], ...; k is frozen; linear jointly in all operands."""
     axis = op.params["dimension"]
@@ -168,7 +168,7 @@ def concatenate(op: OpNode) -> FactorRule:
     return FactorRule.of(op, ins=ins, outs=[out], frozen=frozen, linear=linear_sets(op, tuple(range(len(op.ins)))))
 
 
-@register_rule("split")
+@rule_for("split")
 def split(op: OpNode) -> FactorRule:
     """x[d..., (k0 k1 ...)] -> x0[d..., k0], x1[d..., k1], ...; k is frozen."""
     axis = op.params["axis"]
@@ -178,7 +178,7 @@ def split(op: OpNode) -> FactorRule:
     return FactorRule.of(op, ins=[dims], outs=outs, frozen=frozen, linear=linear_sets(op, (0,)))
 
 
-@register_rule("stack")
+@rule_for("stack")
 def stack(op: OpNode) -> FactorRule:
     """out[d..., k] = xk[d...]; k is frozen; linear jointly in all operands."""
     dims = [f"d{d}" for d in range(op.ins[0].ndim)]
@@ -188,7 +188,7 @@ def stack(op: OpNode) -> FactorRule:
     return FactorRule.of(op, ins=[dims] * len(op.ins), outs=[out], frozen=["k"], linear=linear_sets(op, every))
 
 
-@register_rule("unstack")
+@rule_for("unstack")
 def unstack(op: OpNode) -> FactorRule:
     """outs[k][d...] = x[d..., k]; k is frozen."""
     dims = [f"d{d}" for d in range(op.ins[0].ndim)]
@@ -197,7 +197,7 @@ def unstack(op: OpNode) -> FactorRule:
     return FactorRule.of(op, ins=[dims], outs=[out] * len(op.outs), frozen=[dims[axis]], linear=linear_sets(op, (0,)))
 
 
-@register_rule("tile")
+@rule_for("tile")
 def tile(op: OpNode) -> FactorRule:
     """out[(r d)...] = x[d...]: each dim repeated r times."""
     reps = op.params["reps"]
@@ -207,7 +207,7 @@ def tile(op: OpNode) -> FactorRule:
     return FactorRule.of(op, ins=[dims], outs=[out], sizes=sizes, linear=linear_sets(op, (0,)))
 
 
-@register_rule("iota")
+@rule_for("iota")
 def iota(op: OpNode) -> FactorRule:
     """out[d..., k] = k, counted from the shard's offset."""
     dims = [f"d{d}" for d in range(op.outs[0].ndim)]

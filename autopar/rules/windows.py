@@ -5,7 +5,7 @@ from __future__ import annotations
 from autopar.core.graph import OpNode, TensorInfo
 from autopar.rules.factor_rule import Dim, Factor, FactorRule
 from autopar.rules.linearity import linear_sets
-from autopar.rules.registry import register_rule
+from autopar.rules.registry import rule_for
 
 
 def _factors(op: OpNode, large: TensorInfo, small: TensorInfo) -> tuple[list[Dim], list[Dim], dict[Factor, int]]:
@@ -36,7 +36,7 @@ def _frozen(sizes: dict[Factor, int]) -> list[Factor]:
     return [factor for factor in sizes if factor[0] in "wf"]
 
 
-@register_rule("reduce_window_sum", "reduce_window_max", "reduce_window_min", "reduce_window")
+@rule_for("reduce_window_sum", "reduce_window_max", "reduce_window_min", "reduce_window")
 def reduce_window(op: OpNode) -> FactorRule:
     """out[d...] = reduction of x[(d w)...] over w (general form: several operands and initial values); sum: linear."""
     dims, windows, sizes = _factors(op, op.ins[0], op.outs[0])
@@ -46,7 +46,7 @@ def reduce_window(op: OpNode) -> FactorRule:
     return FactorRule.of(op, ins=ins, outs=outs, sizes=sizes, linear=linear, frozen=_frozen(sizes))
 
 
-@register_rule("select_and_scatter_add")
+@rule_for("select_and_scatter_add")
 def select_and_scatter_add(op: OpNode) -> FactorRule:
     """out[(d w)...] = source[d...] where x[(d w)...] is the selected one of its window; linear in source."""
     dims, windows, sizes = _factors(op, op.ins[1], op.ins[0])
@@ -54,7 +54,7 @@ def select_and_scatter_add(op: OpNode) -> FactorRule:
     return FactorRule.of(op, ins=[windows, dims], outs=[dims], sizes=sizes, linear=linear, frozen=_frozen(sizes))
 
 
-@register_rule("select_and_gather_add")
+@rule_for("select_and_gather_add")
 def select_and_gather_add(op: OpNode) -> FactorRule:
     """out[d...] = tangents[(d w)...] where x[(d w)...] is the selected one of its window; linear in tangents."""
     dims, windows, sizes = _factors(op, op.ins[0], op.outs[0])

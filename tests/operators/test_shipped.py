@@ -89,7 +89,7 @@ CALLS = {
     "masked attention": Call(masked, QKV, lambda *qkv: plain_attention(*qkv, mask=np.arange(8) < 5)),
 }
 NAMES = sorted(CALLS)
-MAPPED = {"softmax", "layer norm with a bias"}
+MAPPED = {"softmax"}
 """Those whose tangents and maps are tried too."""
 
 

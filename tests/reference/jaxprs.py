@@ -16,7 +16,7 @@ Observe = Callable[[Values], Values]
 def evaluate(jaxpr: Any, values: Sequence[Any], observe: Observe = list) -> Values:
     """The results of a jaxpr (with its constants) on `values`; `observe` may change what every equation gives."""
     inner, consts = open_jaxpr(jaxpr)
-    env: dict[Any, np.ndarray] = dict(zip([*inner.constvars, *inner.invars], map(np.asarray, [*consts, *values])))
+    env: dict[Any, np.ndarray] = dict(zip([*inner.constvars, *inner.invars], [*map(np.asarray, consts), *values], strict=True))
 
     def read(atom: Any) -> np.ndarray:
         return np.asarray(atom.val, atom.aval.dtype) if is_literal(atom) else env[atom]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import numpy as np
 
 Values = list[np.ndarray]
@@ -38,7 +39,13 @@ def run(primitive: Any, params: Mapping[str, Any], values: Sequence[np.ndarray])
     else:
         results = primitive.bind(*values, **primitive.get_bind_params(dict(params)))
         results = results if primitive.multiple_results else [results]
-    return [np.asarray(result) for result in (results if isinstance(results, list | tuple) else [results])]
+    results = results if isinstance(results, list | tuple) else [results]
+    return [result if _is_key(result) else np.asarray(result) for result in results]
+
+
+def _is_key(value: Any) -> bool:
+    """Typed keys have no numpy form."""
+    return isinstance(value, jax.Array) and bool(jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key))
 
 
 def _elementwise(function: Function) -> Function:

@@ -203,8 +203,10 @@ def convolution(s: Scope) -> None:
     x = s.pick("f", 3, lambda v: v.ndim == 3)
     window, groups = s.choice((1, 2, 3)), s.choice([g for g in (1, 2, 3, 4, 6) if x.shape[1] % g == 0])
     out = groups * s.choice((1, 2, 4))
-    kernel = s.line(f"jnp.sin(jnp.arange({out * x.shape[1] // groups * window}, dtype='{x.dtype}')"
-                    f".reshape({out}, {x.shape[1] // groups}, {window}))")[0]
+    kernel = s.line(
+        f"jnp.sin(jnp.arange({out * x.shape[1] // groups * window}, dtype='{x.dtype}')"
+        f".reshape({out}, {x.shape[1] // groups}, {window}))"
+    )[0]
     stride = s.choice((1, 1, 2))
     padding = s.choice(("'SAME'", "'VALID'" if x.shape[2] >= 3 else "'SAME'", "[(1, 2)]"))
     dilation = f", lhs_dilation=({s.choice((1, 2))},)" if padding[0] == "[" else ""
@@ -217,23 +219,25 @@ def pooling(s: Scope) -> None:
     size = s.choice([n for n in (1, 2, 3, 4) if n <= x.shape[axis]])
     stride = s.choice((1, size))
     window, strides = ([n if d == axis else 1 for d in range(x.ndim)] for n in (size, stride))
-    init, function = s.choice((("0.0", "lax.add"), ("-jnp.inf", "lax.max"), ("jnp.inf", "lax.min")))
+    init, function = s.choice((("0.0", "lax.add"), ("-np.inf", "lax.max"), ("np.inf", "lax.min")))
     padding = s.choice(("SAME", "VALID")) if function == "lax.add" else "VALID"
-    s.line(f"lax.reduce_window({x}, jnp.asarray({init}, '{x.dtype}'), {function}, {window}, {strides}, '{padding}')")
+    s.line(f"lax.reduce_window({x}, np.{x.dtype}({init}), {function}, {window}, {strides}, '{padding}')")
 
 
 def random(s: Scope) -> None:
     key = s.pick("u", 1, lambda v: v.dtype == "uint32" and v.shape == (2,))
     shape = s.shape(1 + s.below(3))
-    text = s.choice((
-        "jax.random.uniform({0}, {1})",
-        "jax.random.normal({0}, {1})",
-        "jax.random.bernoulli({0}, 0.5, {1})",
-        "jax.random.randint({0}, {1}, 0, 9)",
-        "jax.random.bits({0}, {1}, 'uint8')",
-        "jax.random.split({0})[1]",
-        "jax.random.fold_in({0}, 3)",
-    ))
+    text = s.choice(
+        (
+            "jax.random.uniform({0}, {1})",
+            "jax.random.normal({0}, {1})",
+            "jax.random.bernoulli({0}, 0.5, {1})",
+            "jax.random.randint({0}, {1}, 0, 9)",
+            "jax.random.bits({0}, {1}, 'uint8')",
+            "jax.random.split({0})[1]",
+            "jax.random.fold_in({0}, 3)",
+        )
+    )
     s.line(text.format(key, shape))
 
 

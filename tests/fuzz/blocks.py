@@ -88,7 +88,8 @@ def fori(s: Scope, fill: Fill) -> None:
     c = _param(inner, carry)
     fill(inner, 1 + s.below(4))
     block = inner.block(_same(inner, c))
-    s.line(f"lax.fori_loop(jnp.int32(0), jnp.int32({s.below(4)}), {block.name}, {carry})", block)
+    known = "np" if s.differentiable or s.chance(0.5) else "jnp"  # a scan, or a while loop
+    s.line(f"lax.fori_loop({known}.int32(0), {known}.int32({s.below(4)}), {block.name}, {carry})", block)
 
 
 def while_(s: Scope, fill: Fill) -> None:
@@ -139,8 +140,6 @@ def associative_scan(s: Scope, fill: Fill) -> None:
 
 def _tuple(results: list[Var]) -> str:
     return results[0].name if len(results) == 1 else f"({', '.join(v.name for v in results)})"
-
-
 
 
 MAKERS = {

@@ -24,6 +24,7 @@ from autopar.redistribute.route import Router
 from cost_models import Cluster, load_cluster
 from cost_models.cluster import replace_link
 from tests.equivalence.cases import Case, inputs_of, with_permutes
+from tests.equivalence.check import run as run_compiled
 from tests.equivalence.draw import local_plan, uniform_plan
 from tests.fuzz.generate import generate
 from tests.fuzz.source import Program
@@ -44,7 +45,7 @@ Verdict = Literal["passed", "refused", "failed", "unstable"]
 
 @dataclass(frozen=True, eq=False)
 class FuzzCase:
-    """A program with its arguments, a mesh, and how its plan is drawn: any plan, one whose neighbours agree, a solver's."""
+    """A program with its arguments, a mesh, and its plan: any, one whose neighbours agree, or a solver's."""
 
     program: Program
     mesh: DeviceMesh
@@ -86,6 +87,17 @@ Run = Callable[[Case, ShardedProgram], Any]
 def interpreted(case: Case, program: ShardedProgram) -> Any:
     """The results of `program` on the slow reference."""
     return unflatten(case.traced, Reference(program).run(inputs_of(case)))
+
+
+def compiled(case: Case, program: ShardedProgram) -> Any:
+    """The results of `program` compiled for virtual devices.
+
+    Raises:
+      AssertionError: if its collectives are not those that are planned, but for what XLA may leave out.
+    """
+    results, comparison = run_compiled(case, program)
+    assert comparison.explained, f"collectives: {comparison}"
+    return results
 
 
 def check(fuzz: FuzzCase, run: Run = interpreted) -> Outcome:

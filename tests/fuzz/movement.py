@@ -38,13 +38,15 @@ def broadcast(s: Scope) -> None:
     if prod(x.shape) * n > MAX_ELEMENTS or x.ndim > 3:
         raise NoFit
     dim = s.below(x.ndim + 1)
-    text = s.choice((
-        f"jnp.broadcast_to({x}, {(n, *x.shape)})",
-        f"jnp.repeat(jnp.expand_dims({x}, {dim}), {n}, axis={dim})",
-        f"jnp.stack([{x}] * 2, axis={dim})",
-        f"{x}[..., None]",
-        f"jnp.tile({x}, 2)",
-    ))
+    text = s.choice(
+        (
+            f"jnp.broadcast_to({x}, {(n, *x.shape)})",
+            f"jnp.repeat(jnp.expand_dims({x}, {dim}), {n}, axis={dim})",
+            f"jnp.stack([{x}] * 2, axis={dim})",
+            f"{x}[..., None]",
+            f"jnp.tile({x}, 2)",
+        )
+    )
     s.line(text)
 
 
@@ -56,8 +58,16 @@ def squeeze(s: Scope) -> None:
 def concatenate(s: Scope) -> None:
     x = s.pick(ANY, 1)
     d = s.below(x.ndim)
-    y = s.pick(x.kind, 1, lambda v: v.dtype == x.dtype and _without(v.shape, d) == _without(x.shape, d)
-               and v.ndim == x.ndim and prod(x.shape) + prod(v.shape) <= MAX_ELEMENTS)
+    y = s.pick(
+        x.kind,
+        1,
+        lambda v: (
+            v.dtype == x.dtype
+            and _without(v.shape, d) == _without(x.shape, d)
+            and v.ndim == x.ndim
+            and prod(x.shape) + prod(v.shape) <= MAX_ELEMENTS
+        ),
+    )
     s.line(f"jnp.concatenate([{x}, {y}], axis={d})")
 
 
@@ -82,7 +92,9 @@ def slice_(s: Scope) -> None:
     for n in x.shape:
         low = s.below(n)
         high = low + 1 + s.below(n - low)
-        index.append(s.choice((":", ":", ":", f"{low}:{high}", f"::{s.choice((2, 3))}", "::-1", f"{low}", f"-{low + 1}")))
+        index.append(
+            s.choice((":", ":", ":", f"{low}:{high}", f"::{s.choice((2, 3))}", "::-1", f"{low}", f"-{low + 1}"))
+        )
     s.line(f"{x}[{', '.join(index)}]")
 
 

@@ -1,4 +1,4 @@
-"""Scope: a block while it is drawn. Every line is evaluated at once, so that values stay bounded and shapes are known."""
+"""Scope: a block while it is drawn. Every line is evaluated at once: values stay bounded and shapes are known."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_ELEMENTS = 2048
 LARGEST = {"f": 4.0, "i": 100.0, "u": 100.0}
 
 
-class NoFit(Exception):  # noqa: N818 - a signal to try another maker, no error
+class NoFit(Exception):
     """No variable in scope fits a maker."""
 
 

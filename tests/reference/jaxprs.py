@@ -16,7 +16,9 @@ Observe = Callable[[Values], Values]
 def evaluate(jaxpr: Any, values: Sequence[Any], observe: Observe = list) -> Values:
     """The results of a jaxpr (with its constants) on `values`; `observe` may change what every equation gives."""
     inner, consts = open_jaxpr(jaxpr)
-    env: dict[Any, np.ndarray] = dict(zip([*inner.constvars, *inner.invars], [*map(np.asarray, consts), *values], strict=True))
+    env: dict[Any, np.ndarray] = dict(
+        zip([*inner.constvars, *inner.invars], [*map(np.asarray, consts), *values], strict=True)
+    )
 
     def read(atom: Any) -> np.ndarray:
         return np.asarray(atom.val, atom.aval.dtype) if is_literal(atom) else env[atom]
@@ -53,9 +55,15 @@ def _scan(values: Values, params: Mapping[str, Any], observe: Observe) -> Values
 def _while(values: Values, params: Mapping[str, Any], observe: Observe) -> Values:
     tests, bodies = params["cond_nconsts"], params["body_nconsts"]
     cond_consts, body_consts, carry = values[:tests], values[tests : tests + bodies], values[tests + bodies :]
-    while evaluate(params["cond_jaxpr"], [*cond_consts, *carry], observe)[0]:
-        carry = evaluate(params["body_jaxpr"], [*body_consts, *carry], observe)
+    while (going := evaluate(params["cond_jaxpr"], [*cond_consts, *carry], observe)[0]).any():
+        after = evaluate(params["body_jaxpr"], [*body_consts, *carry], observe)
+        carry = [_where(going, new, old) for new, old in zip(after, carry, strict=True)]
     return carry
+
+
+def _where(going: np.ndarray, new: np.ndarray, old: np.ndarray) -> np.ndarray:
+    """Of several loops in one (vmap), those that have ended keep what they have. `going` has the leading dims."""
+    return np.where(going.reshape(going.shape + (1,) * (new.ndim - going.ndim)), new, old)
 
 
 def _cond(values: Values, params: Mapping[str, Any], observe: Observe) -> Values:

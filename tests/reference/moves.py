@@ -58,7 +58,7 @@ def neutral(kind: Kind, dtype: np.dtype) -> object:
     """The value that changes nothing when combined by `kind`."""
     if kind == "sum":
         return 0
-    if dtype == bool:
+    if dtype.kind == "b":
         return kind == "min"
     if dtype.kind in "iu":
         limits = np.iinfo(dtype)

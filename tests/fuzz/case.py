@@ -53,8 +53,8 @@ class FuzzCase:
     plan_seed: int
 
     @property
-    def traced(self) -> Case:
-        return Case(self.program.block.function(), self.program.args, "float64")
+    def case(self) -> Case:
+        return case_of(self.program)
 
     def __str__(self) -> str:
         return f"# mesh {self.mesh}, {self.plan} plan {self.plan_seed}\n{self.program}"
@@ -71,6 +71,12 @@ class Outcome:
 
     verdict: Verdict
     message: str = ""
+
+
+@lru_cache(maxsize=4)
+def case_of(program: Program) -> Case:
+    """The program, to be traced and run once however many plans are tried."""
+    return Case(program.block.function(), program.args, "float64")
 
 
 def draw_case(seed: int) -> FuzzCase:
@@ -106,7 +112,7 @@ def compiled(case: Case, program: ShardedProgram) -> tuple[Any, str]:
 
 def check(fuzz: FuzzCase, run: Run = interpreted) -> Outcome:
     """Whether the planned program, run by `run`, gives what the plain function gives."""
-    case = fuzz.traced
+    case = fuzz.case
     with jax.enable_x64(True), warnings.catch_warnings():
         warnings.simplefilter("ignore", UnsupportedPrimitiveWarning)
         try:
@@ -207,7 +213,7 @@ def _noisy(value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 def first_difference(fuzz: FuzzCase) -> str:
     """The first instruction that makes what is not its tensor, on the slow reference."""
-    case = fuzz.traced
+    case = fuzz.case
     with jax.enable_x64(True), warnings.catch_warnings():
         warnings.simplefilter("ignore", UnsupportedPrimitiveWarning)
         program = plan_program(fuzz, case)

@@ -54,7 +54,7 @@ def _argument(scope: Scope) -> np.ndarray:
     shape = scope.shape(scope.choice((0, 1, 1, 2, 2, 2, 3, 3)))
     match scope.below(10):
         case 0 | 1:
-            return scope.rng.integers(-3, 12, shape).astype(np.int32)
+            return scope.rng.integers(-3, 12, shape[:2]).astype(np.int32)
         case 2:
             return scope.rng.random(shape) < 0.5
         case _:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from tests.fuzz.scope import MAX_ELEMENTS, NoFit, Scope
+from tests.fuzz.source import Var
 
 ANY = "fib"
 
@@ -163,13 +164,24 @@ def take_along(s: Scope) -> None:
 
 
 def scatter(s: Scope) -> None:
+    """Rows are added to, or compared or multiplied with; repeated places and places out of range included."""
     x = s.pick("fi", 1)
-    i = s.pick("i", 1, lambda v: v.ndim == 1)
+    i = indices(s, s.choice(s.dims), x.shape[0])
     shape = (*i.shape, *x.shape[1:])
-    y = s.pick(x.kind, 0, lambda v: v.dtype == x.dtype and v.shape in (shape, ()))
+    fitting = [v for v in s.pool if v.dtype == x.dtype and v.shape in (shape, x.shape[1:], ())]
+    y = s.choice(fitting) if fitting and s.chance(0.7) else s.choice(("2", f"jnp.full({shape}, 3, '{x.dtype}')"))
     way = s.choice(("add", "add", "max", "min", "mul"))
     index = i if s.chance(0.4) else f"jnp.mod({i}, {x.shape[0]})"
     s.line(f"{x}.at[{index}].{way}({y})")
+
+
+def indices(s: Scope, count: int, limit: int) -> Var:
+    """A vector of indices: one that is there, or a new one of `count` constants around 0..limit."""
+    try:
+        return s.pick("i", 1, lambda v: v.ndim == 1 and (v.shape[0] == count or s.chance(0.5)))
+    except NoFit:
+        constants = [int(n) for n in s.rng.integers(-1, limit + 1, count)]
+        return s.line(f"jnp.asarray({constants}, 'int32')")[0]
 
 
 def set_(s: Scope) -> None:
@@ -183,7 +195,9 @@ def set_(s: Scope) -> None:
 
 def segment(s: Scope) -> None:
     x = s.pick("fi", 1)
-    i = s.pick("i", 1, lambda v: v.shape == x.shape[:1])
+    i = indices(s, x.shape[0], 8)
+    if i.shape != x.shape[:1]:
+        raise NoFit
     s.line(f"jax.ops.segment_sum({x}, {i}, num_segments={s.choice(s.dims)})")
 
 
@@ -214,9 +228,9 @@ MAKERS = {
     dynamic_slice: 2,
     take: 2.5,
     take_along: 0.7,
-    scatter: 1.5,
+    scatter: 2.5,
     set_: 1,
-    segment: 1,
+    segment: 1.5,
     sort: 1.5,
     roll: 1,
 }

@@ -86,15 +86,16 @@ def _reads(block: Block) -> set[str]:
 
 def _smaller(block: Block, known: dict[str, Any]) -> Iterator[Block]:
     results = NAME.findall(block.result)
+    if len(block.lines) > 1:
+        for n, line in enumerate(block.lines):  # a line alone
+            alone = f"({', '.join(v.name for v in line.outs)},)"
+            yield replace(_cut(block, range(n), known), lines=(line,), result=alone)
     if len(results) > 1:
         yield from (replace(block, result=f"({name},)") for name in results)
     for n in reversed(range(len(block.lines))):  # everything before a line becomes arguments
         yield _cut(block, range(n), known)
     for n in range(len(block.lines)):
         yield _cut(block, range(n, n + 1), known)
-    for line in reversed(block.lines):
-        if line.outs:
-            yield replace(block, result=f"({', '.join(v.name for v in line.outs)},)")
     yield from _simpler(block)
 
 

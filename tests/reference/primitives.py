@@ -82,6 +82,12 @@ def _div(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.where(y == 0, np.asarray(-1).astype(x.dtype), towards_zero).astype(x.dtype)
 
 
+def _rem(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    if x.dtype.kind not in "iu":
+        return np.fmod(x, y)
+    return np.where(y == 0, x, np.fmod(x, np.where(y == 0, 1, y))).astype(x.dtype)
+
+
 def _convert(x: np.ndarray, new_dtype: Any, **_: Any) -> np.ndarray:
     return (x != 0) if np.dtype(new_dtype) == bool else x.astype(new_dtype)
 
@@ -203,7 +209,7 @@ _ELEMENTWISE: dict[str, Function] = {
     "not": np.invert,
     "or": np.bitwise_or,
     "pow": np.power,
-    "rem": np.fmod,
+    "rem": _rem,
     "rsqrt": lambda x: (1 / np.sqrt(x)).astype(x.dtype),
     "select_n": _select_n,
     "sign": np.sign,

@@ -84,11 +84,11 @@ def scan(s: Scope, fill: Fill) -> None:
 def fori(s: Scope, fill: Fill) -> None:
     inner = _inner(s)
     carry = s.pick("fi")
-    inner.param("p", np.int32(0))
+    known = "np" if s.differentiable or s.chance(0.5) else "jnp"  # a scan, or a while loop
+    inner.param("p", np.int64(0) if known == "np" else np.int32(0))
     c = _param(inner, carry)
     fill(inner, 1 + s.below(4))
     block = inner.block(_same(inner, c))
-    known = "np" if s.differentiable or s.chance(0.5) else "jnp"  # a scan, or a while loop
     s.line(f"lax.fori_loop({known}.int32(0), {known}.int32({s.below(4)}), {block.name}, {carry})", block)
 
 

@@ -37,7 +37,7 @@ def bits(s: Scope) -> None:
     x = s.pick("i", 0, lambda v: v.dtype == "int32")
     texts = (
         "lax.population_count({0})",
-        "lax.clz({0})",
+        "lax.clz(jnp.abs({0}))",  # XLA folds a constant clz(-1) to -32
         "jnp.left_shift({0}, 2)",
         "jnp.right_shift({0}, 1)",
         "lax.bitcast_convert_type({0}, 'uint8')",

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import jax
 import numpy as np
+from jax.experimental import layout as jax_layout
 from jax.extend import core as jex
 from jax.extend import source_info_util
 from jax.extend.core import primitives
@@ -184,3 +185,9 @@ def pcast_varying(value: Any, axes: Iterable[str]) -> Any:
     """`value`, marked as varying over those of `axes` over which it is not yet; itself if there are none."""
     missing = tuple(sorted(frozenset(axes) - varying_axes(value)))
     return untyped_jax.lax.pcast(value, missing, to="varying") if missing else value
+
+
+def row_major(value: Any) -> Any:
+    """`value`, which the compiler has to keep row-major; an array that has its values already is left as it is."""
+    layout: Any = jax_layout
+    return layout.with_layout_constraint(value, layout.Layout(tuple(range(value.ndim)))) if is_tracer(value) else value

@@ -11,6 +11,7 @@ from typing import Any
 
 from jax import lax
 
+from autopar._compat import row_major
 from autopar.core.graph import OpNode
 from autopar.core.mesh import DeviceMesh
 from autopar.core.strategy import Strategy
@@ -79,6 +80,16 @@ def _conv_general_dilated(local: LocalOp) -> Run:
     )
 
 
+def _fft(local: LocalOp) -> Run:
+    """Row-major in and out: XLA lets neighbours choose the layout, and its CPU runtime then refuses the transform."""
+    transform = local.bind()
+
+    def run(operand: Array) -> Sequence[Array]:
+        return [row_major(result) for result in transform(row_major(operand))]
+
+    return run
+
+
 def _identity(local: LocalOp) -> Run:
     """A value that is to be put on devices is on them already."""
 
@@ -93,6 +104,7 @@ _LOCALISERS: dict[str, Callable[[LocalOp], Run]] = {
     "conv_general_dilated": _conv_general_dilated,
     "device_put": _identity,
     "dynamic_slice": _dynamic_slice,
+    "fft": _fft,
     "gather": gather,
     "iota": iota,
     "iota_2x32_shape": iota_2x32_shape,

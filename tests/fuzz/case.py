@@ -175,9 +175,10 @@ def compare(expected: Any, found: Any, relative: float) -> str:
     for position, (w, g) in enumerate(zip(map(np.asarray, wanted), map(np.asarray, given), strict=True)):
         if (w.shape, w.dtype) != (g.shape, g.dtype):
             return f"result {position} is {g.dtype}{list(g.shape)}, not {w.dtype}{list(w.shape)}"
-        allowed = relative * max(1.0, _largest(w)) if w.dtype.kind == "f" else 0.0
+        allowed = relative * max(1.0, _largest(w)) if w.dtype.kind in "fc" else 0.0
+        wide = np.complex128 if w.dtype.kind == "c" else np.float64
         with np.errstate(over="ignore", invalid="ignore"):
-            error = _largest(w.astype(np.float64) - g.astype(np.float64))
+            error = _largest(w.astype(wide) - g.astype(wide))
         if not error <= allowed:
             return f"result {position} {w.dtype}{list(w.shape)} is off by {error:.3g}, {allowed:.3g} is allowed"
     return ""

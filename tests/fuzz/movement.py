@@ -171,6 +171,7 @@ def scatter(s: Scope) -> None:
     fitting = [v for v in s.pool if v.dtype == x.dtype and v.shape in (shape, x.shape[1:], ())]
     y = s.choice(fitting) if fitting and s.chance(0.7) else s.choice(("2", f"jnp.full({shape}, 3, '{x.dtype}')"))
     way = s.choice(("add", "add", "max", "min", "mul"))
+    way = "add" if s.differentiable and way == "mul" else way  # JAX has no gradient of it
     index = i if s.chance(0.4) else f"jnp.mod({i}, {x.shape[0]})"
     s.line(f"{x}.at[{index}].{way}({y})")
 

@@ -224,3 +224,8 @@ def row_major(value: Any) -> Any:
     """`value`, which the compiler has to keep row-major; an array that has its values already is left as it is."""
     layout: Any = jax_layout
     return layout.with_layout_constraint(value, layout.Layout(tuple(range(value.ndim)))) if is_tracer(value) else value
+
+
+def function_of(jaxpr: Any) -> Callable[..., list[Any]]:
+    """The function that evaluates a closed jaxpr on flat operands."""
+    return partial(untyped_jax.core.eval_jaxpr, *open_jaxpr(jaxpr))

@@ -74,7 +74,7 @@ def scan(walker: Walker, eqn: Any, ins: Tensors, place: Place) -> list[TensorInf
 def while_(walker: Walker, eqn: Any, ins: Tensors, place: Place) -> list[TensorInfo]:
     """A while loop: carry = body(consts, carry) as long as test(consts, carry)."""
     if eqn.params["cond_jaxpr"].out_avals[0].shape:
-        return walker.inline(eqn, _unbatched(eqn), ins, place)
+        return walker.inline(eqn, _unbatched(eqn), list(ins), place)
     control, params = Control(walker, eqn, place), eqn.params
     of_test, of_body = params["cond_nconsts"], params["body_nconsts"]
     carry = control.each("carry_in", ins[of_test + of_body :], [var.aval for var in eqn.outvars])
@@ -101,13 +101,16 @@ def _unbatched(eqn: Any) -> Any:
             (decision,) = test(*consts[:of_test], *carry)
             return decision
 
+        def any_going(carry: Any) -> Any:
+            return going(carry).any()
+
         def step(carry: Any) -> list[Any]:
             decision, after = going(carry), body(*consts[of_test:], *carry)
             dims = range(decision.ndim)
             goes_on = [lax.broadcast_in_dim(decision, held.shape, tuple(dims)) for held in carry]
             return [lax.select(*parts) for parts in zip(goes_on, after, carry, strict=True)]
 
-        return lax.while_loop(lambda carry: going(carry).any(), step, list(given))
+        return lax.while_loop(any_going, step, list(given))
 
     with eqn.ctx.manager:
         return make_jaxpr(loop)(*(_compat.spec_of(atom.aval) for atom in eqn.invars))

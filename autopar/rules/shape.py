@@ -32,13 +32,19 @@ def broadcast_in_dim(op: OpNode) -> FactorRule:
 
 @rule_for("reshape")
 def reshape(op: OpNode) -> FactorRule:
-    """x[(a b), c] -> out[a, (b c)]: the common refinement of both shapes; what does not refine is frozen."""
-    if op.params.get("dimensions") is not None or 0 in op.ins[0].shape:
+    """x[(a b), c] -> out[a, (b c)]: the common refinement of both shapes; what does not refine is frozen.
+
+    With `dimensions` (as vmap makes them) the dims of x are brought into that order first.
+    """
+    shape = op.ins[0].shape
+    if 0 in shape:
         return _frozen_reshape(op)
-    found = _refine(op.ins[0].shape, op.outs[0].shape)
+    order: tuple[int, ...] = op.params.get("dimensions") or tuple(range(len(shape)))
+    found = _refine(tuple(shape[d] for d in order), op.outs[0].shape)
+    dims = dict(zip(order, found.ins, strict=True))
     return FactorRule.of(
         op,
-        ins=[found.ins],
+        ins=[[dims[d] for d in range(len(shape))]],
         outs=[found.outs],
         sizes=found.sizes,
         frozen=found.frozen,

@@ -147,8 +147,9 @@ def _split(x: np.ndarray, axis: int, sizes: Sequence[int]) -> Values:
     return np.split(x, np.cumsum(sizes)[:-1], axis=axis)
 
 
-def _reshape(x: np.ndarray, new_sizes: Sequence[int], **_: Any) -> np.ndarray:
-    return x.reshape(tuple(new_sizes))
+def _reshape(x: np.ndarray, new_sizes: Sequence[int], dimensions: Sequence[int] | None = None, **_: Any) -> np.ndarray:
+    """With `dimensions` these are brought into that order first."""
+    return (x if dimensions is None else x.transpose(dimensions)).reshape(tuple(new_sizes))
 
 
 def _dot_general(lhs: np.ndarray, rhs: np.ndarray, dimension_numbers: Any, **params: Any) -> np.ndarray:

@@ -249,6 +249,7 @@ SHAPES = [
     case("broadcast_in_dim", lambda x: lax.broadcast_in_dim(x, (4, 8), ()), floats(()), name="scalar"),
     case("broadcast_in_dim", lambda: jnp.zeros((4, 8)), name="literal zero"),
     case("broadcast_in_dim", lambda: jnp.ones((4, 8)), name="literal one"),
+    case("reshape", lambda x: lax.reshape(x, (4, 8), (1, 2, 0)), floats((4, 4, 2)), name="in another order"),
     *(
         case("reshape", lambda x, after=after: lax.reshape(x, after), floats(before), name=f"{before} {after}")
         for before, after in [

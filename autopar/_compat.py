@@ -184,3 +184,11 @@ def pcast_varying(value: Any, axes: Iterable[str]) -> Any:
     """`value`, marked as varying over those of `axes` over which it is not yet; itself if there are none."""
     missing = tuple(sorted(frozenset(axes) - varying_axes(value)))
     return untyped_jax.lax.pcast(value, missing, to="varying") if missing else value
+
+
+def scan_counts(params: dict[str, Any]) -> tuple[int, int]:
+    """How many of a scan's operands are constants and how many are carried; the others are scanned over."""
+    if "num_consts" in params:
+        return params["num_consts"], params["num_carry"]
+    consts, carry, _ = params["ft_in"].unpack()
+    return len(tuple(consts)), len(tuple(carry))

@@ -260,6 +260,7 @@ def _trace(fn: Function, settings: Settings, args: tuple[Any, ...], kwargs: dict
         static_argnums=settings.static_argnums,
         donate_argnums=settings.donate_argnums,
         carry=settings.carry,
+        while_trips=settings.options.while_trips,
     )
 
 

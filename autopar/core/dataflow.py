@@ -12,18 +12,20 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from autopar.core.graph import OpGraph, TensorInfo
+from autopar.core.regions import CONTROL
 
 
 @dataclass(frozen=True)
 class Use:
     """One reading of a tensor: operand `position` of operator `op`, or output `position` of the graph (op None).
 
-    `time` is the operator's position; for outputs the number of operators.
+    `time` is the operator's position; for outputs the number of operators. `region` is where it reads.
     """
 
     op: int | None
     position: int
     time: int
+    region: int | None = None
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ class Copy:
 
     `source` is the copy that it is made from, None if that is the tensor as its producer left it. `stored` copies
     take the place of the tensor from its production on; the others live from `start` to `stop` beside their source.
+    `region` is where it is made.
     """
 
     id: int
@@ -41,6 +44,7 @@ class Copy:
     start: int
     stop: int
     stored: bool
+    region: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,11 +70,18 @@ def uses_of(graph: OpGraph) -> dict[int, tuple[Use, ...]]:
     for op in graph.ops:
         for position, tensor in enumerate(op.ins):
             if tensor.literal is None:
-                found.setdefault(tensor.id, []).append(Use(op.id, position, op.id))
+                region = graph.tree.reads_in(op.kind, op.region, position)
+                found.setdefault(tensor.id, []).append(Use(op.id, position, op.id, region))
     for position, tensor in enumerate(graph.outputs):
         if tensor.literal is None:
             found.setdefault(tensor.id, []).append(Use(None, position, len(graph.ops)))
     return {tensor: tuple(uses) for tensor, uses in found.items()}
+
+
+def until(graph: OpGraph, source: int | None, use: Use) -> int:
+    """When a value of region `source` has been read by `use` for the last time: a loop reads it again and again."""
+    loop = graph.tree.loop_around(source, use.region)
+    return use.time if loop is None else graph.spans[loop][1]
 
 
 def dataflow(graph: OpGraph) -> Dataflow:
@@ -78,32 +89,48 @@ def dataflow(graph: OpGraph) -> Dataflow:
 
     A result with several uses gets a stored copy; where uses fall into several phases (outputs count as their own),
     those of one phase, if there are several, get a copy together. An input is stored already, as it is passed.
-    A scalar input has one placement only and needs no copies.
+    What a loop or choice is entered with is stored already too; each of its inner regions gets a copy if it has several
+    uses. A scalar input has one placement only and needs no copies.
     """
     uses = uses_of(graph)
     copies: list[Copy] = []
     source: dict[Use, int | None] = {}
     results = [tensor for op in graph.ops for tensor in op.outs]
-    produced = {tensor.id: op.id for op in graph.ops for tensor in op.outs}
     for tensor in (*graph.inputs, *results):
         mine = uses.get(tensor.id, ())
+        made_in = graph.made_in(tensor)
+        producer = graph.producers.get(tensor.id)
+        entered = graph.tree.kind(made_in) in CONTROL
         stored = None
-        if tensor.id in produced and len(mine) > 1:
+        if producer is not None and not entered and len(mine) > 1:
             stored = len(copies)
-            copies.append(Copy(stored, tensor, None, mine, produced[tensor.id] + 1, mine[-1].time + 1, True))
+            stop = max(until(graph, made_in, use) for use in mine) + 1
+            copies.append(Copy(stored, tensor, None, mine, producer.id + 1, stop, True, made_in))
         source.update(dict.fromkeys(mine, stored))
-        for group in _shared(graph, mine) if tensor.ndim else ():
+        for group in _shared(graph, mine, made_in if entered else None) if tensor.ndim else ():
             if stored is not None and group == mine:
                 continue
-            copy = Copy(len(copies), tensor, stored, group, group[0].time, group[-1].time + 1, False)
+            copy = _copy(graph, len(copies), tensor, stored, group)
             copies.append(copy)
             source.update(dict.fromkeys(group, copy.id))
     return Dataflow(tuple(copies), source, uses)
 
 
-def _shared(graph: OpGraph, uses: Iterable[Use]) -> list[tuple[Use, ...]]:
-    by_phase: dict[str, list[Use]] = {}
+def _copy(graph: OpGraph, number: int, tensor: TensorInfo, source: int | None, group: tuple[Use, ...]) -> Copy:
+    """The copy that the uses of `group` share, made where all of them can see it, before the first."""
+    tree = graph.tree
+    region = tree.site(graph.made_in(tensor), tree.common(use.region for use in group))
+    inner = tree.child_towards(region, group[0].region)
+    start = group[0].time if inner is None else graph.spans[inner][0]
+    stop = max(until(graph, region, use) for use in group) + 1
+    return Copy(number, tensor, source, group, start, stop, False, region)
+
+
+def _shared(graph: OpGraph, uses: Iterable[Use], entered: int | None) -> list[tuple[Use, ...]]:
+    """The uses of one phase; of what the control region `entered` was entered with, those of one inner region."""
+    groups: dict[object, list[Use]] = {}
     for use in uses:
         if use.op is not None:
-            by_phase.setdefault(graph.ops[use.op].phase, []).append(use)
-    return [tuple(group) for group in by_phase.values() if len(group) > 1]
+            inner = None if entered is None else graph.tree.child_towards(entered, use.region)
+            groups.setdefault(graph.ops[use.op].phase if inner is None else inner, []).append(use)
+    return [tuple(group) for group in groups.values() if len(group) > 1]

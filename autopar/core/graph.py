@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 import networkx as nx
 
+from autopar.core.regions import Region, RegionTree
+
 Phase = Literal["forward", "backward", "update"]
 Scalar = bool | int | float | complex
 
@@ -19,7 +21,8 @@ class TensorInfo:
     """One value of the graph: its number, global shape and element type.
 
     `name` is the argument's path ("params['w1']") for inputs, "constant[0]" for hoisted constants, else "".
-    `literal` is the value of a scalar constant; such a tensor has shape () and no producer.
+    `literal` is the value of a scalar constant; such a tensor has shape () and no producer. `multiple_of` is the id of
+    the tensor that this one is a number times, if it is known to be one.
     """
 
     id: int
@@ -28,6 +31,12 @@ class TensorInfo:
     itemsize: int
     name: str = ""
     literal: Scalar | None = None
+    multiple_of: int | None = None
+
+    @property
+    def root(self) -> int:
+        """The id of the tensor that this one is a multiple of: its own, if of no other."""
+        return self.id if self.multiple_of is None else self.multiple_of
 
     @property
     def ndim(self) -> int:
@@ -64,24 +73,11 @@ class OpNode:
 
     @cached_property
     def signature(self) -> tuple[object, ...]:
-        """What a rule's answer depends on: kind, shapes, types, repeated and (zero) literal operands, parameters."""
-        first = {tensor.id: i for i, tensor in reversed(list(enumerate(self.ins)))}
-        ins = tuple((t.shape, t.dtype, first[t.id], t.literal is None, t.literal == 0) for t in self.ins)
+        """What a rule's answer depends on: kind, shapes, types, related and (zero) literal operands, parameters."""
+        first = {tensor.root: i for i, tensor in reversed(list(enumerate(self.ins)))}
+        ins = tuple((t.shape, t.dtype, first[t.root], t.literal is None, t.literal == 0) for t in self.ins)
         outs = tuple((t.shape, t.dtype) for t in self.outs)
         return (self.kind, ins, outs, repr(sorted(self.params.items(), key=lambda item: item[0])))
-
-
-@dataclass(frozen=True)
-class Region:
-    """A span of operators that is emitted as one: a rematerialised block. `parent` is the region around it.
-
-    `payload` is opaque to every stage but `emit`.
-    """
-
-    id: int
-    kind: Literal["remat"]
-    parent: int | None = None
-    payload: object = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,9 +89,10 @@ class OpGraph:
     output becomes the next call's input and keeps its placement. `key_inputs` and `key_outputs` are the positions of
     those that are the data of typed PRNG keys: their last dim is one key, and is whole on every device.
 
-    Invariants (checked by `check`): an operand is an input, a literal or the result of an earlier operator; every
-    tensor has one producer; operators are numbered by position; the operators of a region, those of the regions in it
-    included, are contiguous; a region comes after the one around it.
+    Invariants (checked by `check`): an operand is an input, a literal or the result of an earlier operator, and seen
+    where it is read; every tensor has one producer; operators are numbered by position; the operators of a region,
+    those of the regions in it included, are contiguous; a region comes after the one around it; carry_in and carry_out
+    of a loop come in pairs.
     """
 
     ops: tuple[OpNode, ...]
@@ -115,6 +112,31 @@ class OpGraph:
     def producers(self) -> dict[int, OpNode]:
         """The producer of each tensor that has one, by tensor id."""
         return {tensor.id: op for op in self.ops for tensor in op.outs}
+
+    @cached_property
+    def tree(self) -> RegionTree:
+        """The regions, and what lies in which."""
+        return RegionTree(self.regions)
+
+    @cached_property
+    def spans(self) -> dict[int, tuple[int, int]]:
+        """The first and the last operator of each region that has any, those of the regions in it included."""
+        found: dict[int, tuple[int, int]] = {}
+        for op in self.ops:
+            for region in self.tree.path(op.region):
+                found[region] = (found.get(region, (op.id, op.id))[0], op.id)
+        return found
+
+    @cached_property
+    def loop_carries(self) -> dict[int, int]:
+        """For each carry_out of a loop its carry_in, by operator id: they have one placement."""
+        entering = {(op.region, op.params["position"]): op.id for op in self.ops if op.kind == "carry_in"}
+        return {op.id: entering[op.region, op.params["position"]] for op in self.ops if op.kind == "carry_out"}
+
+    def made_in(self, tensor: TensorInfo) -> int | None:
+        """The region in which `tensor` is seen first; None for inputs."""
+        producer = self.producers.get(tensor.id)
+        return None if producer is None else self.tree.made_in(producer.kind, producer.region)
 
     @cached_property
     def view(self) -> nx.MultiDiGraph[int]:
@@ -163,13 +185,26 @@ def check(graph: OpGraph) -> None:
 
 
 def _check_regions(graph: OpGraph) -> None:
-    around: dict[int | None, frozenset[int]] = {None: frozenset()}
-    for region in graph.regions:
-        around[region.id] = around[region.parent] | {region.id}
+    tree = graph.tree
     opened: frozenset[int] = frozenset()
     closed: set[int] = set()
     for op in graph.ops:
-        closed |= opened - around[op.region]
-        opened = around[op.region]
+        around = frozenset(tree.path(op.region))
+        closed |= opened - around
+        opened = around
         if opened & closed:
             raise ValueError(f"the operators of region {min(opened & closed)} are not contiguous")
+        for position, tensor in enumerate(op.ins):
+            _check_seen(graph, op, position, tensor)
+    pairs = graph.loop_carries
+    entering = {op.id for op in graph.ops if op.kind == "carry_in"}
+    if set(pairs.values()) != entering:
+        raise ValueError(f"operator {min(entering - set(pairs.values()))} (carry_in) has no carry_out")
+
+
+def _check_seen(graph: OpGraph, op: OpNode, position: int, tensor: TensorInfo) -> None:
+    """A value made inside a control region is read in there."""
+    reader = set(graph.tree.path(graph.tree.reads_in(op.kind, op.region, position)))
+    hidden = [r for r in graph.tree.path(graph.made_in(tensor)) if graph.tree[r].kind != "remat" and r not in reader]
+    if hidden:
+        raise ValueError(f"operator {op.id} ({op.kind}) reads tensor {tensor.id}, which is not seen outside its region")

@@ -16,7 +16,8 @@ class Space:
     """The candidates for inputs and outputs (by position), operators and copies (by id) on one mesh.
 
     A carried output has no candidates of its own: it takes its input's placement (`carry` maps output position to
-    input position). So has a literal output, which is replicated.
+    input position). So has a literal output, which is replicated; and a loop's carry_out, which leaves its value where
+    its carry_in puts it (`loop_carries` maps one's id to the other's).
     Operators with equal signatures should share the same tuple of strategies.
     """
 
@@ -26,18 +27,23 @@ class Space:
     copies: tuple[tuple[Placement, ...], ...]
     outputs: tuple[tuple[Placement, ...], ...]
     carry: tuple[tuple[int, int], ...] = ()
+    loop_carries: tuple[tuple[int, int], ...] = ()
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """The number of candidates of every variable: inputs, operators, copies, then outputs that have a choice."""
-        outputs = tuple(candidates for candidates in self.outputs if candidates)
-        return tuple(len(c) for c in (*self.inputs, *self.strategies, *self.copies, *outputs))
+        """The number of candidates of every variable: inputs, operators, copies, outputs; of those that have a choice.
+
+        Inputs and copies always have one.
+        """
+        strategies, outputs = ([c for c in side if c] for side in (self.strategies, self.outputs))
+        return tuple(len(c) for c in (*self.inputs, *strategies, *self.copies, *outputs))
 
     def stage(self, choice: Sequence[int]) -> Stage:
         """The stage that takes candidate `choice[i]` for variable i, in the order of `counts`."""
         rest = iter(choice)
         inputs = tuple(candidates[next(rest)] for candidates in self.inputs)
-        strategies = tuple(candidates[next(rest)] for candidates in self.strategies)
+        chosen = [candidates[next(rest)] if candidates else None for candidates in self.strategies]
+        strategies = tuple(self._strategy(op, strategy, chosen) for op, strategy in enumerate(chosen))
         copies = tuple(candidates[next(rest)] for candidates in self.copies)
         carried = dict(self.carry)
         outputs = tuple(
@@ -45,3 +51,16 @@ class Space:
             for i, candidates in enumerate(self.outputs)
         )
         return Stage(self.mesh, inputs, strategies, copies, outputs)
+
+    def _strategy(self, op: int, chosen: Strategy | None, all_chosen: Sequence[Strategy | None]) -> Strategy:
+        if chosen is not None:
+            return chosen
+        entering = all_chosen[dict(self.loop_carries)[op]]
+        if entering is None:
+            raise ValueError(f"operator {op} has no strategies, and neither has the one that it follows")
+        return carried_out(entering)
+
+
+def carried_out(entering: Strategy) -> Strategy:
+    """The strategy of a carry_out whose carry_in has the strategy `entering`."""
+    return Strategy(entering.outs, entering.outs, entering.factors, entering.split)

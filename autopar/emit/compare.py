@@ -89,14 +89,13 @@ class Comparison:
 def compare(program: ShardedProgram, found: Sequence[HloCollective]) -> Comparison:
     """`program`'s collectives beside those `found` in the program compiled from it, for the same mesh.
 
-    A collective in a loop counts once for each of its trips, and once where their number is not known. Exact matches
-    are made first, then widened ones, then those with the operands of combined all-reduces. Of equal planned ones
-    those with the least reason to vanish are matched first.
+    A collective in a loop counts once on both sides, however often the loop goes round. Exact matches are made first,
+    then widened ones, then those with the operands of combined all-reduces. Of equal planned ones those with the least
+    reason to vanish are matched first.
     """
     reasons = _reasons(program)
     state = _Matching(program, sorted(program.collectives, key=lambda move: _LEAST_REASON.index(reasons[move])))
-    runs = [collective for collective in found for _ in range(1 if collective.times is None else collective.times)]
-    rest = [collective for collective in runs if not state.take(collective, state.matched, state.exactly)]
+    rest = [collective for collective in found if not state.take(collective, state.matched, state.exactly)]
     rest = [collective for collective in rest if not state.take(collective, state.widened, state.widely)]
     unplanned: list[HloCollective] = []
     for collective in rest:

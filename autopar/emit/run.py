@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import groupby
 from typing import Any
 
 import jax
 
 from autopar._compat import open_jaxpr, pcast_varying, remat_primitive, untyped_jax, varying_axes
-from autopar.core.graph import Region
+from autopar.core.regions import BOUNDARY, Region
+from autopar.emit import control
 from autopar.emit.localize import localize
 from autopar.emit.moves import run_move
 from autopar.passes.program import Compute, Instruction, Move, ShardedProgram
@@ -40,25 +42,34 @@ def _run(
     last: dict[int, int],
     parent: int | None,
 ) -> None:
-    regions = {region.id: region for region in program.regions}
-
-    def child(numbered: tuple[int, Instruction]) -> int | None:
-        """The region directly under `parent` that holds the instruction, None for `parent` itself."""
-        region = numbered[1].region
-        while region is not None and region != parent and regions[region].parent != parent:
-            region = regions[region].parent
-        return None if region == parent else region
-
-    for region, members in groupby(instructions, key=child):
+    tree = program.tree
+    for region, members in groupby(instructions, key=lambda member: tree.child_towards(parent, member[1].region)):
         if region is None:
             for _, instruction in members:
                 _step(program, instruction, env)
+        elif tree.kind(region) == "remat":
+            _run_remat(program, tree[region], list(members), env, last)
         else:
-            _run_region(program, regions[region], list(members), env, last)
+            _run_control(program, tree[region], list(members), env, last)
+
+
+def _run_control(
+    program: ShardedProgram,
+    region: Region,
+    members: Sequence[tuple[int, Instruction]],
+    env: Env,
+    last: dict[int, int],
+) -> None:
+    def run(inner: Sequence[tuple[int, Instruction]], inside: Env, parent: int) -> None:
+        _run(program, inner, inside, last, parent)
+
+    control.RUN[region.kind](control.Control(program, region, members, env, run, partial(_read, program)))
 
 
 def _step(program: ShardedProgram, instruction: Instruction, env: Env) -> None:
     values = [_read(program, env, value) for value in instruction.ins]
+    if isinstance(instruction, Compute) and instruction.op.kind in BOUNDARY:
+        return
     if isinstance(instruction, Compute):
         results = _compute(program, instruction, values)
     elif isinstance(instruction, Move):
@@ -79,7 +90,7 @@ def _compute(program: ShardedProgram, compute: Compute, values: Sequence[Array])
     return localize(compute.op, compute.strategy, program.mesh)(*operands)
 
 
-def _run_region(
+def _run_remat(
     program: ShardedProgram,
     region: Region,
     members: Sequence[tuple[int, Instruction]],

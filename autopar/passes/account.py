@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from autopar.core.graph import OpNode
+from autopar.core.regions import BOUNDARY
 from autopar.core.strategy import Strategy
 from autopar.passes.program import Compute, Instruction, Move, ShardedProgram
 
@@ -58,8 +59,8 @@ def account(
       recomputed: ids of tensors that each reader may compute anew (`price.work.recomputed`).
       workspace: bytes that an operator takes while it runs, given the local bytes of its operands.
     """
-    compute = sum(op_cost(i.op, i.strategy) for i in program.instructions if isinstance(i, Compute))
-    moving = sum(i.time_s for i in program.instructions if isinstance(i, Move))
+    compute = sum(program.runs(i) * op_cost(i.op, i.strategy) for i in program.instructions if isinstance(i, Compute))
+    moving = sum(program.runs(i) * i.time_s for i in program.instructions if isinstance(i, Move))
     peak, peak_at, alive = _peak(program, in_memory, donated, recomputed, workspace)
     return Account(compute, moving, peak, peak_at, alive)
 
@@ -86,24 +87,50 @@ def _peak(
     leaving: dict[int, list[int]] = {}
     for value, position in last.items():
         leaving.setdefault(position, []).append(value)
+    begins = _begins(program)
     now = sum(size[v] for v in (*program.inputs, *program.outputs)) - _taken_over(program, donated)
     best: tuple[int, int, tuple[int, ...]] = (now, -1, ())
+
+    def leave(position: int, values: Iterable[int]) -> int:
+        gone = [v for v in dict.fromkeys(values) if v in alive and last.get(v, position) <= position]
+        for value in gone:
+            del alive[value]
+        return sum(size[value] for value in gone)
+
     for position, instruction in enumerate(program.instructions):
-        for value in instruction.outs:
-            if value in fixed:
-                continue
-            alive[value] = None
-            now += size[value]
+        if isinstance(instruction, Compute) and instruction.op.kind in BOUNDARY:
+            now -= leave(position, leaving.get(position, ()))
+        for value in begins.get(position, ()):
+            if value not in fixed:
+                alive[value] = None
+                now += size[value]
         extra = _beside(instruction, size, workspace)
         if now + extra > best[0]:
             best = (now + extra, position, tuple(alive))
-        for value in (*leaving.get(position, ()), *instruction.outs):
-            if value in alive and last.get(value, position) <= position:
-                del alive[value]
-                now -= size[value]
+        now -= leave(position, (*leaving.get(position, ()), *instruction.outs))
     peak, peak_at, values = best
     held = fixed.union(values)
     return peak, peak_at, tuple(sorted((v for v in held if size[v]), key=lambda v: (-size[v], v)))
+
+
+def _begins(program: ShardedProgram) -> dict[int, list[int]]:
+    """The values whose memory is taken at each instruction: a scan's stack before its first round."""
+    found: dict[int, list[int]] = {}
+    spans = _spans(program)
+    for position, instruction in enumerate(program.instructions):
+        is_stack = isinstance(instruction, Compute) and instruction.op.kind == "scan_stack"
+        first = spans[instruction.region][0] if is_stack and instruction.region is not None else position
+        found.setdefault(first, []).extend(instruction.outs)
+    return found
+
+
+def _spans(program: ShardedProgram) -> dict[int, tuple[int, int]]:
+    """The first and the last instruction of each region that has any."""
+    found: dict[int, tuple[int, int]] = {}
+    for position, instruction in enumerate(program.instructions):
+        for region in program.tree.path(instruction.region):
+            found[region] = (found.get(region, (position, position))[0], position)
+    return found
 
 
 def _beside(instruction: Instruction, size: Mapping[int, int], workspace: Workspace) -> int:
@@ -160,12 +187,36 @@ def _anew(program: ShardedProgram, recomputed: Collection[int]) -> set[int]:
 
 
 def _last_uses(program: ShardedProgram, registers: set[int], anew: set[int]) -> dict[int, int]:
-    """The last instruction that may read each value: also through those in registers or computed anew."""
+    """The last instruction that may read each value: also through those in registers or computed anew.
+
+    A loop reads what was made before it until its last round. The memory of a carry becomes that of its last value.
+    """
+    tree, spans = program.tree, _spans(program)
+    made_in = {v: _made_in(program, i) for i in program.instructions for v in i.outs}
     last: dict[int, int] = {}
     through = registers | anew
     for position in range(len(program.instructions) - 1, -1, -1):
         instruction = program.instructions[position]
         until = max([position, *(last.get(v, position) for v in instruction.outs if v in through)])
-        for value in instruction.ins:
-            last[value] = max(last.get(value, -1), until)
+        for operand, value in enumerate(instruction.ins):
+            loop = tree.loop_around(made_in.get(value), _read_in(program, instruction, operand))
+            last[value] = max(last.get(value, -1), until if loop is None else max(until, spans[loop][1]))
+    entering = {(i.region, i.op.params["position"]): i.outs[0] for i in _of_kind(program, "carry_in").values()}
+    for position, leaving in _of_kind(program, "carry_out").items():
+        last[entering[leaving.region, leaving.op.params["position"]]] = position
     return last
+
+
+def _of_kind(program: ShardedProgram, kind: str) -> dict[int, Compute]:
+    found = enumerate(program.instructions)
+    return {position: i for position, i in found if isinstance(i, Compute) and i.op.kind == kind}
+
+
+def _made_in(program: ShardedProgram, instruction: Instruction) -> int | None:
+    kind = instruction.op.kind if isinstance(instruction, Compute) else ""
+    return program.tree.made_in(kind, instruction.region)
+
+
+def _read_in(program: ShardedProgram, instruction: Instruction, operand: int) -> int | None:
+    kind = instruction.op.kind if isinstance(instruction, Compute) else ""
+    return program.tree.reads_in(kind, instruction.region, operand)

@@ -8,14 +8,17 @@ from autopar.core.dataflow import Copy, Dataflow
 from autopar.core.graph import OpGraph, OpNode, TensorInfo
 from autopar.core.placement import Placement
 from autopar.core.plan import Stage
-from autopar.passes.program import Compute, Convert, Instruction, ShardedProgram, Value
+from autopar.core.regions import ENTERING
+from autopar.passes.blocks import Blocks
+from autopar.passes.program import Compute, Convert, ShardedProgram, Value
 
 
 def lower(graph: OpGraph, flow: Dataflow, stage: Stage) -> ShardedProgram:
     """The program of `stage`.
 
-    A stored copy is made right after its tensor, every other change of placement right before its first use. One
-    that was made before, in the same phase and in a region that is still open, is used again.
+    A stored copy is made right after its tensor, every other change of placement right before its first use, before
+    the loop if that is in one that its tensor is not in. One that was made before, in the same phase and in a region
+    around, is used again.
     """
     return _Lowering(graph, flow, stage).program()
 
@@ -28,12 +31,13 @@ class _Lowering:
     flow: Dataflow
     stage: Stage
     values: dict[int, Value] = field(default_factory=dict[int, Value])
-    instructions: list[Instruction] = field(default_factory=list[Instruction])
     made: dict[int, int] = field(default_factory=dict[int, int])
     copied: dict[int, int] = field(default_factory=dict[int, int])
     shared: dict[tuple[object, ...], int] = field(default_factory=dict[tuple[object, ...], int])
+    region_of: dict[int, int | None] = field(default_factory=dict[int, int | None])
 
     def __post_init__(self) -> None:
+        self.blocks = Blocks(self.graph.tree)
         self._by_op: dict[int, dict[int, int | None]] = {}
         self._by_output: dict[int, int | None] = {}
         for use, copy in self.flow.source.items():
@@ -45,7 +49,7 @@ class _Lowering:
     def program(self) -> ShardedProgram:
         graph, stage = self.graph, self.stage
         for tensor, placement in zip(graph.inputs, stage.inputs, strict=True):
-            self.made[tensor.id] = self._value(tensor, placement)
+            self.made[tensor.id] = self._value(tensor, placement, None)
         inputs = tuple(self.made[tensor.id] for tensor in graph.inputs)
         starting: dict[int, list[Copy]] = {}
         for copy in self.flow.copies:
@@ -54,52 +58,68 @@ class _Lowering:
         stored = {copy.tensor.id: copy for copy in self.flow.copies if copy.stored}
         for op in graph.ops:
             for copy in starting.get(op.id, ()):
-                self._copy(copy, op)
+                self._copy(copy, op, self._stands_in(op, copy.uses[0].position))
             self._compute(op)
             for tensor in op.outs:
                 if tensor.id in stored:
-                    self._copy(stored[tensor.id], op)
+                    self._copy(stored[tensor.id], op, stored[tensor.id].region)
         outputs = tuple(self._output(position) for position in range(len(graph.outputs)))
-        return ShardedProgram(stage.mesh, self.values, inputs, outputs, tuple(self.instructions), graph.regions)
+        instructions = tuple(self.blocks.root.flat())
+        return ShardedProgram(stage.mesh, self.values, inputs, outputs, instructions, graph.regions)
 
-    def _value(self, tensor: TensorInfo, placement: Placement) -> int:
+    def _value(self, tensor: TensorInfo, placement: Placement, region: int | None) -> int:
         value = Value(len(self.values), tensor, placement)
         self.values[value.id] = value
+        self.region_of[value.id] = region
         return value.id
 
     def _read(self, tensor: TensorInfo, copy: int | None) -> int:
         if tensor.literal is not None and tensor.id not in self.made:
-            self.made[tensor.id] = self._value(tensor, Placement(()))
+            self.made[tensor.id] = self._value(tensor, Placement(()), None)
         return self.made[tensor.id] if copy is None else self.copied[copy]
 
-    def _convert(self, value: int, placement: Placement, op: OpNode | None) -> int:
+    def _stands_in(self, op: OpNode, position: int) -> int | None:
+        """The region before whose instructions, or among them, operand `position` must be ready."""
+        return op.region if op.kind in ENTERING else self.graph.tree.reads_in(op.kind, op.region, position)
+
+    def _operand(self, op: OpNode, position: int, value: int, placement: Placement) -> int:
+        """`value` in the `placement` in which `op` wants it."""
+        reader = self.graph.tree.reads_in(op.kind, op.region, position)
+        site = self.graph.tree.site(self.region_of[value], reader)
+        return self._convert(value, placement, op, site, self._stands_in(op, position))
+
+    def _convert(
+        self, value: int, placement: Placement, op: OpNode | None, site: int | None, before_block: int | None
+    ) -> int:
+        """`value` in `placement`, converted in region `site`, for `op`: before the block that holds `before_block`."""
         before = self.values[value]
         if before.placement == placement:
             return value
-        where = (op.phase, op.region) if op else ("forward", None)
-        keys = [(value, placement, *where)] + ([(value, placement, where[0], None)] if where[1] is not None else [])
-        for key in keys:
-            if key in self.shared:
-                return self.shared[key]
-        after = self._value(before.tensor, placement)
-        self.shared[keys[0]] = after
-        self.instructions.append(Convert(value, after, op))
+        phase = op.phase if op else "forward"
+        for region in (*self.graph.tree.path(site), None):
+            if (value, placement, phase, region) in self.shared:
+                return self.shared[value, placement, phase, region]
+        after = self._value(before.tensor, placement, site)
+        self.shared[value, placement, phase, site] = after
+        self.blocks.place(Convert(value, after, op, site), site, before_block)
         return after
 
-    def _copy(self, copy: Copy, op: OpNode) -> None:
+    def _copy(self, copy: Copy, op: OpNode, before_block: int | None) -> None:
         source = self._read(copy.tensor, copy.source)
-        self.copied[copy.id] = self._convert(source, self.stage.copies[copy.id], op)
+        placement = self.stage.copies[copy.id]
+        self.copied[copy.id] = self._convert(source, placement, op, copy.region, before_block)
 
     def _compute(self, op: OpNode) -> None:
         strategy = self.stage.strategies[op.id]
         sources = self._sources(op)
         ins = tuple(
-            self._convert(self._read(tensor, copy), placement, op)
-            for tensor, copy, placement in zip(op.ins, sources, strategy.ins, strict=True)
+            self._operand(op, position, self._read(tensor, copy), placement)
+            for position, (tensor, copy, placement) in enumerate(zip(op.ins, sources, strategy.ins, strict=True))
         )
-        outs = tuple(self._value(tensor, placement) for tensor, placement in zip(op.outs, strategy.outs, strict=True))
+        region = self.graph.tree.made_in(op.kind, op.region)
+        outs = tuple(self._value(t, placement, region) for t, placement in zip(op.outs, strategy.outs, strict=True))
         self.made.update((tensor.id, value) for tensor, value in zip(op.outs, outs, strict=True))
-        self.instructions.append(Compute(op, strategy, ins, outs))
+        self.blocks.append(Compute(op, strategy, ins, outs), op.region)
 
     def _sources(self, op: OpNode) -> list[int | None]:
         by_position = self._by_op.get(op.id, {})
@@ -108,14 +128,7 @@ class _Lowering:
     def _output(self, position: int) -> int:
         tensor = self.graph.outputs[position]
         value = self._read(tensor, self._by_output.get(position))
-        producer = self.graph.producers.get(tensor.id)
         if tensor.literal is not None:
             return value
-        return self._convert(value, self.stage.outputs[position], _outside(producer))
-
-
-def _outside(producer: OpNode | None) -> OpNode | None:
-    """The operator that a result's redistribution is reported under; it runs after every region."""
-    if producer is None or producer.region is None:
-        return producer
-    return OpNode(producer.id, producer.kind, producer.ins, producer.outs, source=producer.source, phase=producer.phase)
+        producer = self.graph.producers.get(tensor.id)
+        return self._convert(value, self.stage.outputs[position], producer, None, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from autopar.core.graph import OpGraph
+from autopar.core.regions import LEAVING
 from autopar.passes.program import Instruction, Move, ShardedProgram
 from autopar.passes.sink_all_reduce import is_view
 
@@ -14,8 +15,8 @@ class MarkMirror:
     """Gives the role "mirror" to the reduction of each parameter's gradient.
 
     A gradient is a tensor of the shape of some input (data left out) that the backward pass or the update makes, and
-    that the update or the caller reads, or what becomes one by views alone: the reduction of one is what keeps
-    replicas of the parameter equal.
+    that the update or the caller reads, or what becomes one by views and by leaving loops alone: the reduction of one
+    is what keeps replicas of the parameter equal.
     """
 
     graph: OpGraph
@@ -41,6 +42,7 @@ class MarkMirror:
         read = {t.id for op in graph.ops if op.phase == "update" for t in op.ins} | {t.id for t in graph.outputs}
         found = {tensor for tensor in made if tensor in read}
         for op in reversed(graph.ops):
-            if is_view(op) and op.phase != "forward" and op.outs[0].id in found:
-                found.add(op.ins[0].id)
+            passes = is_view(op) or op.kind in LEAVING
+            if passes and op.phase != "forward" and op.outs[0].id in found:
+                found.update(tensor.id for tensor in op.ins)
         return frozenset(found)

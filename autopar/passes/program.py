@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
-from autopar.core.graph import OpNode, Region, TensorInfo
+from autopar.core.graph import OpNode, TensorInfo
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement, StepKind
+from autopar.core.regions import Region, RegionTree
 from autopar.core.strategy import Strategy
 from autopar.redistribute.step import LOCAL_KINDS
 
@@ -41,11 +43,15 @@ class Compute:
 
 @dataclass(frozen=True)
 class Convert:
-    """A change of placement that is still to be routed. `op` is the operator it was made for: source and phase."""
+    """A change of placement that is still to be routed, in `region`.
+
+    `op` is the operator it was made for: source and phase.
+    """
 
     before: int
     after: int
     op: OpNode | None
+    region: int | None = None
 
     @property
     def ins(self) -> tuple[int, ...]:
@@ -57,17 +63,13 @@ class Convert:
         """The value made."""
         return (self.after,)
 
-    @property
-    def region(self) -> int | None:
-        """The region of the operator it was made for."""
-        return None if self.op is None else self.op.region
-
 
 @dataclass(frozen=True)
 class Move:
     """One redistribution step on one value, or one all-reduce on several (a bucket).
 
-    `size_bytes` is what one device holds of all operands, before or after, whichever is larger; `time_s` the price.
+    `size_bytes` is what one device holds of all operands, before or after, whichever is larger; `time_s` the price of
+    one run.
     `source` is the user's line that it serves, `reason` says why in words.
     """
 
@@ -106,6 +108,15 @@ class ShardedProgram:
     outputs: tuple[int, ...]
     instructions: tuple[Instruction, ...]
     regions: tuple[Region, ...] = ()
+
+    @cached_property
+    def tree(self) -> RegionTree:
+        """The regions, and what lies in which."""
+        return RegionTree(self.regions)
+
+    def runs(self, instruction: Instruction) -> float:
+        """How often an instruction runs in one call, on average: more than once in a loop."""
+        return self.tree.weight(instruction.region)
 
     @property
     def collectives(self) -> tuple[Move, ...]:
@@ -151,7 +162,7 @@ def _line(program: ShardedProgram, instruction: Instruction) -> str:
         )
 
     outs, ins = show(instruction.outs), show(instruction.ins)
-    indent = "  " if instruction.region is not None else ""
+    indent = "  " * len(program.tree.path(instruction.region))
     if isinstance(instruction, Compute):
         return f"{indent}{outs} = {instruction.op.kind} {ins}  # {instruction.op.source}"
     if isinstance(instruction, Convert):

@@ -15,7 +15,7 @@ def verify(program: ShardedProgram) -> None:
 
     Every value is made once, before it is read, and divides evenly; an operator reads and makes its own tensors, in the
     placements of its strategy; a move does to its placements what its kind says; the instructions of a region are
-    contiguous; outputs are fully reduced.
+    contiguous; a loop's carries keep their placements; outputs are fully reduced.
     """
     known = set(program.inputs)
     for value in program.values.values():
@@ -85,19 +85,23 @@ def _as_sum(move: Move, before: Placement, after: Placement) -> Placement:
 
 
 def _verify_regions(program: ShardedProgram) -> None:
-    parent = {region.id: region.parent for region in program.regions}
     closed: set[int] = set()
-    path: list[int] = []
+    around: tuple[int, ...] = ()
+    entering: dict[tuple[int | None, int], Placement] = {}
     for instruction in program.instructions:
-        chain: list[int] = []
-        region = instruction.region
-        while region is not None:
-            chain.insert(0, region)
-            region = parent[region]
-        closed.update(r for r in path if r not in chain)
-        if reopened := closed.intersection(chain):
-            raise ProgramError(f"the instructions of region {sorted(reopened)[0]} are not contiguous")
-        path = chain
+        before, around = around, program.tree.path(instruction.region)
+        closed.update(r for r in before if r not in around)
+        if reopened := closed.intersection(around):
+            raise ProgramError(f"the instructions of region {min(reopened)} are not contiguous")
+        if not isinstance(instruction, Compute):
+            continue
+        if instruction.op.kind == "carry_in":
+            key = instruction.region, instruction.op.params["position"]
+            entering[key] = program.values[instruction.outs[0]].placement
+        if instruction.op.kind == "carry_out":
+            key = instruction.region, instruction.op.params["position"]
+            if {program.values[v].placement for v in (*instruction.ins, *instruction.outs)} != {entering[key]}:
+                raise ProgramError(f"carry {key[1]} of region {key[0]} changes its placement from round to round")
 
 
 def _cut(dims: Dims, dim: int, axes: tuple[str, ...]) -> Dims:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from autopar.core.dataflow import Copy, Dataflow
-from autopar.core.graph import OpGraph, TensorInfo
+from autopar.core.dataflow import Copy, Dataflow, until
+from autopar.core.graph import OpGraph, OpNode, TensorInfo
 from autopar.core.placement import Placement
 from autopar.core.space import Space
 from autopar.core.strategy import Strategy
@@ -58,22 +58,28 @@ class _Builder:
 
     def __post_init__(self) -> None:
         graph, space = self.graph, self.space
-        self.first_op = len(space.inputs)
-        self.first_copy = self.first_op + len(space.strategies)
+        own = [op for op, strategies in enumerate(space.strategies) if strategies]
+        self.op_node = {op: len(space.inputs) + n for n, op in enumerate(own)}
+        self.op_node |= {op: self.op_node[entering] for op, entering in space.loop_carries}
+        self.entering = dict(space.loop_carries)
+        self.first_copy = len(space.inputs) + len(own)
         first_output = self.first_copy + len(space.copies)
         free = [i for i, candidates in enumerate(space.outputs) if candidates]
         carried = dict(space.carry)
         self.output_node = {i: first_output + n for n, i in enumerate(free)} | carried
-        self.made_by = {t.id: (n, -1) for n, t in enumerate(graph.inputs)}
-        self.made_by |= {t.id: (self.first_op + op.id, k) for op in graph.ops for k, t in enumerate(op.outs)}
+        self.input_node = {t.id: n for n, t in enumerate(graph.inputs)}
+        self.made_by = {t.id: (op.id, k) for op in graph.ops for k, t in enumerate(op.outs)}
 
     def node_costs(self, pricing: Pricing) -> tuple[Floats, ...]:
         costs: list[Floats] = [np.zeros(len(candidates)) for candidates in self.space.inputs]
         known: dict[tuple[object, ...], Floats] = {}
         for op, strategies in zip(self.graph.ops, self.space.strategies, strict=True):
-            key = (id(strategies), op.signature, pricing.context(op))
+            if op.id in self.entering:
+                continue
+            weight = self.graph.tree.weight(op.region)
+            key = (id(strategies), op.signature, pricing.context(op), weight)
             if key not in known:
-                known[key] = np.array([pricing.op_cost(op, s) for s in strategies], dtype=np.float64)
+                known[key] = weight * np.array([pricing.op_cost(op, s) for s in strategies], dtype=np.float64)
             costs.append(known[key])
         costs += [np.zeros(len(c) * (2 if self._doubled(copy) else 1)) for copy, c in self._copies()]
         costs += [np.zeros(len(candidates)) for candidates in self.space.outputs if candidates]
@@ -82,24 +88,29 @@ class _Builder:
     def edges(self) -> tuple[Edge, ...]:
         found: list[Edge] = []
         for copy, candidates in self._copies():
-            node, made = self._source(copy.tensor, copy.source)
-            cost = self._matrix(copy.tensor, made, candidates)
+            node, made, region = self._source(copy.tensor, copy.source)
+            cost = self._matrix(copy.tensor, made, candidates, self._weight(region, copy.region))
             if self._doubled(copy):
                 cost = np.hstack([_alias(made, candidates), cost])
             found.append(self._widened(Edge(node, self.first_copy + copy.id, cost), copy.source))
         for use, source in self.flow.source.items():
             if use.op is not None:
                 tensor = self.graph.ops[use.op].ins[use.position]
-                target = self.first_op + use.op
-                wanted = self._column(self.space.strategies[use.op], "ins", use.position)
+                target = self.op_node[use.op]
+                wanted = self._placed(use.op, "ins", use.position)
             else:
                 tensor = self.graph.outputs[use.position]
                 target = self.output_node[use.position]
                 wanted = self.space.outputs[use.position] or self.space.inputs[target]
-            node, made = self._source(tensor, source)
+            node, made, region = self._source(tensor, source)
             if node != target:
-                found.append(self._widened(Edge(node, target, self._matrix(tensor, made, wanted)), source))
+                cost = self._matrix(tensor, made, wanted, self._weight(region, use.region))
+                found.append(self._widened(Edge(node, target, cost), source))
         return tuple(found)
+
+    def _weight(self, source: int | None, reader: int | None) -> float:
+        """How often a value of one region is redistributed for a reader in another."""
+        return self.graph.tree.weight(self.graph.tree.site(source, reader))
 
     def usages(self) -> tuple[Usage, ...]:
         graph, space, end = self.graph, self.space, len(self.graph.ops) + 1
@@ -109,18 +120,26 @@ class _Builder:
             stop = self._last_use(tensor) + 1 if n in graph.donated else end
             found.append(Usage(n, 0, stop, self._bytes(tensor, candidates)))
         stored = {copy.tensor.id for copy in self.flow.copies if copy.stored}
-        for op, strategies in zip(graph.ops, space.strategies, strict=True):
+        for op in graph.ops:
             for k, tensor in enumerate(op.outs):
                 if tensor.id in in_memory:
                     stop = op.id + 1 if tensor.id in stored else self._last_use(tensor, op.id) + 1
-                    size = self._bytes(tensor, self._column(strategies, "outs", k))
-                    found.append(Usage(self.first_op + op.id, op.id, stop, size))
+                    size = self._bytes(tensor, self._placed(op.id, "outs", k))
+                    found.append(Usage(self.op_node[op.id], self._start(op), self._held(op, stop), size))
         for copy, candidates in self._copies():
             size = self._bytes(copy.tensor, candidates)
             if self._doubled(copy):
                 size = np.concatenate([np.zeros(len(size)), size])
             found.append(Usage(self.first_copy + copy.id, copy.start, copy.stop, size))
         return tuple(found)
+
+    def _start(self, op: OpNode) -> int:
+        """When the memory of the results is taken: that of a scan's stack before its first round."""
+        return self.graph.spans[op.region][0] if op.kind == "scan_stack" and op.region is not None else op.id
+
+    def _held(self, op: OpNode, stop: int) -> int:
+        """When it is free again: that of a carry when its loop ends."""
+        return self.graph.spans[op.region][1] + 1 if op.kind == "carry_in" and op.region is not None else stop
 
     def _copies(self) -> list[tuple[Copy, Placements]]:
         return list(zip(self.flow.copies, self.space.copies, strict=True))
@@ -137,14 +156,21 @@ class _Builder:
             self._matrices[key] = np.vstack([edge.cost, edge.cost])
         return Edge(edge.u, edge.v, self._matrices[key])
 
-    def _source(self, tensor: TensorInfo, copy: int | None) -> tuple[int, Placements]:
-        """The node that a use reads `tensor` from, and the placements it may have there."""
+    def _source(self, tensor: TensorInfo, copy: int | None) -> tuple[int, Placements, int | None]:
+        """The node that a use reads `tensor` from, the placements it may have there, and the region it is made in."""
         if copy is not None:
-            return self.first_copy + copy, self.space.copies[copy]
-        node, position = self.made_by[tensor.id]
-        if position < 0:
-            return node, self.space.inputs[node]
-        return node, self._column(self.space.strategies[node - self.first_op], "outs", position)
+            return self.first_copy + copy, self.space.copies[copy], self.flow.copies[copy].region
+        if tensor.id in self.input_node:
+            node = self.input_node[tensor.id]
+            return node, self.space.inputs[node], None
+        op, position = self.made_by[tensor.id]
+        return self.op_node[op], self._placed(op, "outs", position), self.graph.made_in(tensor)
+
+    def _placed(self, op: int, side: str, position: int) -> Placements:
+        """The placements of an operand or result under each strategy; a carry_out's are those of its carry_in."""
+        if op in self.entering:
+            return self._column(self.space.strategies[self.entering[op]], "outs", 0)
+        return self._column(self.space.strategies[op], side, position)
 
     def _column(self, strategies: tuple[Strategy, ...], side: str, position: int) -> Placements:
         key = (id(strategies), side, position)
@@ -152,18 +178,18 @@ class _Builder:
             self._columns[key] = tuple(getattr(s, side)[position] for s in strategies)
         return self._columns[key]
 
-    def _matrix(self, tensor: TensorInfo, made: Placements, wanted: Placements) -> Floats:
-        key = (tensor.shape, tensor.itemsize, id(made), id(wanted))
+    def _matrix(self, tensor: TensorInfo, made: Placements, wanted: Placements, weight: float) -> Floats:
+        key = (tensor.shape, tensor.itemsize, id(made), id(wanted), weight)
         if key not in self._matrices:
             sources, rows = _unique(made)
             targets, columns = _unique(wanted)
-            cost = self.router.cost_matrix(tensor.shape, tensor.itemsize, sources, targets)
+            cost = weight * self.router.cost_matrix(tensor.shape, tensor.itemsize, sources, targets)
             self._matrices[key] = np.ascontiguousarray(cost[np.ix_(rows, columns)])
         return self._matrices[key]
 
     def _last_use(self, tensor: TensorInfo, default: int = 0) -> int:
-        uses = self.flow.uses.get(tensor.id, ())
-        return uses[-1].time if uses else default
+        made_in = self.graph.made_in(tensor)
+        return max((until(self.graph, made_in, use) for use in self.flow.uses.get(tensor.id, ())), default=default)
 
     def _bytes(self, tensor: TensorInfo, placements: Placements) -> Floats:
         sizes = [p.local_size(tensor.shape, self.space.mesh) * tensor.itemsize for p in placements]

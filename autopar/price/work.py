@@ -7,10 +7,11 @@ from math import prod
 
 from autopar.core.dataflow import uses_of
 from autopar.core.graph import OpGraph, OpNode
+from autopar.core.regions import BOUNDARY
 
-VIEWS = frozenset(
-    {"broadcast_in_dim", "reshape", "squeeze", "expand_dims", "iota", "copy", "stop_gradient", "optimization_barrier"}
-)
+VIEWS = BOUNDARY | {
+    *("broadcast_in_dim", "reshape", "squeeze", "expand_dims", "iota", "copy", "stop_gradient", "optimization_barrier")
+}
 _UNFUSED = frozenset(
     {
         *("dot_general", "conv_general_dilated", "sort", "top_k", "gather", "dynamic_update_slice"),
@@ -21,9 +22,7 @@ _UNFUSED = frozenset(
             "triangular_solve",
             "lu",
             "geqrf",
-            "while",
-            "scan",
-            "cond",
+            *BOUNDARY,
             "custom_call",
             "pure_callback",
         ),

@@ -5,6 +5,7 @@ Importing this package fills the registry: one module per family of operators.
 
 from autopar.rules import (
     contraction,
+    control,
     convolution,
     cumulative,
     elementwise,
@@ -19,6 +20,7 @@ from autopar.rules.registry import register_rule, registered, rule_of
 
 __all__ = [
     "contraction",
+    "control",
     "convolution",
     "cumulative",
     "elementwise",

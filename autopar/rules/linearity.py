@@ -15,8 +15,8 @@ def linear_sets(op: OpNode, *sets: tuple[int, ...]) -> tuple[tuple[int, ...], ..
 
     A literal is never unreduced: a set with a literal other than 0 is dropped, and a literal 0 is its own summand
     and leaves its set. A set without operands remains only where all operands are literals: zeros made on every
-    device are a value still to be summed. A set that has only some of the places of one tensor is dropped too: a square
-    of parts times the whole is right up to rounding, but can come out below zero.
+    device are a value still to be summed. A set that has only some of the places of one tensor, or of multiples of it,
+    is dropped too: a square of parts times the whole is right up to rounding, but can come out below zero.
     """
     if not all(is_summable(tensor.dtype) for tensor in op.outs):
         return ()
@@ -24,7 +24,7 @@ def linear_sets(op: OpNode, *sets: tuple[int, ...]) -> tuple[tuple[int, ...], ..
     for operands in sets:
         if any(op.ins[i].literal or not is_summable(op.ins[i].dtype) for i in operands):
             continue
-        if {op.ins[i].id for i in operands} & {op.ins[i].id for i in range(len(op.ins)) if i not in operands}:
+        if {op.ins[i].root for i in operands} & {op.ins[i].root for i in range(len(op.ins)) if i not in operands}:
             continue
         carried = tuple(i for i in operands if op.ins[i].literal is None)
         if carried or all(tensor.literal is not None for tensor in op.ins):

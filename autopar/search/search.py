@@ -13,6 +13,7 @@ from autopar.core.graph import OpGraph
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import StepKind
 from autopar.core.plan import Plan
+from autopar.core.regions import WHILE_TRIPS
 from autopar.core.space import Space
 from autopar.errors import NoFeasiblePlan
 from autopar.passes.account import Account, account
@@ -33,11 +34,12 @@ class SearchOptions:
     """How to search.
 
     `max_mesh_axes` bounds the mesh shapes tried where none is given; `max_tightenings` (>= 1) how often a memory limit
-    is tightened for what only the program counts.
+    is tightened for what only the program counts; `while_trips` how often a while loop is held to go round.
     """
 
     max_mesh_axes: int = 2
     max_tightenings: int = 8
+    while_trips: float = WHILE_TRIPS
     solve: SolveOptions = field(default_factory=SolveOptions)
 
 

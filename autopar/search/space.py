@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
+from typing import Literal
 
 from autopar.core.dataflow import Dataflow
 from autopar.core.graph import OpGraph, OpNode, TensorInfo
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
 from autopar.core.plan import Stage
-from autopar.core.space import Space
+from autopar.core.space import Space, carried_out
 from autopar.core.strategy import Strategy
 from autopar.errors import NoFeasiblePlan, PlanFileError, UnsupportedPrimitive
 from autopar.rules.enumerate import enumerate_strategies
@@ -47,6 +48,7 @@ def build_space(
     """
     pins = pins or Pins()
     strategies = _strategies(graph, mesh, keep, strict)
+    loop_carries = tuple(graph.loop_carries.items())
     carry = tuple((out, source) for out, source in graph.carry)
     carried = {out for out, _ in carry}
     inputs = tuple(_pinned(pins.inputs.get(i), t, mesh, i in graph.key_inputs) for i, t in enumerate(graph.inputs))
@@ -55,7 +57,7 @@ def build_space(
         for i, t in enumerate(graph.outputs)
     )
     copies = _copies(graph, flow, inputs, strategies, outputs, dict(carry))
-    return Space(mesh, inputs, strategies, copies, outputs, carry)
+    return Space(mesh, inputs, strategies, copies, outputs, carry, loop_carries)
 
 
 def check_strategies(graph: OpGraph, stage: Stage) -> None:
@@ -71,7 +73,12 @@ def check_strategies(graph: OpGraph, stage: Stage) -> None:
     known: dict[int, frozenset[Strategy]] = {}
     options = _strategies(graph, stage.mesh, lambda _, strategies: strategies, strict=False)
     for op, mine, strategy in zip(graph.ops, options, stage.strategies, strict=True):
-        if strategy not in known.setdefault(id(mine), frozenset(mine)):
+        entering = graph.loop_carries.get(op.id)
+        if entering is not None:
+            is_own = strategy == carried_out(stage.strategies[entering])
+        else:
+            is_own = strategy in known.setdefault(id(mine), frozenset(mine))
+        if not is_own:
             ins, outs = (", ".join(map(str, side)) for side in (strategy.ins, strategy.outs))
             raise PlanFileError(
                 f"the plan runs {op.kind!r} ({op.source}) as {ins} -> {outs}, which is no strategy of it: the file is "
@@ -109,6 +116,9 @@ def _strategies(graph: OpGraph, mesh: DeviceMesh, keep: Keep, strict: bool) -> t
     known: dict[object, tuple[Strategy, ...]] = {}
     found: list[tuple[Strategy, ...]] = []
     for op in graph.ops:
+        if op.id in graph.loop_carries:
+            found.append(())
+            continue
         if op.signature not in known:
             known[op.signature] = keep(op, _of(op, mesh, strict))
         found.append(known[op.signature])
@@ -135,21 +145,30 @@ def _copies(
 ) -> tuple[tuple[Placement, ...], ...]:
     """A copy's candidates: every placement in which its tensor is made or wanted."""
     made: dict[int, list[Placement]] = {t.id: list(p) for t, p in zip(graph.inputs, inputs, strict=True)}
-    for op, options in zip(graph.ops, strategies, strict=True):
+    for op in graph.ops:
         for position, tensor in enumerate(op.outs):
-            made[tensor.id] = _distinct(s.outs[position] for s in options)
+            made[tensor.id] = _distinct(_side(graph, strategies, op.id, "outs", position))
     found: list[tuple[Placement, ...]] = []
     shared: dict[tuple[Placement, ...], tuple[Placement, ...]] = {}
     for copy in flow.copies:
         wanted = list(made[copy.tensor.id])
         for use in copy.uses:
             if use.op is not None:
-                wanted += _distinct(s.ins[use.position] for s in strategies[use.op])
+                wanted += _distinct(_side(graph, strategies, use.op, "ins", use.position))
             else:
                 wanted += outputs[use.position] or inputs[carry[use.position]]
         candidates = tuple(_distinct(wanted))
         found.append(shared.setdefault(candidates, candidates))
     return tuple(found)
+
+
+def _side(
+    graph: OpGraph, strategies: tuple[tuple[Strategy, ...], ...], op: int, side: Literal["ins", "outs"], position: int
+) -> Iterator[Placement]:
+    """The placements that an operator may have its operand or result in; a carry_out has both where it goes in."""
+    if op in graph.loop_carries:
+        return (s.outs[0] for s in strategies[graph.loop_carries[op]])
+    return (getattr(s, side)[position] for s in strategies[op])
 
 
 def _distinct(placements: Iterable[Placement]) -> list[Placement]:

@@ -12,11 +12,13 @@ import numpy as np
 from autopar import _compat
 from autopar._compat import untyped_jax
 from autopar.core.graph import OpGraph, TensorInfo
+from autopar.core.regions import WHILE_TRIPS
 from autopar.errors import TraceError
 from autopar.trace.arguments import Arguments, function_name, positions, read_arguments
 from autopar.trace.carry import Carry, Pairs, Results, find_carry
+from autopar.trace.draft import Place
 from autopar.trace.finish import Parts, finish
-from autopar.trace.walk import Place, Walker
+from autopar.trace.walk import Walker
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +53,7 @@ def trace(
     static_argnums: int | Sequence[int] = (),
     donate_argnums: int | Sequence[int] = (),
     carry: Carry = "auto",
+    while_trips: float = WHILE_TRIPS,
 ) -> Traced:
     """The graph of `fn(*args, **kwargs)`; nothing is computed.
 
@@ -61,6 +64,7 @@ def trace(
       static_argnums: positions of arguments that are passed to `fn` as they are.
       donate_argnums: positions of arguments whose buffers may be reused for results.
       carry: which results become the next call's inputs, see `find_carry`.
+      while_trips: how often a while loop, whose trips only its run can tell, is held to go round.
 
     Raises:
       TraceError: if JAX cannot trace `fn`, `fn` has side effects, or an argument or option is not valid.
@@ -68,7 +72,7 @@ def trace(
     arguments = read_arguments(fn, args, dict(kwargs or {}), static_argnums)
     donated = positions(donate_argnums, len(args), "donate_argnums")
     closed, results = _make_jaxpr(fn, arguments)
-    walker = Walker()
+    walker = Walker(while_trips)
     inputs = [walker.draft.tensor(aval, name) for aval, name in zip(arguments.avals, arguments.leaf_names, strict=True)]
     jaxpr, consts = _compat.open_jaxpr(closed)
     outputs = walker.walk(jaxpr, consts, list(inputs), Place(_compat.empty_name_stack()))

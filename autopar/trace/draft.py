@@ -10,9 +10,19 @@ import numpy as np
 
 from autopar import _compat
 from autopar._payload import Payload
-from autopar.core.graph import Region, Scalar, TensorInfo
+from autopar.core.graph import Scalar, TensorInfo
+from autopar.core.regions import Region, RegionKind
 from autopar.errors import TraceError
 from autopar.trace.keys import data_dtype, data_shape
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a jaxpr stands: the name stack around it, its region, and the source line if it has none of its own."""
+
+    stack: Any
+    region: int | None = None
+    source: str | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +36,7 @@ class DraftOp:
     source: str
     scope: str
     region: int | None
-    payload: Payload
+    payload: Payload | None
 
 
 @dataclass
@@ -70,9 +80,11 @@ class Draft:
             self.constants[id(value)] = (value, self.tensor(aval))
         return self.constants[id(value)][1]
 
-    def region(self, parent: int | None, payload: dict[str, Any]) -> int:
-        """A new remat region in `parent`; its number."""
-        self.regions.append(Region(len(self.regions), "remat", parent, payload))
+    def region(
+        self, kind: RegionKind, parent: int | None, trips: float = 1.0, payload: dict[str, Any] | None = None
+    ) -> int:
+        """A new region in `parent`; its number."""
+        self.regions.append(Region(len(self.regions), kind, parent, trips, payload))
         return len(self.regions) - 1
 
 

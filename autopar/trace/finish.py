@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from autopar.core.graph import OpNode, Phase, Region, TensorInfo
+from autopar.core.graph import OpNode, Phase, TensorInfo
+from autopar.core.regions import CONTROL, Region, RegionTree
 from autopar.trace.draft import Draft, DraftOp
 
 CONSTANT = "constant["
@@ -25,19 +26,27 @@ class Parts:
 
 def finish(draft: Draft, inputs: list[TensorInfo], outputs: list[TensorInfo]) -> Parts:
     """The numbered graph of what `outputs` depend on; hoisted constants that are used follow `inputs`."""
-    ops, live = _live_operators(draft.ops, outputs)
+    ops, live = _live_operators(draft, outputs)
     constants = [(value, tensor) for value, tensor in draft.constants.values() if tensor.id in live]
     named = [replace(tensor, name=f"{CONSTANT}{i}]") for i, (_, tensor) in enumerate(constants)]
     renamed: dict[int, TensorInfo] = {}
-    all_inputs = tuple(_number(tensor, renamed) for tensor in [*inputs, *named])
+    roots = _roots(ops)
+
+    def number(tensor: TensorInfo) -> TensorInfo:
+        if tensor.id not in renamed:
+            root = renamed[roots[tensor.id]].root if tensor.id in roots else None
+            renamed[tensor.id] = replace(tensor, id=len(renamed), multiple_of=root)
+        return renamed[tensor.id]
+
+    all_inputs = tuple(number(tensor) for tensor in [*inputs, *named])
     regions, region_of = _used_regions(draft.regions, ops)
     phases = _phases(ops)
     nodes = tuple(
         OpNode(
             id=position,
             kind=op.kind,
-            ins=tuple(_number(tensor, renamed) for tensor in op.ins),
-            outs=tuple(_number(tensor, renamed) for tensor in op.outs),
+            ins=tuple(number(tensor) for tensor in op.ins),
+            outs=tuple(number(tensor) for tensor in op.outs),
             params=op.params,
             source=op.source,
             scope=op.scope,
@@ -47,35 +56,62 @@ def finish(draft: Draft, inputs: list[TensorInfo], outputs: list[TensorInfo]) ->
         )
         for position, (op, phase) in enumerate(zip(ops, phases, strict=True))
     )
-    results = tuple(_number(tensor, renamed) for tensor in outputs)
+    results = tuple(number(tensor) for tensor in outputs)
     return Parts(nodes, all_inputs, results, regions, tuple(value for value, _ in constants))
 
 
-def _number(tensor: TensorInfo, renamed: dict[int, TensorInfo]) -> TensorInfo:
-    if tensor.id not in renamed:
-        renamed[tensor.id] = replace(tensor, id=len(renamed))
-    return renamed[tensor.id]
+def _roots(ops: list[DraftOp]) -> dict[int, int]:
+    """For each tensor that is a number times another one, or that in another type, the other one."""
+    numbers = {op.outs[0].id for op in ops if op.kind == "broadcast_in_dim" and not op.ins[0].shape}
+    found: dict[int, int] = {}
+    for op in ops:
+        factors = [t for t in op.ins if t.literal is None and t.id not in numbers]
+        scales = op.kind in ("neg", "convert_element_type", "mul") or (op.kind == "div" and factors == [op.ins[0]])
+        if scales and len(factors) == 1:
+            found[op.outs[0].id] = factors[0].id
+    return found
 
 
-def _live_operators(ops: list[DraftOp], outputs: list[TensorInfo]) -> tuple[list[DraftOp], set[int]]:
-    """The operators that some result depends on, and the ids of all tensors that are used."""
+def _live_operators(draft: Draft, outputs: list[TensorInfo]) -> tuple[list[DraftOp], set[int]]:
+    """The operators that some result depends on, and the ids of all tensors that are used.
+
+    A loop that is needed needs its test; a carry that is read inside needs to be made inside: until nothing is added.
+    """
+    tree = RegionTree(draft.regions)
+    carries = [op for op in draft.ops if op.kind in ("carry_in", "carry_out")]
+    pairs: dict[tuple[int | None, Any], list[DraftOp]] = {}
+    for op in carries:
+        pairs.setdefault((op.region, op.params["position"]), []).append(op)
     used = {tensor.id for tensor in outputs}
-    kept: list[DraftOp] = []
-    for op in reversed(ops):
+    kept: set[DraftOp] = set()
+    needed: set[int] = set()
+
+    def is_needed(op: DraftOp) -> bool:
         if any(tensor.id in used for tensor in op.outs):
-            kept.append(op)
-            used.update(tensor.id for tensor in op.ins)
-    return kept[::-1], used
+            return True
+        if op.kind in ("carry_in", "carry_out"):
+            return not kept.isdisjoint(pairs[op.region, op.params["position"]])
+        return not op.outs and not needed.isdisjoint(tree.path(op.region))
+
+    while True:
+        before = len(kept)
+        for op in reversed(draft.ops):
+            if op not in kept and is_needed(op):
+                kept.add(op)
+                used.update(tensor.id for tensor in op.ins)
+                needed.update(r for r in tree.path(op.region) if tree[r].kind in CONTROL)
+        if len(kept) == before or not needed:
+            return [op for op in draft.ops if op in kept], used
 
 
 def _used_regions(regions: list[Region], ops: list[DraftOp]) -> tuple[tuple[Region, ...], dict[int, int]]:
-    """The regions that still hold an operator, or a region that does, numbered anew."""
-    used: set[int] = set()
-    for op in ops:
-        region = op.region
-        while region is not None and region not in used:
-            used.add(region)
-            region = regions[region].parent
+    """The regions that still hold an operator, or a region that does, and all inner regions of control regions.
+
+    They are numbered anew.
+    """
+    tree = RegionTree(regions)
+    used = {region for op in ops for region in tree.path(op.region)}
+    used |= {region.id for region in regions if region.kind in ("body", "test", "branch") and region.parent in used}
     number = {old: new for new, old in enumerate(sorted(used))}
     kept = tuple(
         replace(regions[old], id=new, parent=None if (parent := regions[old].parent) is None else number[parent])

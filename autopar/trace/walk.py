@@ -2,8 +2,8 @@
 
 Calls (jit, custom derivatives, ...) are walked in place. A remat is walked in place too, its operators marked with
 its region. Random operators and operators on typed keys are replaced by what they do to the keys' data. Operators
-that change nothing (stop_gradient, copy, ...) are aliases. Everything else, loops and branches included, becomes one
-operator.
+that change nothing (stop_gradient, copy, ...) are aliases. Bodies of loops and branches are walked in place between
+boundary operators (`control`). Everything else becomes one operator.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from autopar import _compat
 from autopar._payload import Payload
 from autopar.core.graph import TensorInfo
 from autopar.errors import TraceError
-from autopar.trace import keys
-from autopar.trace.draft import Draft, DraftOp
+from autopar.trace import control, keys
+from autopar.trace.draft import Draft, DraftOp, Place
 from autopar.trace.params import plain_params
 
 CALLS = {
@@ -38,19 +38,14 @@ KEY_AGNOSTIC = frozenset({"optimization_barrier"})
 Tensors = list[TensorInfo]
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where a jaxpr stands: the name stack around it, its region, and the source line if it has none of its own."""
-
-    stack: Any
-    region: int | None = None
-    source: str | None = None
-
-
 @dataclass
 class Walker:
-    """Walks jaxprs into `draft`. The caches hold what depends on an equation only."""
+    """Walks jaxprs into `draft`. `while_trips` is how often a while loop is held to go round.
 
+    The caches hold what depends on an equation only.
+    """
+
+    while_trips: float = 1.0
     draft: Draft = field(default_factory=Draft)
     _sources: dict[Any, str] = field(default_factory=dict[Any, str])
     _decomposed: dict[Any, Any] = field(default_factory=dict[Any, Any])
@@ -81,8 +76,10 @@ class Walker:
             return self._call(eqn, eqn.params[CALLS[name]], ins, place)
         if name in REMATS:
             return self._remat(eqn, ins, place)
+        if name in control.WALKERS:
+            return control.WALKERS[name](self, eqn, ins, place)
         if eqn.effects:
-            raise TraceError(_effect_message(eqn, self._source(eqn, place)))
+            raise TraceError(_effect_message(eqn, self.source(eqn, place)))
         if keys.has_keys(eqn) and name not in KEY_AGNOSTIC:
             return self._key_operator(eqn, ins, place)
         return self._operator(eqn, ins, place, Payload(eqn.primitive, dict(eqn.params)))
@@ -94,14 +91,18 @@ class Walker:
 
     def _call(self, eqn: Any, closed: Any, ins: Tensors, place: Place) -> Tensors:
         jaxpr, consts = _compat.open_jaxpr(closed)
-        inner = replace(place, stack=place.stack + eqn.source_info.name_stack)
+        inner = self.inside(eqn, place)
         if place.source is None and _compat.defined_in_jax(jaxpr):
-            inner = replace(inner, source=self._source(eqn, place))
+            inner = replace(inner, source=self.source(eqn, place))
         return self.walk(jaxpr, consts, ins, inner)
+
+    def inside(self, eqn: Any, place: Place) -> Place:
+        """The place of a jaxpr in the parameters of `eqn`."""
+        return replace(place, stack=place.stack + eqn.source_info.name_stack)
 
     def _remat(self, eqn: Any, ins: Tensors, place: Place) -> Tensors:
         payload = {name: value for name, value in eqn.params.items() if name != "jaxpr"}
-        region = self.draft.region(place.region, payload)
+        region = self.draft.region("remat", place.region, payload=payload)
         return self._call(eqn, eqn.params["jaxpr"], ins, replace(place, region=region))
 
     def _key_operator(self, eqn: Any, ins: Tensors, place: Place) -> Tensors:
@@ -114,19 +115,20 @@ class Walker:
             call = Payload(_compat.call_primitive(), {"call_jaxpr": keys.run_whole(eqn)})
             return self._operator(eqn, ins, place, call)
         jaxpr, consts = _compat.open_jaxpr(closed)
-        inner = replace(place, stack=place.stack + eqn.source_info.name_stack, source=self._source(eqn, place))
+        inner = replace(self.inside(eqn, place), source=self.source(eqn, place))
         return self.walk(jaxpr, consts, ins, inner)
 
     def _operator(self, eqn: Any, ins: Tensors, place: Place, payload: Payload) -> Tensors:
         outs = [self.draft.tensor(var.aval) for var in eqn.outvars]
         scope = str(place.stack + eqn.source_info.name_stack)
         params = plain_params(eqn.params)
-        source = self._source(eqn, place)
+        source = self.source(eqn, place)
         op = DraftOp(eqn.primitive.name, tuple(ins), tuple(outs), params, source, scope, place.region, payload)
         self.draft.ops.append(op)
         return outs
 
-    def _source(self, eqn: Any, place: Place) -> str:
+    def source(self, eqn: Any, place: Place) -> str:
+        """The user's line of an equation."""
         if place.source is not None:
             return place.source
         traceback = eqn.source_info.traceback

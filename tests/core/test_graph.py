@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from autopar.core.graph import OpGraph, OpNode, Region, TensorInfo
+from autopar.core.graph import OpGraph, OpNode, TensorInfo
+from autopar.core.regions import Region
 
 
 def tensor(number: int, **changes: Any) -> TensorInfo:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from autopar.core.dataflow import Copy
 from autopar.core.placement import Placement
 from autopar.core.plan import Stage
-from autopar.core.space import Space
+from autopar.core.space import Space, carried_out
 from autopar.core.strategy import Strategy
 from tests.equivalence.cases import Case
 
@@ -44,7 +44,9 @@ class _LocalPlan:
                 if not copy.stored and copy.start == op.id:
                     self._copy(copy)
             reads = [self._read(op.id, n, t.id) if t.ndim else None for n, t in enumerate(op.ins)]
-            strategy = self._strategy(self.space.strategies[op.id], reads)
+            entering = self.graph.loop_carries.get(op.id)
+            own = None if entering is None else carried_out(strategies[entering])
+            strategy = own or self._strategy(self.space.strategies[op.id], reads)
             strategies.append(strategy)
             for tensor, placement in zip(op.outs, strategy.outs, strict=True):
                 self.made[tensor.id] = placement

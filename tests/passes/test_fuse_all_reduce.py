@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autopar.core.graph import Region
 from autopar.core.placement import Placement
+from autopar.core.regions import Region
 from autopar.passes.fuse_all_reduce import FuseAllReduce
 from autopar.passes.program import Compute, Move, ShardedProgram
 from autopar.passes.verify import verify

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 
-from autopar.core.graph import Region
 from autopar.core.placement import Placement
+from autopar.core.regions import Region
 from autopar.errors import ProgramError
 from autopar.passes.program import Convert, Move, ShardedProgram
 from autopar.passes.verify import verify

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from autopar.core.graph import OpGraph, OpNode
+from autopar.core.regions import BOUNDARY, WHILE_TRIPS
 from autopar.errors import TraceError
 from autopar.trace import fingerprint, trace
 from autopar.trace.params import plain_params
@@ -108,7 +109,7 @@ def test_effects_are_refused_with_their_line() -> None:
 
     with pytest.raises(TraceError, match=r"test_graph\.py:\d+ \(noisy\).*DebugEffect"):
         graph_of(noisy, X)
-    with pytest.raises(TraceError, match=r"'scan' at test_graph\.py:\d+ \(.*DebugEffect"):
+    with pytest.raises(TraceError, match=r"'debug_print' at test_graph\.py:\d+ \(noisy\).*DebugEffect"):
         graph_of(lambda x: jax.lax.scan(lambda c, r: (c, noisy(r)), 0.0, x), X)
 
 
@@ -267,15 +268,15 @@ def test_parameters_are_plain_data() -> None:
         conv = jax.lax.conv_general_dilated(
             image, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"), precision="highest"
         )
-        scanned = jax.lax.scan(lambda c, row: (c + row, None), x[0], x)[0]
-        return conv, x[i], x.at[i].add(1.0), x.astype(jnp.bfloat16), scanned, jnp.linalg.qr(x)
+        folded = jax.lax.reduce(x, np.float32(0), lambda a, b: a + 2 * b, (0,))
+        return conv, x[i], x.at[i].add(1.0), x.astype(jnp.bfloat16), folded, jnp.linalg.qr(x)
 
     graph = graph_of(fn, X, np.arange(2))
     assert all(is_plain(dict(op.params)) for op in graph.ops)
     assert ops(graph, "conv_general_dilated")[0].params["dimension_numbers"]["rhs_spec"] == (3, 2, 0, 1)
     assert ops(graph, "gather")[0].params["mode"] == "PROMISE_IN_BOUNDS"
     assert ops(graph, "convert_element_type")[0].params["new_dtype"] == "bfloat16"
-    assert "jaxpr" not in ops(graph, "scan")[0].params
+    assert "jaxpr" not in ops(graph, "reduce")[0].params
 
 
 def test_plain_params_leaves_out_what_is_not_data() -> None:
@@ -371,3 +372,56 @@ def test_fingerprint_sees_into_loops() -> None:
         return graph_of(lambda x: jax.lax.scan(lambda c, row: (c + scale * row, None), x[0], x)[0], X)
 
     assert fingerprint(scan(2.0)) == fingerprint(scan(2.0)) != fingerprint(scan(3.0))
+
+
+def test_a_scan_becomes_its_body_between_boundary_operators() -> None:
+    """Constants are read from outside, what is not needed goes, trip counts and branches' chances are weights."""
+
+    def fn(x: Any, w: Any) -> Any:
+        def body(c: Any, row: Any) -> Any:
+            held, unused = c
+            picked = jax.lax.cond(row[0] > 0, lambda h: h @ w, lambda h: h, held)
+            return (picked + row, unused + 1), (row * 2, row * 3)
+
+        (held, _), (doubled, _) = jax.lax.scan(body, (x[0], 0), x)
+        return held, doubled
+
+    graph = graph_of(fn, X, jnp.ones((X.shape[1], X.shape[1])))
+    assert len(ops(graph, "carry_in")) == len(ops(graph, "carry_out")) == 1
+    assert len(ops(graph, "scan_stack")) == 1
+    assert [region.kind for region in graph.regions] == ["scan", "body", "cond", "branch", "branch"]
+    assert graph.loop_carries == {ops(graph, "carry_out")[0].id: ops(graph, "carry_in")[0].id}
+    (product,) = ops(graph, "dot_general")
+    assert product.ins[1] == graph.inputs[1]
+    assert graph.tree.weight(product.region) == X.shape[0] / 2
+    assert graph.tree.kind(product.region) == "branch"
+    assert graph.tree.site(None, product.region) is None
+    assert graph.tree.site(graph.regions[1].id, product.region) == product.region
+
+
+def test_a_while_loop_is_needed_with_its_test() -> None:
+    def fn(x: Any, limit: Any) -> Any:
+        return jax.lax.while_loop(lambda s: s[0] < limit, lambda s: (s[0] + 1, s[1] * 2), (0, x))[1]
+
+    graph = graph_of(fn, X, 3)
+    assert [op.kind for op in graph.ops if op.kind in BOUNDARY] == [
+        *("carry_in", "carry_in", "while_test", "carry_out", "carry_out")
+    ]
+    assert graph.tree.weight(ops(graph, "mul")[0].region) == WHILE_TRIPS
+    assert trace(fn, (X, 3), while_trips=3.0).graph.regions[1].trips == 3.0
+
+
+def test_an_unused_loop_goes() -> None:
+    def fn(x: Any) -> Any:
+        jax.lax.scan(lambda c, row: (c + row, row), x[0], x)
+        return x + 1
+
+    graph = graph_of(fn, X)
+    assert [op.kind for op in graph.ops] == ["add"]
+    assert graph.regions == ()
+
+
+def test_multiples_of_a_tensor_are_known() -> None:
+    graph = graph_of(lambda g: -(0.1 * g.astype(jnp.float32)) * g, X)
+    last = graph.ops[-1]
+    assert {tensor.root for tensor in last.ins} == {graph.inputs[0].id}

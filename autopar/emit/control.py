@@ -1,0 +1,118 @@
+"""Loops and branches of a program, as JAX's own: what a region holds runs inside, all else is read from around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from autopar._compat import pcast_varying, untyped_jax
+from autopar.core.regions import ENTERING, Region
+from autopar.passes.program import Compute, Instruction, ShardedProgram
+
+Array = jax.Array
+Env = dict[int, Array]
+Numbered = Sequence[tuple[int, Instruction]]
+Run = Callable[[Numbered, Env, int], None]
+Read = Callable[[Env, int], Array]
+lax = untyped_jax.lax
+
+
+@dataclass(frozen=True, eq=False)
+class Control:
+    """One control region: its instructions, the values around it, and how instructions of an inner region are run."""
+
+    program: ShardedProgram
+    region: Region
+    members: Numbered
+    env: Env
+    run: Run
+    read: Read
+
+    def boundary(self, kind: str) -> list[Compute]:
+        """The boundary operators of `kind` of this region, in order."""
+        tree, mine = self.program.tree, self.region.id
+        found = [i for _, i in self.members if isinstance(i, Compute) and i.op.kind == kind]
+        return [i for i in found if mine in (i.region, tree.parent(i.region))]
+
+    def inner(self, kind: str) -> list[tuple[int, Numbered]]:
+        """The inner regions of `kind` and their instructions."""
+        tree = self.program.tree
+        regions = [child.id for child in tree.children(self.region.id) if child.kind == kind]
+        return [(region, [m for m in self.members if region in tree.path(m[1].region)]) for region in regions]
+
+    def entered(self, given: Sequence[Array]) -> Env:
+        """The values inside, where the operators that enter have made `given`."""
+        entering = [i for _, i in self.members if isinstance(i, Compute) and i.region == self.region.id]
+        outs = [v for i in entering if i.op.kind in ENTERING for v in i.outs]
+        return self.env | dict(zip(outs, given, strict=True))
+
+    def operand(self, env: Env, compute: Compute, position: int = 0) -> Array:
+        """What `compute` passes on, varying over the axes that its result does."""
+        (out,) = compute.outs
+        return pcast_varying(self.read(env, compute.ins[position]), self.program.values[out].placement.varying_axes)
+
+    def leave(self, leaving: Sequence[Compute], results: Sequence[Array]) -> None:
+        """Puts the results of the region into the values around it."""
+        self.env.update((compute.outs[0], result) for compute, result in zip(leaving, results, strict=True))
+
+
+def run_scan(control: Control) -> None:
+    """A scan."""
+    carries, slices = control.boundary("carry_in"), control.boundary("scan_slice")
+    leaving, stacks = control.boundary("carry_out"), control.boundary("scan_stack")
+    ((region, members),) = control.inner("body")
+    payload: Any = control.region.payload
+
+    def body(carry: Sequence[Array], xs: Sequence[Array]) -> tuple[list[Array], list[Array]]:
+        inside = control.entered([*carry, *xs])
+        control.run(members, inside, region)
+        return [control.operand(inside, i) for i in leaving], [control.operand(inside, i) for i in stacks]
+
+    init = [control.operand(control.env, i) for i in carries]
+    xs = [control.read(control.env, i.ins[0]) for i in slices]
+    carry, ys = lax.scan(body, init, xs, **payload)
+    control.leave([*leaving, *stacks], [*carry, *ys])
+
+
+def run_while(control: Control) -> None:
+    """A while loop."""
+    leaving = control.boundary("carry_out")
+    ((test, test_members),) = control.inner("test")
+    ((region, members),) = control.inner("body")
+    (decision,) = control.boundary("while_test")
+
+    def going(carry: Sequence[Array]) -> Array:
+        inside = control.entered(carry)
+        control.run(test_members, inside, test)
+        return control.read(inside, decision.ins[0])
+
+    def body(carry: Sequence[Array]) -> list[Array]:
+        inside = control.entered(carry)
+        control.run(members, inside, region)
+        return [control.operand(inside, i) for i in leaving]
+
+    init = [control.operand(control.env, i) for i in control.boundary("carry_in")]
+    control.leave(leaving, lax.while_loop(going, body, init))
+
+
+def run_cond(control: Control) -> None:
+    """A choice among branches. All devices choose alike: the index is the same everywhere."""
+    leaving = control.boundary("cond_result")
+    (index,) = control.boundary("branch_index")
+
+    def branch(number: int, region: int, members: Numbered) -> Callable[[], list[Array]]:
+        def run() -> list[Array]:
+            inside = dict(control.env)
+            control.run(members, inside, region)
+            return [control.operand(inside, i, number) for i in leaving]
+
+        return run
+
+    branches = [branch(n, region, members) for n, (region, members) in enumerate(control.inner("branch"))]
+    control.leave(leaving, lax.switch(control.read(control.env, index.ins[0]), branches))
+
+
+RUN: dict[str, Callable[[Control], None]] = {"scan": run_scan, "while": run_while, "cond": run_cond}

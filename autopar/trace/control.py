@@ -1,0 +1,99 @@
+"""Control flow: a loop or a choice becomes a region whose body is walked in place, between boundary operators.
+
+See `core.regions` for what stands where. Constants of a body are read from outside as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from autopar import _compat
+from autopar.core.graph import TensorInfo
+from autopar.core.regions import RegionKind
+from autopar.trace.draft import DraftOp, Place
+
+if TYPE_CHECKING:
+    from autopar.trace.walk import Walker
+
+Tensors = Sequence[TensorInfo]
+
+
+class Control:
+    """One control equation on its way into the draft; `region` is its control region."""
+
+    def __init__(self, walker: Walker, eqn: Any, place: Place) -> None:
+        self.walker, self.draft, self.eqn = walker, walker.draft, eqn
+        self.place = walker.inside(eqn, place)
+        self.source = walker.source(eqn, place)
+        payload = {name: value for name, value in eqn.params.items() if name in ("length", "reverse", "unroll")}
+        self.region = self.draft.region(eqn.primitive.name, place.region, payload=payload)
+
+    def boundary(self, kind: str, ins: Tensors, avals: Sequence[Any], position: int, region: int | None = None) -> Any:
+        """The results of a boundary operator, the `position`th of its kind."""
+        outs = tuple(self.draft.tensor(aval) for aval in avals)
+        where = self.region if region is None else region
+        scope = str(self.place.stack)
+        self.draft.ops.append(
+            DraftOp(kind, tuple(ins), outs, {"position": position}, self.source, scope, where, payload=None)
+        )
+        return outs
+
+    def walk(self, kind: RegionKind, closed: Any, ins: Tensors, trips: float) -> tuple[list[TensorInfo], int]:
+        """The results of a body, test or branch, and its region."""
+        region = self.draft.region(kind, self.region, trips)
+        jaxpr, consts = _compat.open_jaxpr(closed)
+        return self.walker.walk(jaxpr, consts, list(ins), replace(self.place, region=region)), region
+
+    def each(self, kind: str, ins: Tensors, avals: Sequence[Any]) -> list[TensorInfo]:
+        """One boundary operator for each of `ins`; its result has the abstract value beside it."""
+        pairs = enumerate(zip(ins, avals, strict=True))
+        return [self.boundary(kind, (tensor,), (aval,), n)[0] for n, (tensor, aval) in pairs]
+
+
+def scan(walker: Walker, eqn: Any, ins: Tensors, place: Place) -> list[TensorInfo]:
+    """A scan: carry, ys[i] = body(consts, carry, xs[i]) for each i."""
+    control, body = Control(walker, eqn, place), eqn.params["jaxpr"]
+    consts, carried = _compat.scan_counts(eqn.params)
+    avals = list(body.in_avals)
+    first, last = consts, consts + carried
+    carry = control.each("carry_in", ins[first:last], avals[first:last])
+    slices = control.each("scan_slice", ins[last:], avals[last:])
+    trips = float(max(eqn.params["length"], 1))
+    results, _ = control.walk("body", body, [*ins[:consts], *carry, *slices], trips)
+    outs = [var.aval for var in eqn.outvars]
+    return [
+        *control.each("carry_out", results[:carried], outs[:carried]),
+        *control.each("scan_stack", results[carried:], outs[carried:]),
+    ]
+
+
+def while_(walker: Walker, eqn: Any, ins: Tensors, place: Place) -> list[TensorInfo]:
+    """A while loop: carry = body(consts, carry) as long as test(consts, carry)."""
+    control, params = Control(walker, eqn, place), eqn.params
+    of_test, of_body = params["cond_nconsts"], params["body_nconsts"]
+    carry = control.each("carry_in", ins[of_test + of_body :], [var.aval for var in eqn.outvars])
+    trips = walker.while_trips
+    (going,), region = control.walk("test", params["cond_jaxpr"], [*ins[:of_test], *carry], trips)
+    control.boundary("while_test", (going,), (), 0, region)
+    results, _ = control.walk("body", params["body_jaxpr"], [*ins[of_test : of_test + of_body], *carry], trips)
+    return control.each("carry_out", results, [var.aval for var in eqn.outvars])
+
+
+def cond(walker: Walker, eqn: Any, ins: Tensors, place: Place) -> list[TensorInfo]:
+    """A choice: branches[index](operands); each is held to be as probable as the others."""
+    control, branches = Control(walker, eqn, place), eqn.params["branches"]
+    control.boundary("branch_index", ins[:1], (), 0)
+    results = [control.walk("branch", branch, ins[1:], 1 / len(branches))[0] for branch in branches]
+    return [
+        control.boundary("cond_result", values, (var.aval,), n)[0]
+        for n, (*values, var) in enumerate(zip(*results, eqn.outvars, strict=True))
+    ]
+
+
+WALKERS: dict[str, Callable[[Walker, Any, Tensors, Place], list[TensorInfo]]] = {
+    "scan": scan,
+    "while": while_,
+    "cond": cond,
+}

@@ -131,7 +131,7 @@ def assert_equal(expected: Any, found: Any, dtype: str) -> None:
     wanted, given = jax.tree.leaves(expected), jax.tree.leaves(found)
     assert [(w.shape, w.dtype) for w in wanted] == [(g.shape, g.dtype) for g in given]
     pairs = [(np.asarray(w), np.asarray(g)) for w, g in zip(wanted, given, strict=True)]
-    overall = max(_largest(w) for w, _ in pairs if w.dtype == dtype)
+    overall = max((_largest(w) for w, _ in pairs if w.dtype == dtype), default=0.0)
     for position, (w, g) in enumerate(pairs):
         if w.dtype == dtype:
             error, allowed = _largest(w - g), _allowed(w, overall, dtype)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -61,9 +62,10 @@ class Share:
 def share_of(plan: autopar.Plan) -> Share:
     """The share of the work of `plan`, which is bound to its function, that is split over all devices."""
     graph, stage = plan.bound.traced.graph, plan.record.stage
-    pairs = [(op, ways(s, stage.mesh)) for op, s in zip(graph.ops, stage.strategies, strict=True)]
-    rest = [_unsplit(op, n) for op, n in pairs if n < stage.mesh.size and work_flops(op)]
-    total = sum(work_flops(op) for op, _ in pairs)
+    work = [graph.tree.weight(op.region) * work_flops(op) for op in graph.ops]
+    found = zip(graph.ops, stage.strategies, work, strict=True)
+    rest = [_unsplit(op, n, done) for op, s, done in found if done and (n := ways(s, stage.mesh)) < stage.mesh.size]
+    total = sum(work)
     rest.sort(key=lambda one: -one.flops)
     return Share(total, total - sum(one.flops for one in rest), tuple(rest))
 
@@ -74,9 +76,9 @@ def ways(strategy: Strategy, mesh: DeviceMesh) -> int:
     return mesh.product(tuple(axes))
 
 
-def _unsplit(op: OpNode, count: int) -> Unsplit:
+def _unsplit(op: OpNode, count: int, flops: float) -> Unsplit:
     shapes = " ".join(f"{list(t.shape)}" for t in op.ins) + " -> " + " ".join(f"{list(t.shape)}" for t in op.outs)
-    return Unsplit(op.kind, shapes, op.source, count, work_flops(op))
+    return Unsplit(op.kind, shapes, op.source, count, flops)
 
 
 def compare_with_jit(entry: Entry, mesh: Mapping[str, int]) -> autopar.Plan:
@@ -91,6 +93,11 @@ def compare_with_jit(entry: Entry, mesh: Mapping[str, int]) -> autopar.Plan:
         return compiled.plan(*args)
 
 
-def quick_compilation() -> Any:
+@contextmanager
+def quick_compilation() -> Iterator[None]:
     """LLVM takes three quarters of the time of compiling, and comes after everything that is looked at here."""
-    return jax._src.config.disable_most_optimizations(True)
+    jax.config.update("jax_disable_most_optimizations", True)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_disable_most_optimizations", False)

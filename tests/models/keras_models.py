@@ -68,13 +68,13 @@ def efficientnet() -> Built:
     from keras.src.applications.efficientnet import EfficientNet
 
     blocks = [
-        {"kernel_size": 3, "repeats": 1, "filters_in": 8, "filters_out": 16, "expand_ratio": 1, "id_skip": True,
+        {"kernel_size": 3, "repeats": 1, "filters_in": 32, "filters_out": 64, "expand_ratio": 1, "id_skip": True,
          "strides": 1, "se_ratio": 0.25},
-        {"kernel_size": 5, "repeats": 2, "filters_in": 16, "filters_out": 16, "expand_ratio": 4, "id_skip": True,
+        {"kernel_size": 5, "repeats": 2, "filters_in": 64, "filters_out": 64, "expand_ratio": 4, "id_skip": True,
          "strides": 2, "se_ratio": 0.25},
     ]  # fmt: skip
     model = EfficientNet(
-        1.0, 1.0, 32, blocks_args=blocks, weights=None, input_shape=(32, 32, 3), classes=CLASSES, name="efficientnet",
+        0.25, 1.0, 32, blocks_args=blocks, weights=None, input_shape=(32, 32, 3), classes=CLASSES, name="efficientnet",
         weights_name=None,
     )  # fmt: skip
     return classifier(model, normal((BATCH, 32, 32, 3), scale=50.0))
@@ -120,7 +120,7 @@ def mixtral() -> Built:
     tokens = layers.Input((16,), dtype="int32")
     x = layers.Embedding(64, 32)(tokens)
     y = layers.RMSNormalization()(x)
-    x = x + layers.GroupedQueryAttention(4, 8, 2)(y, y, use_causal_mask=True)
+    x = x + layers.GroupQueryAttention(4, 8, 2)(y, y, use_causal_mask=True)
     x = x + Experts()(layers.RMSNormalization()(x))
     model = keras.Model(tokens, layers.Dense(64)(layers.RMSNormalization()(x)))
 

@@ -76,7 +76,7 @@ def nnx_autoencoder() -> Built:
     graph, params, rest = nnx.split(Autoencoder(nnx.Rngs(0)), nnx.Param, ...)
 
     def loss(params: Any, rest: Any, images: jax.Array) -> Any:
-        model = nnx.merge(graph, params, rest)
+        model = nnx.merge(graph, params, rest, copy=True)
         return jnp.square(model(images) - images).mean(), nnx.state(model, nnx.BatchStat)
 
     def step(params: Any, rest: Any, images: jax.Array) -> Any:

@@ -71,5 +71,16 @@ ENTRIES = (
     Entry("plain", "decoding", "decoding"),
     Entry("plain", "physics_informed", "physics"),
     Entry("plain", "gaussian_process", "probabilistic"),
+    Entry("nnx_models", "nnx_transformer", "transformer"),
+    Entry("nnx_models", "nnx_autoencoder", "cnn"),
+    Entry("inference", "variational", "probabilistic"),
+    Entry("inference", "hamiltonian", "probabilistic"),
+    Entry("networks", "mobilenet", "cnn"),
+    Entry("networks", "haiku_rnn", "recurrent"),
+    Entry("networks", "graph_network", "graph"),
+    Entry("keras_models", "keras_resnet", "cnn"),
+    Entry("keras_models", "efficientnet", "cnn"),
+    Entry("keras_models", "keras_lstm", "recurrent"),
+    Entry("keras_models", "mixtral", "experts"),
 )
 BY_NAME = {entry.name: entry for entry in ENTRIES}

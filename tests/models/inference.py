@@ -12,7 +12,7 @@ import numpyro.distributions as dist
 from numpyro.infer import HMC, SVI, Trace_ELBO
 from numpyro.infer.autoguide import AutoNormal
 
-from tests.models.weights import Built, normal
+from tests.models.weights import Built, normal, random_weights
 
 ROWS, FEATURES, HIDDEN = 64, 8, 16
 
@@ -35,7 +35,7 @@ def variational() -> Built:
     """One update of SVI with an AutoNormal guide; the key is part of the state."""
     x, y = data()
     svi = SVI(network, AutoNormal(network), numpyro.optim.SGD(1e-3), Trace_ELBO(num_particles=8))
-    state = svi.init(jax.random.PRNGKey(0), x, y)
+    state = random_weights(svi.init, jax.random.PRNGKey(0), x, y)
 
     def step(state: Any, x: jax.Array, y: jax.Array) -> Any:
         return svi.update(state, x, y)

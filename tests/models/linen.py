@@ -294,7 +294,7 @@ class Unet(nn.Module):
         first = Residual(16)(nn.Conv(16, (3, 3))(x), emb)
         low = Residual(32)(nn.Conv(32, (3, 3), strides=(2, 2))(first), emb)
         rows = nn.GroupNorm(8)(low).reshape(low.shape[0], -1, low.shape[-1])
-        low = low + nn.SelfAttention(num_heads=8)(rows).reshape(low.shape)
+        low = low + nn.MultiHeadDotProductAttention(num_heads=8)(rows).reshape(low.shape)
         up = jax.image.resize(low, (*first.shape[:3], low.shape[-1]), "nearest")
         x = Residual(16)(jnp.concatenate([nn.Conv(16, (3, 3))(up), first], axis=-1), emb)
         return nn.Conv(3, (3, 3))(nn.swish(nn.GroupNorm(8)(x)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -192,3 +193,24 @@ def scan_counts(params: dict[str, Any]) -> tuple[int, int]:
         return params["num_consts"], params["num_carry"]
     consts, carry, _ = params["ft_in"].unpack()
     return len(tuple(consts)), len(tuple(carry))
+
+
+def callback_of(name: str, params: dict[str, Any]) -> Callable[..., Any]:
+    """What an operator of the kind `name` calls on the host, with its operands as flat arguments."""
+    return partial(_print_debug, params) if name == "debug_print" else params["callback"]
+
+
+def _print_debug(params: dict[str, Any], *values: Any) -> None:
+    """What `jax.debug.print` prints."""
+    given, static = iter(values), dict(params["static_args"])
+    leaves = [static[n] if n in static else next(given) for n in range(len(values) + len(static))]
+    args, kwargs = untyped_jax.tree_util.tree_unflatten(params["in_tree"], leaves)
+    options: Any = dict(params["np_printoptions"])
+    with np.printoptions(**{name: options[name] for name in options if name != "override_repr"}):
+        text = params["fmt"].format(*args, **kwargs) if params["has_placeholders"] or args or kwargs else params["fmt"]
+        print(text)
+
+
+def is_ordered(eqn: Any) -> bool:
+    """Whether the effects of an equation come in the order of the program."""
+    return any("Ordered" in type(effect).__name__ for effect in eqn.effects)

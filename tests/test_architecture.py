@@ -19,7 +19,7 @@ PACKAGES = ("autopar", "cost_models")
 MODULE_LINES = 400
 FUNCTION_LINES = 60
 JAX_ROOMS = {"trace", "emit", "api", "_compat"}
-PRINTING_ROOMS = {"cli", "report", "demo"}
+PRINTING_ROOMS = {"cli", "report", "demo", "_compat"}  # _compat: what jax.debug.print in the user's function prints
 
 # room -> the rooms that it may import. A room is a folder or a module right under autopar/, or all of cost_models;
 # "autopar" is autopar/__init__.py. A new room needs a row here.

@@ -16,6 +16,7 @@ from autopar.api.settings import DEFAULT_OPTIONS, ClusterLike, MeshLike, Options
 from autopar.errors import AutoparError, PlanFileError, SignatureMismatch
 from autopar.price.pricing import MakePricing
 from autopar.report.summary import summarise
+from autopar.search.pinned import own_mesh
 from autopar.search.search import SearchOptions, Task, restore, search
 from autopar.trace import CONSTANT, Traced, fingerprint, input_signature, trace
 from cost_models import Cluster
@@ -205,7 +206,7 @@ def make_plan(fn: Function, settings: Settings, args: tuple[Any, ...], kwargs: d
         options=settings.options,
         dump=None if settings.dump is None else Path(settings.dump),
     )
-    planned = search(task, target.meshes)
+    planned = search(task, settings.meshes(target, own_mesh(traced.graph)))
     report = summarise(planned, function=_name(fn), cluster=target.cluster.name, memory_limit_bytes=limit)
     file = plan_file(planned.plan, report, target.cluster.to_dict(), _signature(traced, settings))
     return Plan(file, Bound(fn, settings, traced, planned))

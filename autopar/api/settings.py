@@ -132,6 +132,22 @@ class Settings:
         except (UnknownClusterError, ProfileError) as error:
             raise UnknownCluster(str(error)) from error
 
+    def meshes(self, target: Target, own: Sequence[tuple[str, int]] | None) -> tuple[DeviceMesh, ...]:
+        """The meshes to try: those of `target`, but where none was asked for that which the function names itself.
+
+        Raises:
+          InvalidMesh: if that one is not of as many devices as there are.
+        """
+        if self.mesh is not None or own is None:
+            return target.meshes
+        mesh, count = DeviceMesh(tuple(own)), target.cluster.topology.device_count
+        if mesh.size != count:
+            raise InvalidMesh(
+                f"the function's own shardings are for mesh {mesh} of {mesh.size} devices, cluster "
+                f"{target.cluster.name!r} has {count}. Name a cluster of {mesh.size}, or take the shardings out."
+            )
+        return (mesh,)
+
     def _meshes(self, cluster: Cluster, count: int) -> tuple[DeviceMesh, ...]:
         if self.mesh is None:
             return mesh_shapes(cluster.topology.sizes, self.options.max_mesh_axes)

@@ -13,6 +13,7 @@ import networkx as nx
 from autopar.core.regions import Region, RegionTree
 
 Phase = Literal["forward", "backward", "update"]
+Effect = Literal["ordered", "unordered"]
 Scalar = bool | int | float | complex
 
 
@@ -57,7 +58,8 @@ class OpNode:
     needs to run it (for a traced operator, its primitive and parameters): opaque to every other stage.
     `source` is the user's line ("model.py:41 (loss)"), `scope` the name stack. `phase` is "backward" for
     transposed operators, "update" for what depends on them and is not transposed itself, else "forward".
-    `region` is the number of the innermost region that holds the operator, or None.
+    `region` is the number of the innermost region that holds the operator, or None. An operator with an `effect` does
+    something outside of the program, once; the ordered ones in the order of the graph.
     """
 
     id: int
@@ -70,6 +72,7 @@ class OpNode:
     phase: Phase = "forward"
     region: int | None = None
     payload: object = field(default=None, repr=False)
+    effect: Effect | None = None
 
     @cached_property
     def signature(self) -> tuple[object, ...]:

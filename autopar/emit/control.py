@@ -9,7 +9,8 @@ from typing import Any
 import jax
 
 from autopar._compat import pcast_varying, untyped_jax
-from autopar.core.regions import ENTERING, Region
+from autopar.core.regions import Region
+from autopar.emit.effects import TOKEN, is_ordered, token_of
 from autopar.passes.program import Compute, Instruction, ShardedProgram
 
 Array = jax.Array
@@ -46,17 +47,27 @@ class Control:
     def entered(self, given: Sequence[Array]) -> Env:
         """The values inside, where the operators that enter have made `given`."""
         entering = [i for _, i in self.members if isinstance(i, Compute) and i.region == self.region.id]
-        outs = [v for i in entering if i.op.kind in ENTERING for v in i.outs]
-        return self.env | dict(zip(outs, given, strict=True))
+        outs = [v for kind in ("carry_in", "scan_slice") for i in entering if i.op.kind == kind for v in i.outs]
+        return self.env | dict(zip([*outs, *self.tokens], given, strict=True))
 
     def operand(self, env: Env, compute: Compute, position: int = 0) -> Array:
         """What `compute` passes on, varying over the axes that its result does."""
         (out,) = compute.outs
         return pcast_varying(self.read(env, compute.ins[position]), self.program.values[out].placement.varying_axes)
 
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """The place of the token, if the region makes ordered calls: a further carry or result."""
+        return (TOKEN,) if is_ordered([instruction for _, instruction in self.members]) else ()
+
+    def with_tokens(self, env: Env, values: Sequence[Array]) -> list[Array]:
+        """`values` and the token of `env`, if there is one to be passed on."""
+        return [*values, *(token_of(self.program.mesh, env) for _ in self.tokens)]
+
     def leave(self, leaving: Sequence[Compute], results: Sequence[Array]) -> None:
-        """Puts the results of the region into the values around it."""
-        self.env.update((compute.outs[0], result) for compute, result in zip(leaving, results, strict=True))
+        """Puts the results of the region, its token last, into the values around it."""
+        places = [*(compute.outs[0] for compute in leaving), *self.tokens]
+        self.env.update(zip(places, results, strict=True))
 
 
 def run_scan(control: Control) -> None:
@@ -67,14 +78,15 @@ def run_scan(control: Control) -> None:
     payload: Any = control.region.payload
 
     def body(carry: Sequence[Array], xs: Sequence[Array]) -> tuple[list[Array], list[Array]]:
-        inside = control.entered([*carry, *xs])
+        inside = control.entered([*carry[: len(carries)], *xs, *carry[len(carries) :]])
         control.run(members, inside, region)
-        return [control.operand(inside, i) for i in leaving], [control.operand(inside, i) for i in stacks]
+        carry = control.with_tokens(inside, [control.operand(inside, i) for i in leaving])
+        return carry, [control.operand(inside, i) for i in stacks]
 
-    init = [control.operand(control.env, i) for i in carries]
+    init = control.with_tokens(control.env, [control.operand(control.env, i) for i in carries])
     xs = [control.read(control.env, i.ins[0]) for i in slices]
     carry, ys = lax.scan(body, init, xs, **payload)
-    control.leave([*leaving, *stacks], [*carry, *ys])
+    control.leave([*leaving, *stacks], [*carry[: len(leaving)], *ys, *carry[len(leaving) :]])
 
 
 def run_while(control: Control) -> None:
@@ -92,9 +104,10 @@ def run_while(control: Control) -> None:
     def body(carry: Sequence[Array]) -> list[Array]:
         inside = control.entered(carry)
         control.run(members, inside, region)
-        return [control.operand(inside, i) for i in leaving]
+        return control.with_tokens(inside, [control.operand(inside, i) for i in leaving])
 
-    init = [control.operand(control.env, i) for i in control.boundary("carry_in")]
+    carries = control.boundary("carry_in")
+    init = control.with_tokens(control.env, [control.operand(control.env, i) for i in carries])
     control.leave(leaving, lax.while_loop(going, body, init))
 
 
@@ -107,7 +120,7 @@ def run_cond(control: Control) -> None:
         def run() -> list[Array]:
             inside = dict(control.env)
             control.run(members, inside, region)
-            return [control.operand(inside, i, number) for i in leaving]
+            return control.with_tokens(inside, [control.operand(inside, i, number) for i in leaving])
 
         return run
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from jax import lax
 
+from autopar._compat import open_jaxpr, untyped_jax
 from autopar.core.graph import OpNode
 from autopar.core.mesh import DeviceMesh
 from autopar.core.strategy import Strategy
@@ -79,6 +80,16 @@ def _conv_general_dilated(local: LocalOp) -> Run:
     )
 
 
+def _shard_map(local: LocalOp) -> Run:
+    """The body of a shard_map in the user's function, which runs inside of this one as it is."""
+    jaxpr, constants = open_jaxpr(local.payload.params["jaxpr"])
+
+    def run(*operands: Array) -> Sequence[Array]:
+        return untyped_jax.core.eval_jaxpr(jaxpr, constants, *operands)
+
+    return run
+
+
 def _identity(local: LocalOp) -> Run:
     """A value that is to be put on devices is on them already."""
 
@@ -92,6 +103,9 @@ _LOCALISERS: dict[str, Callable[[LocalOp], Run]] = {
     "broadcast_in_dim": _broadcast_in_dim,
     "conv_general_dilated": _conv_general_dilated,
     "device_put": _identity,
+    "shard_map": _shard_map,
+    "reshard": _identity,
+    "sharding_constraint": _identity,
     "dynamic_slice": _dynamic_slice,
     "gather": gather,
     "iota": iota,

@@ -12,6 +12,7 @@ import jax
 from autopar._compat import open_jaxpr, pcast_varying, remat_primitive, untyped_jax, varying_axes
 from autopar.core.regions import BOUNDARY, Region
 from autopar.emit import control
+from autopar.emit.effects import run_callback
 from autopar.emit.localize import localize
 from autopar.emit.moves import run_move
 from autopar.passes.program import Compute, Instruction, Move, ShardedProgram
@@ -70,6 +71,10 @@ def _step(program: ShardedProgram, instruction: Instruction, env: Env) -> None:
     values = [_read(program, env, value) for value in instruction.ins]
     if isinstance(instruction, Compute) and instruction.op.kind in BOUNDARY:
         return
+    if isinstance(instruction, Compute) and instruction.op.effect is not None:
+        results = run_callback(instruction, program.mesh, values, env)
+        env.update(zip(instruction.outs, results, strict=True))
+        return
     if isinstance(instruction, Compute):
         results = _compute(program, instruction, values)
     elif isinstance(instruction, Move):
@@ -82,11 +87,13 @@ def _step(program: ShardedProgram, instruction: Instruction, env: Env) -> None:
 def _compute(program: ShardedProgram, compute: Compute, values: Sequence[Array]) -> Sequence[Array]:
     """Runs the operator with all operands cast to vary over the same axes, as binding a primitive requires.
 
-    A constant that is split need not vary of itself, but where its shard begins does.
+    A constant that is split need not vary of itself, but where its shard begins does. The body of a shard_map has casts
+    of its own.
     """
-    named = (placement.varying_axes for placement in compute.strategy.ins)
+    named = [placement.varying_axes for placement in compute.strategy.ins]
     axes = frozenset[str]().union(*named, *(varying_axes(value) for value in values))
-    operands = [pcast_varying(value, axes) for value in values]
+    wanted = named if compute.op.kind == "shard_map" else [axes] * len(values)
+    operands = [pcast_varying(value, axes) for value, axes in zip(values, wanted, strict=True)]
     return localize(compute.op, compute.strategy, program.mesh)(*operands)
 
 

@@ -32,9 +32,9 @@ class FuseAllReduce:
             waiting: list[tuple[Instruction, ...]] = []
             late: set[int] = set()
             for unit in rest:
-                if any(late.intersection(i.ins) or state.may_wait(i) for i in unit):
+                if any(late.intersection((*i.ins, *_order(i))) or state.may_wait(i) for i in unit):
                     waiting.append(unit)
-                    late.update(value for i in unit for value in i.outs)
+                    late.update(value for i in unit for value in (*i.outs, *_order(i)))
                 else:
                     for instruction in unit:
                         state.run(instruction)
@@ -58,6 +58,11 @@ class FuseAllReduce:
             source=", ".join(dict.fromkeys(move.source for move in moves)),
             reason=f"bucket of {len(moves)} all-reduces",
         )
+
+
+def _order(instruction: Instruction) -> tuple[int, ...]:
+    """A value of their own, -1, that ordered effects read and make: they keep their order."""
+    return (-1,) if isinstance(instruction, Compute) and instruction.op.effect == "ordered" else ()
 
 
 def _units(program: ShardedProgram) -> list[tuple[Instruction, ...]]:

@@ -127,10 +127,13 @@ class ShardedProgram:
     def proves_replication(self) -> bool:
         """Whether JAX's own check of replication can follow the program.
 
-        Two things are right but beyond it: a permute that changes over which axes a value is replicated, and a
-        bucket of values that are replicated over different axes (its result counts as varying wherever one does).
+        Three things are right but beyond it: a permute that changes over which axes a value is replicated; a bucket of
+        values that are replicated over different axes (its result counts as varying wherever one does); and a shard_map
+        in the user's function that is not checked there.
         """
-        return all(self._is_followed(move) for move in self.collectives)
+        computes = (i.op for i in self.instructions if isinstance(i, Compute))
+        checked = all(op.params["proves"] for op in computes if op.kind == "shard_map")
+        return checked and all(self._is_followed(move) for move in self.collectives)
 
     def _is_followed(self, move: Move) -> bool:
         before, after = ([self.values[v].placement.varying_axes for v in ids] for ids in (move.ins, move.outs))

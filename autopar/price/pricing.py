@@ -89,7 +89,7 @@ class Roofline:
 
     def op_cost(self, op: OpNode, strategy: Strategy) -> float:
         """Seconds of one device's share of `op`."""
-        if op.kind in VIEWS:
+        if op.kind in VIEWS or not (op.ins or op.outs):
             return 0.0
         size = sum(
             placement.local_size(tensor.shape, self.mesh) * tensor.itemsize

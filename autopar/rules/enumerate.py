@@ -30,7 +30,8 @@ def enumerate_strategies(rule: FactorRule, mesh: DeviceMesh) -> tuple[Strategy, 
 
 def _assignments(rule: FactorRule, mesh: DeviceMesh) -> Iterator[Assignment]:
     axes = [name for name, size in mesh.axes if size > 1]
-    for choice in product((None, *rule.factors), repeat=len(axes)):
+    options = (None, *rule.factors) if rule.everywhere is None else (rule.everywhere,)
+    for choice in product(options, repeat=len(axes)):
         assignment: Assignment = {}
         for axis, factor in zip(axes, choice, strict=True):
             if factor is not None:

@@ -28,7 +28,7 @@ class FactorRule:
     operands may pass through. Its size is 0: any axis fits.
 
     `frozen` factors are never split (dims without elements never are). `offsets` are factors for which the local
-    operator must know where its shard begins.
+    operator must know where its shard begins. The factor `everywhere` takes all mesh axes: what only one device does.
 
     Invariants: the product of a dim's factors is the dim's size; a tensor holds a factor at most once; every factor
     that is neither frozen nor of size 1 and is missing in a result is reduced; carried factors are reduced, and the
@@ -42,6 +42,7 @@ class FactorRule:
     carried: Mapping[Factor, tuple[int, ...]] = field(default_factory=dict[Factor, tuple[int, ...]])
     frozen: frozenset[Factor] = frozenset()
     offsets: frozenset[Factor] = frozenset()
+    everywhere: Factor | None = None
 
     @classmethod
     def of(
@@ -56,6 +57,7 @@ class FactorRule:
         linear: Iterable[Sequence[int]] = (),
         frozen: Collection[Factor] = (),
         offsets: Collection[Factor] = (),
+        everywhere: Factor | None = None,
     ) -> FactorRule:
         """The rule of `op`, with the sizes read off its shapes.
 
@@ -69,6 +71,7 @@ class FactorRule:
           linear: sets of operands in which the operator is jointly linear; each becomes a carried factor.
           frozen: factors never split.
           offsets: factors whose shard offset the local operator needs.
+          everywhere: a reduced factor that all mesh axes are given to.
 
         Raises:
           RuleError: if the factors contradict the shapes.
@@ -84,7 +87,7 @@ class FactorRule:
         whole = frozenset(frozen) | {factor for factor, size in all_sizes.items() if size == 0}
         for name in all_reduced:
             all_sizes.setdefault(name, 0)
-        rule = cls(in_dims, out_dims, all_sizes, all_reduced, all_carried, whole, frozenset(offsets))
+        rule = cls(in_dims, out_dims, all_sizes, all_reduced, all_carried, whole, frozenset(offsets), everywhere)
         _check(op, rule)
         return rule
 

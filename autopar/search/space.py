@@ -17,6 +17,7 @@ from autopar.core.strategy import Strategy
 from autopar.errors import NoFeasiblePlan, PlanFileError, UnsupportedPrimitive
 from autopar.rules.enumerate import enumerate_strategies
 from autopar.rules.registry import rule_of, whole
+from autopar.search.pinned import PINNED, pinned_strategies
 
 Keep = Callable[[OpNode, tuple[Strategy, ...]], tuple[Strategy, ...]]
 
@@ -126,6 +127,11 @@ def _strategies(graph: OpGraph, mesh: DeviceMesh, keep: Keep, strict: bool) -> t
 
 
 def _of(op: OpNode, mesh: DeviceMesh, strict: bool) -> tuple[Strategy, ...]:
+    free = _unpinned(op, mesh, strict)
+    return pinned_strategies(op, mesh, free) if op.kind in PINNED else free
+
+
+def _unpinned(op: OpNode, mesh: DeviceMesh, strict: bool) -> tuple[Strategy, ...]:
     try:
         rule = rule_of(op)
     except UnsupportedPrimitive:

@@ -18,6 +18,7 @@ from autopar.trace.arguments import Arguments, function_name, positions, read_ar
 from autopar.trace.carry import Carry, Pairs, Results, find_carry
 from autopar.trace.draft import Place
 from autopar.trace.finish import Parts, finish
+from autopar.trace.pins import check_one_mesh
 from autopar.trace.walk import Walker
 
 
@@ -79,8 +80,10 @@ def trace(
     parts = finish(walker.draft, inputs, outputs)
     pairs = find_carry(carry, arguments, results)
     raw_keys = {i for i, tensor in enumerate(inputs) if tensor.id in walker.draft.raw_keys}
+    graph = _graph(parts, pairs, arguments, results, raw_keys, donated)
+    check_one_mesh(graph)
     return Traced(
-        graph=_graph(parts, pairs, arguments, results, raw_keys, donated),
+        graph=graph,
         in_tree=untyped_jax.tree_util.tree_structure(arguments.specs),
         out_tree=results.tree,
         constants=tuple(_constant(value) for value in parts.constants),

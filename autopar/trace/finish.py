@@ -53,6 +53,7 @@ def finish(draft: Draft, inputs: list[TensorInfo], outputs: list[TensorInfo]) ->
             phase=phase,
             region=None if op.region is None else region_of[op.region],
             payload=op.payload,
+            effect=op.effect,
         )
         for position, (op, phase) in enumerate(zip(ops, phases, strict=True))
     )
@@ -73,7 +74,7 @@ def _roots(ops: list[DraftOp]) -> dict[int, int]:
 
 
 def _live_operators(draft: Draft, outputs: list[TensorInfo]) -> tuple[list[DraftOp], set[int]]:
-    """The operators that some result depends on, and the ids of all tensors that are used.
+    """The operators that some result or effect depends on, and the ids of all tensors that are used.
 
     A loop that is needed needs its test; a carry that is read inside needs to be made inside: until nothing is added.
     """
@@ -87,7 +88,7 @@ def _live_operators(draft: Draft, outputs: list[TensorInfo]) -> tuple[list[Draft
     needed: set[int] = set()
 
     def is_needed(op: DraftOp) -> bool:
-        if any(tensor.id in used for tensor in op.outs):
+        if op.effect or any(tensor.id in used for tensor in op.outs):
             return True
         if op.kind in ("carry_in", "carry_out"):
             return not kept.isdisjoint(pairs[op.region, op.params["position"]])

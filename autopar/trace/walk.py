@@ -13,11 +13,12 @@ from typing import Any
 
 from autopar import _compat
 from autopar._payload import Payload
-from autopar.core.graph import TensorInfo
+from autopar.core.graph import Effect, TensorInfo
 from autopar.errors import TraceError
 from autopar.trace import control, keys
 from autopar.trace.draft import Draft, DraftOp, Place
 from autopar.trace.params import plain_params
+from autopar.trace.pins import PINNED, pinned_params
 
 CALLS = {
     "call": "call_jaxpr",
@@ -33,6 +34,7 @@ CALLS = {
 }
 REMATS = frozenset({"checkpoint", "remat", "remat2"})
 ALIASES = frozenset({"copy", "copy_p", "random_clone", "random_unwrap", "random_wrap", "stop_gradient"})
+CALLBACKS = frozenset({"debug_callback", "debug_print", "io_callback"})
 KEY_AGNOSTIC = frozenset({"optimization_barrier"})
 
 Tensors = list[TensorInfo]
@@ -78,8 +80,10 @@ class Walker:
             return self._remat(eqn, ins, place)
         if name in control.WALKERS:
             return control.WALKERS[name](self, eqn, ins, place)
-        if eqn.effects:
+        if eqn.effects and name not in CALLBACKS:
             raise TraceError(_effect_message(eqn, self.source(eqn, place)))
+        if name in PINNED:
+            return self._pinned(eqn, ins, place)
         if keys.has_keys(eqn) and name not in KEY_AGNOSTIC:
             return self._key_operator(eqn, ins, place)
         return self._operator(eqn, ins, place, Payload(eqn.primitive, dict(eqn.params)))
@@ -95,6 +99,12 @@ class Walker:
         if place.source is None and _compat.defined_in_jax(jaxpr):
             inner = replace(inner, source=self.source(eqn, place))
         return self.walk(jaxpr, consts, ins, inner)
+
+    def _pinned(self, eqn: Any, ins: Tensors, place: Place) -> Tensors:
+        params = pinned_params(eqn)
+        if params is None:
+            return ins
+        return self._operator(eqn, ins, place, Payload(eqn.primitive, dict(eqn.params)), params)
 
     def inside(self, eqn: Any, place: Place) -> Place:
         """The place of a jaxpr in the parameters of `eqn`."""
@@ -118,12 +128,17 @@ class Walker:
         inner = replace(self.inside(eqn, place), source=self.source(eqn, place))
         return self.walk(jaxpr, consts, ins, inner)
 
-    def _operator(self, eqn: Any, ins: Tensors, place: Place, payload: Payload) -> Tensors:
+    def _operator(
+        self, eqn: Any, ins: Tensors, place: Place, payload: Payload, params: dict[str, Any] | None = None
+    ) -> Tensors:
         outs = [self.draft.tensor(var.aval) for var in eqn.outvars]
         scope = str(place.stack + eqn.source_info.name_stack)
-        params = plain_params(eqn.params)
+        params = plain_params(eqn.params) if params is None else params
         source = self.source(eqn, place)
-        op = DraftOp(eqn.primitive.name, tuple(ins), tuple(outs), params, source, scope, place.region, payload)
+        effect: Effect | None = None
+        if eqn.effects:
+            effect = "ordered" if _compat.is_ordered(eqn) else "unordered"
+        op = DraftOp(eqn.primitive.name, tuple(ins), tuple(outs), params, source, scope, place.region, payload, effect)
         self.draft.ops.append(op)
         return outs
 
@@ -150,5 +165,5 @@ def _effect_message(eqn: Any, source: str) -> str:
     effects = ", ".join(sorted(type(effect).__name__ for effect in eqn.effects))
     return (
         f"{eqn.primitive.name!r} at {source or 'an unknown line'} has a side effect ({effects}), which a plan cannot "
-        f"hold yet. Take it out of the function (debug prints and callbacks that do not return values included)."
+        f"hold. Take it out of the function; debug prints, debug callbacks and io_callback can stay."
     )

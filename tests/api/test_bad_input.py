@@ -175,10 +175,6 @@ def cholesky(a: Any) -> Any:
     return jnp.linalg.cholesky(a @ a.T + 20 * jnp.eye(16)) * 2
 
 
-def scan(a: Any) -> Any:
-    return jax.lax.scan(lambda c, row: (c + row, c * row), a[0] * 2, a + 1)
-
-
 def fft(a: Any) -> Any:
     return jnp.abs(jnp.fft.fft(a + 1))
 
@@ -187,7 +183,7 @@ def twice(a: Any) -> Any:
     return jnp.linalg.cholesky(jnp.stack([cholesky(a)[:1, :1], cholesky(a)[1:2, 1:2]]))
 
 
-@pytest.mark.parametrize("fn", [cholesky, scan, fft])
+@pytest.mark.parametrize("fn", [cholesky, fft])
 def test_an_operator_without_a_rule_is_replicated_with_a_warning(fn: Any) -> None:
     compiled = autopar.compile(fn, cluster=SLOW)
     place = rf"no sharding rule for '{fn.__name__}' \(test_bad_input.py:\d+ \({fn.__name__}\)\)"

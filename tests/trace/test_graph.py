@@ -102,15 +102,25 @@ def test_jax_errors_name_the_function_and_keep_the_cause() -> None:
     assert isinstance(caught.value.__cause__, TypeError)
 
 
-def test_effects_are_refused_with_their_line() -> None:
+def test_effects_stay_and_keep_what_they_need() -> None:
     def noisy(x: Any) -> Any:
-        jax.debug.print("{}", x)
+        jax.debug.print("{}", x * 2, ordered=True)
         return x
 
-    with pytest.raises(TraceError, match=r"test_graph\.py:\d+ \(noisy\).*DebugEffect"):
-        graph_of(noisy, X)
-    with pytest.raises(TraceError, match=r"'debug_print' at test_graph\.py:\d+ \(noisy\).*DebugEffect"):
-        graph_of(lambda x: jax.lax.scan(lambda c, r: (c, noisy(r)), 0.0, x), X)
+    graph = graph_of(noisy, X)
+    assert [(op.kind, op.effect) for op in graph.ops] == [("mul", None), ("debug_print", "ordered")]
+    graph = graph_of(lambda x: jax.lax.scan(lambda c, r: (c + r[0], noisy(r) + 1), 0.0, x)[1], X)
+    assert {op.kind for op in graph.ops} == {"scan_slice", "mul", "debug_print", "add", "scan_stack"}
+
+
+def test_other_effects_are_refused_with_their_line() -> None:
+    def stateful(x: Any) -> Any:
+        ref = jax.new_ref(x)
+        ref[...] = x * 2
+        return ref[...]
+
+    with pytest.raises(TraceError, match=r"test_graph\.py:\d+ \(stateful\) has a side effect"):
+        graph_of(stateful, X)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,65 @@
+"""Pins: shardings that the user's function names itself, as parameters that a plan can be held to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jax.sharding import NamedSharding, PartitionSpec
+
+from autopar.core.graph import OpGraph
+from autopar.errors import TraceError
+
+PINNED = frozenset({"reshard", "sharding_constraint", "shard_map"})
+Spec = tuple[tuple[str, ...] | None, ...]
+
+
+def pinned_params(eqn: Any) -> dict[str, Any] | None:
+    """What a pinned operator says of placements; None where it says nothing, as a constraint to a single device.
+
+    A reshard to no axes says so of Explicit axes only; differentiation leaves such ones behind.
+
+    `axes` are the user's mesh axes (name, size), `ins` and `outs` for each operand and result, for each dim the axes
+    that split it, None where the dim is left open.
+    """
+    params = eqn.params
+    if eqn.primitive.name == "shard_map":
+        ins, outs = (
+            tuple(_spec(spec, len(atom.aval.shape)) for spec, atom in zip(specs, atoms, strict=True))
+            for specs, atoms in ((params["in_specs"], eqn.invars), (params["out_specs"], eqn.outvars))
+        )
+        return {"axes": _axes(params["mesh"]), "ins": ins, "outs": outs, "proves": bool(params["check_vma"])}
+    sharding = params["sharding"] if "sharding" in params else params["dst_sharding"]
+    if not isinstance(sharding, NamedSharding) or sharding.mesh.empty:
+        return None
+    spec = _spec(sharding.spec, len(eqn.invars[0].aval.shape))
+    if eqn.primitive.name == "reshard" and not any(spec):
+        return None
+    return {"axes": _axes(sharding.mesh), "ins": (spec,), "outs": (spec,)}
+
+
+def check_one_mesh(graph: OpGraph) -> None:
+    """Whether all pins are for one mesh.
+
+    Raises:
+      TraceError: if not.
+    """
+    meshes = {op.params["axes"]: op for op in graph.ops if op.kind in PINNED}
+    if len(meshes) > 1:
+        named = " and ".join(f"{dict(axes)} ({op.source})" for axes, op in meshes.items())
+        raise TraceError(
+            f"the function's own shardings are for different meshes: {named}. A plan has one mesh: use one."
+        )
+
+
+def _axes(mesh: Any) -> tuple[tuple[str, int], ...]:
+    return tuple((str(name), int(size)) for name, size in mesh.shape.items())
+
+
+def _spec(spec: Any, ndim: int) -> Spec:
+    entries: list[tuple[str, ...] | None] = []
+    for entry in spec:
+        if entry is PartitionSpec.UNCONSTRAINED:
+            entries.append(None)
+        else:
+            entries.append(() if entry is None else (entry,) if isinstance(entry, str) else tuple(entry))
+    return tuple(entries) + ((),) * (ndim - len(entries))

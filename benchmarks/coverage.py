@@ -4,8 +4,8 @@
 
 Every model of `tests/models/table.py` (the extra `models` must be installed) runs a training step on 8 virtual devices
 against plain jax.jit. For each: whether the values agree, and the share of its flops that the plan splits over all 8
-devices. Latencies are set to zero and dims divide by 8 wherever the model lets them, so that splitting always pays: what
-is left whole is left for want of a rule, and printed. Then the primitives of all the models: how many have a rule
+devices. Latencies are set to zero and dims divide by 8 wherever the model lets them, so that splitting always pays:
+what is left whole is left for want of a rule, and printed. Then the primitives of all the models: how many have a rule
 written by hand, how many one that was found by trial, how many are replicated.
 """
 
@@ -145,7 +145,9 @@ def show_models(console: Console, rows: Sequence[Row]) -> None:
         )
     console.print(table)
     reached = sum(row.passed and row.share >= row.goal for row in rows)
-    console.print(f"{sum(row.passed for row in rows)} of {len(rows)} models agree with JAX; {reached} reach their goal.\n")
+    console.print(
+        f"{sum(row.passed for row in rows)} of {len(rows)} models agree with JAX; {reached} reach their goal.\n"
+    )
 
 
 def show_primitives(console: Console, rows: Sequence[Row]) -> None:
@@ -156,7 +158,9 @@ def show_primitives(console: Console, rows: Sequence[Row]) -> None:
     written = kinds - replicated - found
     console.print(f"{len(registered())} primitives have a rule written by hand.")
     console.print(f"The models use {len(kinds)}: {len(written)} of them with a rule written by hand,")
-    console.print(f"{len(found)} with one found by trial{_list(found)}, {len(replicated)} replicated{_list(replicated)}.")
+    console.print(
+        f"{len(found)} with one found by trial{_list(found)}, {len(replicated)} replicated{_list(replicated)}."
+    )
 
 
 def _list(kinds: set[str]) -> str:

@@ -89,8 +89,8 @@ class Comparison:
 def compare(program: ShardedProgram, found: Sequence[HloCollective]) -> Comparison:
     """`program`'s collectives beside those `found` in the program compiled from it, for the same mesh.
 
-    A collective in a loop counts once on both sides, however often the loop goes round; in a scan that is unrolled, once
-    for each copy of its body. Exact matches are made first,
+    A collective in a loop counts once on both sides, however often the loop goes round; in an unrolled scan, once for
+    each copy of its body. Exact matches are made first,
     then widened ones, then those with the operands of combined all-reduces. Of equal planned ones those with the least
     reason to vanish are matched first.
     """
@@ -211,8 +211,8 @@ def _variable(program: ShardedProgram) -> set[int]:
 
 
 def _used(program: ShardedProgram) -> set[int]:
-    """The values that an output depends on."""
-    found = set(program.outputs)
+    """The values that an output, or what runs without a result (a loop's test, a choice), depends on."""
+    found = set(program.outputs).union(*(i.ins for i in program.instructions if not i.outs))
     for instruction in reversed(program.instructions):
         for ins, outs in _flows(instruction):
             if found.intersection(outs):

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from tests.models.weights import Built, integers, normal, random_values
+from tests.models.weights import Built, integers, normal
 
 BATCH, CLASSES = 8, 8
 

@@ -232,7 +232,9 @@ def wide_and_deep() -> Built:
 def graph_attention() -> Built:
     """GAT: scores along edges, softmax over each node's edges by segment_max and segment_sum, two rounds."""
     nodes, edges = 32, 128
-    params = [{"w": kernel(WIDTH, WIDTH, n), "to": normal((WIDTH,), n), "from": normal((WIDTH,), n + 2)} for n in (0, 1)]
+    params = [
+        {"w": kernel(WIDTH, WIDTH, n), "to": normal((WIDTH,), n), "from": normal((WIDTH,), n + 2)} for n in (0, 1)
+    ]
 
     def attend(layer: Any, x: jax.Array, senders: jax.Array, receivers: jax.Array) -> jax.Array:
         h = x @ layer["w"]

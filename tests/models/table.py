@@ -67,16 +67,21 @@ ENTRIES = (
     Entry("plain", "recurrent_lstm", "recurrent"),
     Entry("plain", "switch_experts", "experts"),
     Entry(
-        "plain", "sorted_experts", "experts", without_rule=("ragged_dot_general",),
+        "plain",
+        "sorted_experts",
+        "experts",
+        without_rule=("ragged_dot_general",),
         unsplit="ragged_dot_general has no rule",
-    ),  # fmt: skip
+    ),
     Entry("plain", "dlrm", "recommender"),
     Entry("plain", "wide_and_deep", "recommender"),
     Entry("plain", "graph_attention", "graph"),
     Entry(
-        "plain", "adjoint_ode", "differential equation",
-        unsplit="odeint ravels state, adjoint, gradients and the time into one vector of 641 numbers: 8 does not divide",
-    ),  # fmt: skip
+        "plain",
+        "adjoint_ode",
+        "differential equation",
+        unsplit="odeint ravels state, adjoint, gradients and time into one vector of 641 numbers: 8 does not divide it",
+    ),
     Entry("plain", "decoding", "decoding"),
     Entry("plain", "physics_informed", "physics"),
     Entry("plain", "gaussian_process", "probabilistic", without_rule=LINEAR_ALGEBRA),

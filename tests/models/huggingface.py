@@ -172,3 +172,29 @@ def clip() -> Built:
 
     init_args = (text(), np.moveaxis(images, 1, -1), np.ones((BATCH, LENGTH), np.int32), places())
     return build(model, loss, init_args, text(), images)
+
+
+def generation() -> Built:
+    """The library's own `generate`: sampling with temperature, top-k and top-p from a cache, in a while loop."""
+    lib = transformers()
+    config = lib.GPT2Config(n_layer=1, n_head=8, n_embd=WIDTH, vocab_size=VOCAB, n_positions=32)
+    model = lib.FlaxGPT2LMHeadModel(config, _do_init=False)
+
+    def generate(params: Any, key: jax.Array, tokens: jax.Array) -> jax.Array:
+        found = model.generate(
+            tokens,
+            params=params,
+            prng_key=key,
+            max_length=LENGTH + 4,
+            do_sample=True,
+            top_k=8,
+            top_p=0.9,
+            temperature=0.7,
+            pad_token_id=0,
+            eos_token_id=1,
+        )
+        return found.sequences
+
+    shape = (BATCH, LENGTH)
+    params = random_weights(lambda: model.init_weights(jax.random.key(0), shape))
+    return generate, (params, np.array([0, 3], np.uint32), text())

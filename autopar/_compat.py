@@ -25,6 +25,9 @@ source_info_util.register_exclusion(f"{_PACKAGE}/")
 _FRAME = re.compile(r"^(?P<file>.*?):(?P<line>\d+)(?::\d+)? \((?P<function>.*)\)$")
 _LIBRARY = str(Path(jax.__file__).parent)
 
+COMPOSITE_BODY = "call_jaxpr" if issubclass(jex.ClosedJaxpr, jex.Jaxpr) else "jaxpr"
+"""The parameter of a composite that holds its body; it changed its name when the two types became one."""
+
 
 def open_jaxpr(jaxpr: Any) -> tuple[Any, tuple[Any, ...]]:
     """The jaxpr and the values of its constvars. From 0.12 on a Jaxpr holds its constants itself.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from operator import index
 
@@ -51,10 +52,13 @@ class DeviceMesh:
         """The number of devices."""
         return prod(self.sizes)
 
+    @cached_property
+    def _size_of(self) -> dict[str, int]:
+        return dict(self.axes)
+
     def product(self, axes: Iterable[str]) -> int:
         """The number of devices along `axes` together."""
-        size = dict(self.axes)
-        return prod(size[axis] for axis in axes)
+        return prod(self._size_of[axis] for axis in axes)
 
     def sort(self, axes: Iterable[str]) -> tuple[str, ...]:
         """`axes` in mesh order, major to minor."""

@@ -17,6 +17,7 @@ from autopar.core.mesh import DeviceMesh
 from autopar.core.strategy import Strategy
 from autopar.emit.localize_counters import iota, iota_2x32_shape
 from autopar.emit.localize_indexing import gather, scatter
+from autopar.emit.localize_ragged import ragged_dot_general
 from autopar.emit.localize_shard import Array, LocalOp, OffsetOf, Run
 
 
@@ -49,7 +50,7 @@ def _reshape(local: LocalOp) -> Run:
     return local.bind(new_sizes=local.out_shape())
 
 
-def _broadcast_in_dim(local: LocalOp) -> Run:
+def _made(local: LocalOp) -> Run:
     return local.bind(shape=local.out_shape())
 
 
@@ -90,6 +91,30 @@ def _shard_map(local: LocalOp) -> Run:
     return run
 
 
+_lax: Any = lax
+_REDUCTIONS: dict[str, Callable[..., Array]] = {
+    "psum": _lax.reduce_sum,
+    "pmax": _lax.reduce_max,
+    "pmin": _lax.reduce_min,
+}
+
+
+def _reduce_over_axis(local: LocalOp) -> Run:
+    """A collective over dims by number is a plain reduction: inside shard_map it would be taken for a collective.
+
+    Over an axis that has a name still it runs as it is.
+    """
+    axes = local.op.params["axes"]
+    if any(isinstance(axis, str) for axis in axes) or local.op.params.get("axis_index_groups") is not None:
+        return local.bind()
+    reduce = _REDUCTIONS[local.op.kind]
+
+    def run(*operands: Array) -> Sequence[Array]:
+        return [reduce(operand, axes) for operand in operands]
+
+    return run
+
+
 def _identity(local: LocalOp) -> Run:
     """A value that is to be put on devices is on them already."""
 
@@ -100,16 +125,21 @@ def _identity(local: LocalOp) -> Run:
 
 
 _LOCALISERS: dict[str, Callable[[LocalOp], Run]] = {
-    "broadcast_in_dim": _broadcast_in_dim,
+    "broadcast_in_dim": _made,
     "conv_general_dilated": _conv_general_dilated,
     "device_put": _identity,
     "shard_map": _shard_map,
     "reshard": _identity,
     "sharding_constraint": _identity,
     "dynamic_slice": _dynamic_slice,
+    "empty": _made,
     "gather": gather,
     "iota": iota,
     "iota_2x32_shape": iota_2x32_shape,
+    "pmax": _reduce_over_axis,
+    "pmin": _reduce_over_axis,
+    "psum": _reduce_over_axis,
+    "ragged_dot_general": ragged_dot_general,
     "reshape": _reshape,
     "scatter": scatter,
     "scatter-add": scatter,

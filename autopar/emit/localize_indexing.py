@@ -22,15 +22,21 @@ def gather(local: LocalOp) -> Run:
     numbers = op.params["dimension_numbers"]
     dims: tuple[int, ...] = numbers["start_index_map"]
     slice_sizes = tuple(min(size, part) for size, part in zip(op.params["slice_sizes"], local.in_shape(0), strict=True))
-    if not any(local.strategy.ins[0].dims[d] for d in dims):
+    if not any(local.strategy.ins[0].dims[d] for d in dims if op.params["slice_sizes"][d] == 1):
         return local.bind(slice_sizes=slice_sizes)
     fills = op.params["mode"] == "FILL_OR_DROP"
-    read = local.bind(slice_sizes=slice_sizes, mode=lax.GatherScatterMode.PROMISE_IN_BOUNDS, fill_value=None)
-    bounds = [op.ins[0].shape[d] - slice_sizes[d] for d in dims]
+    read = local.bind(
+        slice_sizes=slice_sizes,
+        mode=lax.GatherScatterMode.PROMISE_IN_BOUNDS,
+        fill_value=None,
+        indices_are_sorted=False,  # those of other shards are replaced by 0
+        unique_indices=False,
+    )
+    bounds = [op.ins[0].shape[d] - op.params["slice_sizes"][d] for d in dims]
     local_bounds = [local.in_shape(0)[d] - slice_sizes[d] for d in dims]
 
     def run(operand: Array, indices: Array) -> Sequence[Array]:
-        shifted, starts = _shifted(local, dims, indices if fills else _clamped(indices, bounds))
+        shifted, starts = _shifted(local, dims, bounds, indices if fills else _clamped(indices, bounds))
         valid = _within(indices, bounds) if fills else None
         mine = _within(shifted, local_bounds) if valid is None else _within(shifted, local_bounds) & valid
         rows = read(operand, jnp.where(mine[..., None], shifted, np.zeros((), shifted.dtype)))[0]
@@ -49,15 +55,15 @@ def scatter(local: LocalOp) -> Run:
     op = local.op
     numbers = op.params["dimension_numbers"]
     dims: tuple[int, ...] = numbers["scatter_dims_to_operand_dims"]
-    if not any(local.strategy.ins[0].dims[d] for d in dims):
+    widths = _widths(local)
+    if not any(local.strategy.ins[0].dims[d] for d in dims if widths[d] == 1):
         return local.bind()
     write = local.bind(mode=lax.GatherScatterMode.FILL_OR_DROP)
-    widths = _widths(local)
     bounds = [op.ins[0].shape[d] - widths[d] for d in dims]
     clips = op.params["mode"] == "CLIP"
 
     def run(operand: Array, indices: Array, updates: Array) -> Sequence[Array]:
-        shifted, _ = _shifted(local, dims, _clamped(indices, bounds) if clips else indices)
+        shifted, _ = _shifted(local, dims, bounds, _clamped(indices, bounds) if clips else indices)
         return write(operand, shifted, updates)
 
     return run
@@ -71,11 +77,17 @@ def _widths(local: LocalOp) -> list[int]:
     return [1 if d in dropped else local.op.ins[2].shape[next(windows)] for d in range(local.op.ins[0].ndim)]
 
 
-def _shifted(local: LocalOp, dims: tuple[int, ...], indices: Array) -> tuple[Array, Any]:
-    """The indices counted from where this shard begins, signed; and where it begins in each indexed dim."""
+def _shifted(local: LocalOp, dims: tuple[int, ...], bounds: list[int], indices: Array) -> tuple[Array, Any]:
+    """The indices counted from where this shard begins, signed; and where it begins in each indexed dim.
+
+    In a dim of which slices take the whole shard begins at 0: a device takes its part of the slice.
+    """
     placement, shape = local.strategy.ins[0], local.op.ins[0].shape
     dtype = np.dtype(np.int64 if indices.dtype.itemsize == 8 else np.int32)
-    starts: Any = jnp.stack([lax.convert_element_type(local.start(placement.dims[d], shape[d]), dtype) for d in dims])
+    axes = [placement.dims[d] if bound else () for d, bound in zip(dims, bounds, strict=True)]
+    starts: Any = jnp.stack(
+        [lax.convert_element_type(local.start(along, shape[d]), dtype) for d, along in zip(dims, axes, strict=True)]
+    )
     return indices.astype(dtype) - starts, starts
 
 

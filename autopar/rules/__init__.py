@@ -4,13 +4,17 @@ Importing this package fills the registry: one module per family of operators.
 """
 
 from autopar.rules import (
+    approximate,
     contraction,
     control,
     convolution,
     cumulative,
     effects,
     elementwise,
+    fourier,
     indexing,
+    linear_algebra,
+    named_axes,
     random,
     reduction,
     shape,
@@ -20,13 +24,17 @@ from autopar.rules import (
 from autopar.rules.registry import register_rule, registered, rule_of
 
 __all__ = [
+    "approximate",
     "contraction",
     "control",
     "convolution",
     "cumulative",
     "effects",
     "elementwise",
+    "fourier",
     "indexing",
+    "linear_algebra",
+    "named_axes",
     "random",
     "reduction",
     "register_rule",

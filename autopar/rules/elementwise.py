@@ -43,10 +43,10 @@ def aligned(op: OpNode) -> tuple[list[list[Factor]], list[list[Factor]]]:
     *("clamp", "clz", "cos", "cosh", "digamma", "eq", "eq_to", "erf", "erf_inv", "erfc", "exp", "exp2", "expm1"),
     *("floor", "ge", "gt", "igamma", "igamma_grad_a", "igammac", "integer_pow", "is_finite", "le", "le_to", "lgamma"),
     *("log", "log1p", "log2", "logistic", "lt", "lt_to", "mulhi", "ne", "nextafter", "not", "one_minus_square"),
-    *("polygamma", "population_count"),
+    *("philox2x32", "philox4x32", "platform_index", "polygamma", "polynomial", "population_count"),
     *("pow", "reduce_precision", "regularized_incomplete_beta", "rem", "round", "rsqrt", "shift_left"),
     *("shift_right_arithmetic", "shift_right_logical", "sign", "sin", "sinh", "sqrt", "square", "tan", "tanh"),
-    *("threefry2x32", "xor", "zeta"),
+    *("threefry2x32", "threefry4x32", "xor", "zeta"),
 )
 def elementwise(op: OpNode) -> FactorRule:
     """out[d...] = f(x[d...], y[d...], ...)."""
@@ -56,7 +56,7 @@ def elementwise(op: OpNode) -> FactorRule:
 
 @register_rule(*_LINEAR)
 def linear_elementwise(op: OpNode) -> FactorRule:
-    """out[d...] = f(x[d...], y[d...]), f linear in the operands that `_LINEAR` names."""
+    """out[d...] = f(x[d...], y[d...]); linear in x, or jointly in x and y (sums), or in each of them (products)."""
     ins, outs = aligned(op)
     return FactorRule.of(op, ins=ins, outs=outs, linear=linear_sets(op, *_LINEAR[op.kind]))
 

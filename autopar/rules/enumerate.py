@@ -77,6 +77,8 @@ def _placement(
 
 def _contiguous(rule: FactorRule, mesh: DeviceMesh, factors: tuple[Factor, ...], given: Assignment) -> bool:
     """Whether a shard of the compound dim is one run: a factor may be split only if those before it are used up."""
+    if len(factors) == 1:
+        return True
     whole = True
     for factor in factors:
         parts = mesh.product(given.get(factor, ()))

@@ -44,7 +44,8 @@ class _Indexed:
     """The factors of an indexed tensor x, of the indices, and of the slices read from x or written to it.
 
     b: batch dims of x and indices; i: other dims of indices, one slice each; v: dims of x that are indexed one
-    element at a time; w: dims of x that a slice holds whole; all others are frozen.
+    element at a time; w: dims of x that a slice holds whole (if they are indexed, 0 is the only index in range); all
+    others are frozen.
     """
 
     operand: list[Factor]
@@ -93,7 +94,7 @@ def _indexed(
             continue
         e = None if d in dropped else next(windows)
         width = 1 if e is None else slices.shape[e]
-        name = f"v{d}" if d in indexed and width == 1 else f"w{d}" if d not in indexed and width == size else f"f{d}"
+        name = f"v{d}" if d in indexed and width == 1 else f"w{d}" if width == size else f"f{d}"
         found.operand[d] = name
         if e is not None:
             found.slices[e] = name if name[0] == "w" else f"part{d}"
@@ -173,5 +174,10 @@ def scatter(op: OpNode) -> FactorRule:
         carried=dict.fromkeys(written, (0,)) if kind == "sum" else {},
         frozen=frozen,
         offsets=factors.of_kind("v", factors.operand),
-        linear=linear_sets(op, (0, 2)) if kind == "sum" or op.kind == "scatter" else (),
+        linear=linear_sets(op, (0, 2)) if kind == "sum" or _overwrites(op) else (),
     )
+
+
+def _overwrites(op: OpNode) -> bool:
+    """Whether a scatter puts the updates in place of the elements, rather than a function of the elements there."""
+    return op.kind == "scatter" and op.params.get("update_jaxpr", "a function") is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autopar.core.graph import OpNode
 from autopar.rules.factor_rule import FactorRule
-from autopar.rules.registry import register_rule, whole
+from autopar.rules.registry import register_rule, register_whole
 
 
 @register_rule("iota_2x32_shape")
@@ -22,7 +22,7 @@ def random_wrap(op: OpNode) -> FactorRule:
     return FactorRule.of(op, ins=[dims[: op.ins[0].ndim]], outs=[dims[: op.outs[0].ndim]], frozen=words)
 
 
-@register_rule("rng_bit_generator")
-def rng_bit_generator(op: OpNode) -> FactorRule:
-    """state, bits = next(state): one stream of bits, never split."""
-    return whole(op)
+register_whole(
+    *("rng_bit_generator", "rng_uniform"), reason="one stream of bits: what an element gets depends on all before it"
+)
+register_whole("random_gamma", reason="draws are rejected in a loop that runs until the last element is accepted")

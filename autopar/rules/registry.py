@@ -10,6 +10,7 @@ from autopar.rules.factor_rule import FactorRule
 
 Rule = Callable[[OpNode], FactorRule]
 _RULES: dict[str, Rule] = {}
+_WHOLE: dict[str, str] = {}
 
 
 def register_rule(*kinds: str) -> Callable[[Rule], Rule]:
@@ -29,9 +30,29 @@ def register_rule(*kinds: str) -> Callable[[Rule], Rule]:
     return register
 
 
+def register_whole(*kinds: str, reason: str) -> None:
+    """States that the primitives `kinds` can never be split, and why: their rule is `whole`.
+
+    Raises:
+      ValueError: if one of them has a rule already.
+    """
+    register_rule(*kinds)(whole)
+    _WHOLE.update(dict.fromkeys(kinds, reason))
+
+
+def reason_whole(kind: str) -> str | None:
+    """Why the primitive `kind` is never split; None where that is not stated."""
+    return _WHOLE.get(kind)
+
+
 def registered() -> tuple[str, ...]:
     """The names of all primitives with a rule, sorted."""
     return tuple(sorted(_RULES))
+
+
+def registered_rules() -> dict[str, Rule]:
+    """The rule of every primitive that has one, by name, sorted."""
+    return {kind: _RULES[kind] for kind in sorted(_RULES)}
 
 
 def rule_of(op: OpNode) -> FactorRule:

@@ -213,3 +213,9 @@ def iota(op: OpNode) -> FactorRule:
     dims = [f"d{d}" for d in range(op.outs[0].ndim)]
     axis: int = op.params["dimension"]
     return FactorRule.of(op, ins=[], outs=[dims], offsets=[dims[axis]])
+
+
+@register_rule("empty", "empty2")
+def empty(op: OpNode) -> FactorRule:
+    """out[d...], whatever it may hold."""
+    return FactorRule.of(op, ins=[], outs=[[f"d{d}" for d in range(op.outs[0].ndim)]])

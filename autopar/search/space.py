@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import product
+from itertools import chain, product
 from typing import Literal
 
 from autopar.core.dataflow import Dataflow
@@ -149,33 +149,41 @@ def _copies(
     outputs: tuple[tuple[Placement, ...], ...],
     carry: Mapping[int, int],
 ) -> tuple[tuple[Placement, ...], ...]:
-    """A copy's candidates: every placement in which its tensor is made or wanted."""
-    made: dict[int, list[Placement]] = {t.id: list(p) for t, p in zip(graph.inputs, inputs, strict=True)}
+    """A copy's candidates: every placement in which its tensor is made or wanted.
+
+    Operators with one signature share their strategies: what follows from these is worked out once for all of them.
+    """
+    sides: dict[tuple[int, str, int], tuple[Placement, ...]] = {}
+
+    def side(op: int, which: Literal["ins", "outs"], position: int) -> tuple[Placement, ...]:
+        if op in graph.loop_carries:  # what a loop carries lies where it goes in
+            return side(graph.loop_carries[op], "outs", 0)
+        key = (id(strategies[op]), which, position)
+        if key not in sides:
+            sides[key] = _distinct(getattr(strategy, which)[position] for strategy in strategies[op])
+        return sides[key]
+
+    made = {tensor.id: placements for tensor, placements in zip(graph.inputs, inputs, strict=True)}
     for op in graph.ops:
         for position, tensor in enumerate(op.outs):
-            made[tensor.id] = _distinct(_side(graph, strategies, op.id, "outs", position))
-    found: list[tuple[Placement, ...]] = []
+            made[tensor.id] = side(op.id, "outs", position)
+    known: dict[tuple[int, ...], tuple[Placement, ...]] = {}
     shared: dict[tuple[Placement, ...], tuple[Placement, ...]] = {}
+    found: list[tuple[Placement, ...]] = []
     for copy in flow.copies:
-        wanted = list(made[copy.tensor.id])
+        wanted = [made[copy.tensor.id]]
         for use in copy.uses:
             if use.op is not None:
-                wanted += _distinct(_side(graph, strategies, use.op, "ins", use.position))
+                wanted.append(side(use.op, "ins", use.position))
             else:
-                wanted += outputs[use.position] or inputs[carry[use.position]]
-        candidates = tuple(_distinct(wanted))
-        found.append(shared.setdefault(candidates, candidates))
+                wanted.append(outputs[use.position] or inputs[carry[use.position]])
+        key = tuple(map(id, wanted))
+        if key not in known:
+            candidates = _distinct(chain.from_iterable(wanted))
+            known[key] = shared.setdefault(candidates, candidates)
+        found.append(known[key])
     return tuple(found)
 
 
-def _side(
-    graph: OpGraph, strategies: tuple[tuple[Strategy, ...], ...], op: int, side: Literal["ins", "outs"], position: int
-) -> Iterator[Placement]:
-    """The placements that an operator may have its operand or result in; a carry_out has both where it goes in."""
-    if op in graph.loop_carries:
-        return (s.outs[0] for s in strategies[graph.loop_carries[op]])
-    return (getattr(s, side)[position] for s in strategies[op])
-
-
-def _distinct(placements: Iterable[Placement]) -> list[Placement]:
-    return list(dict.fromkeys(placements))
+def _distinct(placements: Iterable[Placement]) -> tuple[Placement, ...]:
+    return tuple(dict.fromkeys(placements))

@@ -23,6 +23,7 @@ from autopar.trace.pins import PINNED, pinned_params
 CALLS = {
     "call": "call_jaxpr",
     "closed_call": "call_jaxpr",
+    "composite": _compat.COMPOSITE_BODY,
     "core_call": "call_jaxpr",
     "custom_jvp_call": "call_jaxpr",
     "custom_vjp_call": "call_jaxpr",
@@ -30,7 +31,9 @@ CALLS = {
     "custom_vmap_call": "call",
     "eval_jaxpr": "call_jaxpr",
     "jit": "jaxpr",
+    "linear_call": "callee",
     "pjit": "jaxpr",
+    "remat_opt": "fwd_jaxpr",
 }
 REMATS = frozenset({"checkpoint", "remat", "remat2"})
 ALIASES = frozenset({"copy", "copy_p", "random_clone", "random_unwrap", "random_wrap", "stop_gradient"})
@@ -76,6 +79,8 @@ class Walker:
             return self._alias(eqn, ins)
         if name in CALLS and _compat.is_jaxpr(eqn.params.get(CALLS[name])):
             return self._call(eqn, eqn.params[CALLS[name]], ins, place)
+        if name == "custom_linear_solve":
+            return self._solve(eqn, ins, place)
         if name in REMATS:
             return self._remat(eqn, ins, place)
         if name in control.WALKERS:
@@ -109,6 +114,13 @@ class Walker:
     def inside(self, eqn: Any, place: Place) -> Place:
         """The place of a jaxpr in the parameters of `eqn`."""
         return replace(place, stack=place.stack + eqn.source_info.name_stack)
+
+    def _solve(self, eqn: Any, ins: Tensors, place: Place) -> Tensors:
+        """The function that solves, on its own constants and the right-hand sides; the others are for derivatives."""
+        lengths = eqn.params["const_lengths"]
+        first = lengths.matvec + lengths.vecmat
+        operands = [*ins[first : first + lengths.solve], *ins[sum(lengths) :]]
+        return self._call(eqn, eqn.params["jaxprs"].solve, operands, place)
 
     def _remat(self, eqn: Any, ins: Tensors, place: Place) -> Tensors:
         payload = {name: value for name, value in eqn.params.items() if name != "jaxpr"}

@@ -20,8 +20,8 @@ from autopar.emit.localize import localize
 from autopar.emit.localize_counters import _product_of_words, _sum_of_words
 from autopar.rules import rule_of
 from autopar.rules.enumerate import enumerate_strategies
+from tests.rules.all_cases import CASES
 from tests.rules.build import Built, build, raw
-from tests.rules.cases import CASES
 
 MESH = DeviceMesh.of({"x": 2, "y": 2})
 REDUCE = {"sum": lax.psum, "max": lax.pmax, "min": lax.pmin}
@@ -77,6 +77,21 @@ def run_sharded(found: Built, strategy: Strategy) -> list[np.ndarray]:
         "scatter-add along axis",
         "select_and_scatter_add",
         "reduce_and",
+        "gather mapped slice of one row",
+        "scatter mapped write of two rows",
+        "scatter-add segment_sum",
+        "ragged_dot_general",
+        "ragged_dot_general rows summed up",
+        "ragged_dot_general sizes for each of a batch",
+        "cholesky",
+        "svd",
+        "triangular_solve",
+        "fft to real",
+        "approx_top_k",
+        "psum",
+        "pmax",
+        "empty",
+        "threefry4x32",
     ],
 )
 def test_strategies_under_shard_map(name: str) -> None:

@@ -101,7 +101,12 @@ ELEMENTWISE = [
     case("convert_element_type", lambda x: x.astype(jnp.int32), floats((4,), low=-9, high=9), name="to integer"),
     case("bitcast_convert_type", lambda x: lax.bitcast_convert_type(x, jnp.int32), floats((4,))),
     case("bitcast_convert_type", lambda x: lax.bitcast_convert_type(x, jnp.uint8), floats((4,)), name="narrower"),
-    case("bitcast_convert_type", lambda x: lax.bitcast_convert_type(x, jnp.uint32), ints((4, 4), 9, dtype="uint8")),
+    case(
+        "bitcast_convert_type",
+        lambda x: lax.bitcast_convert_type(x, jnp.uint32),
+        ints((4, 4), 9, dtype="uint8"),
+        name="wider",
+    ),
     case("optimization_barrier", lax.optimization_barrier, floats((4, 8))),
     case(
         "optimization_barrier", lambda *xs: lax.optimization_barrier(xs), floats((4, 8)), floats((4, 2)), name="of two"

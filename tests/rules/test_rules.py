@@ -10,29 +10,20 @@ import pytest
 
 from autopar.core.graph import OpNode, TensorInfo
 from autopar.core.mesh import DeviceMesh
-from autopar.core.regions import BOUNDARY
 from autopar.errors import RuleError
-from autopar.rules import registered, rule_of
+from autopar.rules import rule_of
 from autopar.rules.enumerate import enumerate_strategies
 from autopar.rules.factor_rule import FactorRule
+from tests.rules.all_cases import CASES
 from tests.rules.build import Built, build
-from tests.rules.cases import ABSENT, CASES
 from tests.rules.property import MESHES, check_rule
 
-# Boundary operators of loops (equivalence/test_loops), callbacks (emit/test_effects) and what the user's function
-# shards itself (api/test_own_shardings): they are not run alone on slices.
-CALLBACKS = {"debug_callback", "debug_print", "io_callback"}
-ELSEWHERE = BOUNDARY | CALLBACKS | {"reshard", "shard_map", "sharding_constraint"}
 by_name = {case.name: case for case in CASES}
 
 
 @cache
 def built(name: str) -> Built:
     return build(by_name[name])
-
-
-def test_every_registered_primitive_has_a_case() -> None:
-    assert set(registered()) - ABSENT - ELSEWHERE == {case.kind for case in CASES}
 
 
 # --- planted bugs --------------------------------------------------------------------------------------------------

@@ -1,0 +1,51 @@
+"""Products of groups of rows where rows or groups are split: each device cuts the groups to what it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from autopar.emit.localize_shard import Array, LocalOp, Run
+
+
+def ragged_dot_general(local: LocalOp) -> Run:
+    """The product of the local rows with the local groups.
+
+    Rows of groups that other devices hold are put into two groups more, before and after the local ones: their
+    matrices are zeros (rows kept), or their products are left out (rows summed up).
+    """
+    op, params = local.op, local.op.params["ragged_dot_dimension_numbers"]
+    row: int = params["lhs_ragged_dimensions"][0]
+    group: tuple[int, ...] = params["rhs_group_dimensions"]
+    summed = row in params["dot_dimension_numbers"][0][0]
+    placed = local.strategy
+    row_axes = placed.ins[0].dims[row]
+    group_axes = placed.ins[1].dims[group[0]] if group else placed.outs[0].dims[0] if summed else ()
+    multiply = local.bind()
+    if not row_axes and not group_axes:
+        return multiply
+
+    def run(lhs: Array, rhs: Array, sizes: Array) -> Sequence[Array]:
+        starts, ends = _bounds(sizes, local.start(row_axes, op.ins[0].shape[row]), lhs.shape[row])
+        if not group_axes:
+            return multiply(lhs, rhs, ends - starts)
+        first = local.start(group_axes, sizes.shape[-1])
+        count = sizes.shape[-1] // local.mesh.product(group_axes)
+        starts, ends = (lax.dynamic_slice_in_dim(x, first, count, axis=-1) for x in (starts, ends))
+        widths = jnp.concatenate([starts[..., :1], ends - starts, lhs.shape[row] - ends[..., -1:]], axis=-1)
+        if summed:
+            return [multiply(lhs, rhs, widths)[0][1:-1]]
+        around = [(int(d in group), int(d in group), 0) for d in range(rhs.ndim)]
+        return multiply(lhs, lax.pad(rhs, np.zeros((), rhs.dtype), around), widths)
+
+    return run
+
+
+def _bounds(sizes: Array, first: Array | int, count: int) -> tuple[Array, Array]:
+    """Where each group begins and ends among the `count` rows from row `first` on."""
+    ends = jnp.cumsum(sizes, axis=-1, dtype=sizes.dtype)
+    offset = lax.convert_element_type(first, sizes.dtype)
+    return jnp.clip(ends - sizes - offset, 0, count), jnp.clip(ends - offset, 0, count)

@@ -37,8 +37,7 @@ class Entry:
         return 0.95 if self.family in ("transformer", "cnn") else 0.80
 
 
-EQUINOX = ("unvmap_any", "unvmap_max", "nonbatchable", "vprim", "select_if_vmap", "empty2", "pure_callback")
-LINEAR_ALGEBRA = ("cholesky", "triangular_solve", "platform_index", "empty2")
+EQUINOX = ("unvmap_any", "unvmap_max", "nonbatchable", "vprim", "select_if_vmap", "pure_callback")
 
 ENTRIES = (
     Entry("huggingface", "gpt2", "transformer", on_two_axes=True),
@@ -67,13 +66,7 @@ ENTRIES = (
     Entry("plain", "selective_state_space", "state space"),
     Entry("plain", "recurrent_lstm", "recurrent", on_two_axes=True),
     Entry("plain", "switch_experts", "experts", on_two_axes=True),
-    Entry(
-        "plain",
-        "sorted_experts",
-        "experts",
-        without_rule=("ragged_dot_general",),
-        unsplit="ragged_dot_general has no rule",
-    ),
+    Entry("plain", "sorted_experts", "experts"),
     Entry("plain", "dlrm", "recommender", on_two_axes=True),
     Entry("plain", "wide_and_deep", "recommender"),
     Entry("plain", "graph_attention", "graph", on_two_axes=True),
@@ -85,7 +78,7 @@ ENTRIES = (
     ),
     Entry("plain", "decoding", "decoding", on_two_axes=True),
     Entry("plain", "physics_informed", "physics"),
-    Entry("plain", "gaussian_process", "probabilistic", without_rule=LINEAR_ALGEBRA),
+    Entry("plain", "gaussian_process", "probabilistic"),
     Entry("nnx_models", "nnx_transformer", "transformer"),
     Entry("nnx_models", "nnx_autoencoder", "cnn"),
     Entry("inference", "variational", "probabilistic"),

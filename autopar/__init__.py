@@ -1,10 +1,12 @@
 """autopar: finds the fastest way to split a JAX function over a cluster, proves how good it is, and runs it so."""
 
+from autopar import operators
 from autopar.api import Compiled, Plan, compile, plan
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
 from autopar.errors import AutoparError
-from autopar.rules import register_rule
+from autopar.operators import operator
+from autopar.rules.user import register_rule, whole_along
 from autopar.search.search import SearchOptions
 from cost_models import Cluster, load_cluster
 
@@ -18,7 +20,10 @@ __all__ = [
     "SearchOptions",
     "compile",
     "load_cluster",
+    "operator",
+    "operators",
     "plan",
     "register_rule",
+    "whole_along",
 ]
 __version__ = "0.1.0"

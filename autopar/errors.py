@@ -29,6 +29,10 @@ class UnsupportedPrimitiveWarning(UserWarning):
     """An operator without a sharding rule: it is replicated, at the price stated."""
 
 
+class FoundRuleWarning(UserWarning):
+    """An operator without a written rule, planned by one that was found by trial."""
+
+
 class NoFeasiblePlan(AutoparError):
     """No plan satisfies the memory limit and the constraints.
 

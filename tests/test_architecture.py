@@ -18,12 +18,15 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("autopar", "cost_models")
 MODULE_LINES = 400
 FUNCTION_LINES = 60
-JAX_ROOMS = {"trace", "emit", "api", "_compat"}
 PRINTING_ROOMS = {"cli", "report", "demo", "_compat"}  # _compat: what jax.debug.print in the user's function prints
+JAX_ROOMS = {"trace", "emit", "api", "operators", "discover", "_compat"}
 
 # room -> the rooms that it may import. A room is a folder or a module right under autopar/, or all of cost_models;
 # "autopar" is autopar/__init__.py. A new room needs a row here.
-_INNER = "core errors config cost_models rules redistribute solve price search trace passes emit _compat _payload"
+_INNER = (
+    "core errors config cost_models rules redistribute solve price search trace passes emit operators discover _compat "
+    "_payload"
+)
 MAY_IMPORT: dict[str, frozenset[str]] = {
     room: frozenset(allowed.split())
     for room, allowed in {
@@ -39,6 +42,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         "price": "core errors rules redistribute solve cost_models",
         "search": "core errors rules redistribute solve price passes",
         "trace": "core errors _compat _payload",
+        "operators": "core errors rules _compat _payload",
+        "discover": "core errors rules _compat _payload",
         "passes": "core errors redistribute price",
         "emit": "core errors redistribute passes _compat _payload",
         "report": _INNER,

@@ -13,11 +13,15 @@ from autopar.api.plan import Plan
 from autopar.api.plan_file import Signature, plan_file
 from autopar.api.runner import Bound, Runner
 from autopar.api.settings import DEFAULT_OPTIONS, ClusterLike, MeshLike, Options, Settings
+from autopar.discover import find_rule
 from autopar.errors import AutoparError, PlanFileError, SignatureMismatch
+from autopar.operators import KEEP
 from autopar.price.pricing import MakePricing
 from autopar.report.summary import summarise
+from autopar.search.alternatives import search_best
 from autopar.search.pinned import own_mesh
-from autopar.search.search import SearchOptions, Task, restore, search
+from autopar.search.resolve import found_rules
+from autopar.search.search import SearchOptions, Task, restore
 from autopar.trace import CONSTANT, Traced, fingerprint, input_signature, trace
 from cost_models import Cluster
 
@@ -195,21 +199,30 @@ def make_plan(fn: Function, settings: Settings, args: tuple[Any, ...], kwargs: d
     """The plan of `fn` under `settings`: trace, then search."""
     target = settings.target()
     limit = settings.limit_bytes(target.cluster)
-    traced = _trace(fn, settings, args, kwargs)
-    task = Task(
+    traces = alternatives(fn, settings, args, kwargs)
+    tasks = [_task(traced, settings, target.cluster, limit) for traced in traces]
+    position, planned = search_best(tasks, settings.meshes(target, own_mesh(traces[0].graph)))
+    traced = traces[position]
+    found = tuple(f"{kind} ({op.source})" for kind, (op, _) in found_rules(planned.graph, find_rule).items())
+    report = summarise(
+        planned, function=_name(fn), cluster=target.cluster.name, memory_limit_bytes=limit, found_rules=found
+    )
+    file = plan_file(planned.plan, report, target.cluster.to_dict(), _signature(traced, settings))
+    return Plan(file, Bound(fn, settings, traced, planned))
+
+
+def _task(traced: Traced, settings: Settings, cluster: Cluster, limit: int | None) -> Task:
+    return Task(
         traced.graph,
         fingerprint(traced.graph),
-        settings.make_pricing(target.cluster),
+        settings.make_pricing(cluster),
         settings.mode,
         memory_limit_bytes=limit,
         strict=settings.strict,
         options=settings.options,
         dump=None if settings.dump is None else Path(settings.dump),
+        find=find_rule,
     )
-    planned = search(task, settings.meshes(target, own_mesh(traced.graph)))
-    report = summarise(planned, function=_name(fn), cluster=target.cluster.name, memory_limit_bytes=limit)
-    file = plan_file(planned.plan, report, target.cluster.to_dict(), _signature(traced, settings))
-    return Plan(file, Bound(fn, settings, traced, planned))
 
 
 def compiled_from(given: Plan, fn: Function | None, devices: tuple[Any, ...]) -> Compiled:
@@ -238,7 +251,8 @@ def _bind(given: Plan, fn: Function, settings: Settings, args: tuple[Any, ...], 
     wanted, rest = signature.inputs[: len(passed)], signature.inputs[len(passed) :]
     if wanted != passed or not all(name.startswith(CONSTANT) for name, _, _ in rest):
         raise SignatureMismatch(_mismatch(signature.inputs, passed))
-    traced = _trace(fn, settings, args, kwargs)
+    traces = alternatives(fn, settings, args, kwargs)
+    traced = next((t for t in traces if fingerprint(t.graph) == given.record.fingerprint), traces[0])
     if signature.inputs != _signature(traced, settings).inputs:
         raise PlanFileError(
             f"the plan was made for another function than {_name(fn)}: its constants differ. Plan again."
@@ -249,8 +263,20 @@ def _bind(given: Plan, fn: Function, settings: Settings, args: tuple[Any, ...], 
             f"(plan {given.record.fingerprint[:12]}, function {fingerprint(traced.graph)[:12]}). Plan it again."
         )
     cluster = Cluster.from_dict(given.file.cluster)
-    planned = restore(traced.graph, given.record, settings.make_pricing(cluster))
+    planned = restore(traced.graph, given.record, settings.make_pricing(cluster), find_rule)
     return Plan(given.file, Bound(fn, settings, traced, planned))
+
+
+def alternatives(fn: Function, settings: Settings, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Traced]:
+    """The traces of `fn` that may be planned: functions that were made operators kept whole, then expanded."""
+    wanted = settings.options.operators
+    if wanted == "expanded":
+        return [_trace(fn, settings, args, kwargs)]
+    with KEEP(True):
+        kept = _trace(fn, settings, args, kwargs)
+    if wanted == "kept" or all(op.body is None for op in kept.graph.ops):
+        return [kept]
+    return [kept, _trace(fn, settings, args, kwargs)]
 
 
 def _trace(fn: Function, settings: Settings, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Traced:

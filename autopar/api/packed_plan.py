@@ -16,7 +16,7 @@ from pydantic_core import core_schema
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement, StepKind
 from autopar.core.plan import Plan, Stage
-from autopar.core.strategy import Strategy
+from autopar.core.strategy import Exchange, Strategy
 
 Item = TypeVar("Item", bound=Hashable)
 Index = Annotated[int, Field(ge=0)]
@@ -37,6 +37,7 @@ class PackedStrategy(Strict):
     outs: tuple[Index, ...]
     factors: tuple[tuple[str, tuple[str, ...]], ...]
     split: Annotated[int, Field(ge=1)]
+    exchanges: tuple[Exchange, ...] = ()
 
 
 class PackedStage(Strict):
@@ -62,6 +63,8 @@ class PackedStage(Strict):
         for number, strategy in enumerate(self.strategies):
             if not axes.issuperset(axis for _, given in strategy.factors for axis in given):
                 raise ValueError(f"strategies[{number}] gives a factor an axis that mesh {self.mesh} lacks")
+            if not axes.issuperset(axis for exchange in strategy.exchanges for axis in exchange.axes):
+                raise ValueError(f"strategies[{number}] exchanges over an axis that mesh {self.mesh} lacks")
             _check_numbers(f"strategies[{number}]", (*strategy.ins, *strategy.outs), len(self.placements), "placements")
         for field in ("inputs", "copies", "outputs"):
             _check_numbers(field, getattr(self, field), len(self.placements), "placements")
@@ -124,7 +127,9 @@ def _pack(stage: Stage) -> PackedStage:
         mesh=stage.mesh.axes,
         placements=tuple(placements),
         strategies=tuple(
-            PackedStrategy(ins=numbers(s.ins), outs=numbers(s.outs), factors=s.factors, split=s.split)
+            PackedStrategy(
+                ins=numbers(s.ins), outs=numbers(s.outs), factors=s.factors, split=s.split, exchanges=s.exchanges
+            )
             for s in strategies
         ),
         inputs=numbers(stage.inputs),
@@ -138,7 +143,7 @@ def _unpack(stage: PackedStage) -> Stage:
     def placed(numbers: Iterable[int]) -> tuple[Placement, ...]:
         return tuple(stage.placements[number] for number in numbers)
 
-    strategies = [Strategy(placed(s.ins), placed(s.outs), s.factors, s.split) for s in stage.strategies]
+    strategies = [Strategy(placed(s.ins), placed(s.outs), s.factors, s.split, s.exchanges) for s in stage.strategies]
     return Stage(
         DeviceMesh(stage.mesh),
         placed(stage.inputs),

@@ -59,7 +59,8 @@ class OpNode:
     `source` is the user's line ("model.py:41 (loss)"), `scope` the name stack. `phase` is "backward" for
     transposed operators, "update" for what depends on them and is not transposed itself, else "forward".
     `region` is the number of the innermost region that holds the operator, or None. An operator with an `effect` does
-    something outside of the program, once; the ordered ones in the order of the graph.
+    something outside of the program, once; the ordered ones in the order of the graph. `body` is what it computes,
+    where it is a function treated as one operator: what it costs is read off it.
     """
 
     id: int
@@ -73,6 +74,7 @@ class OpNode:
     region: int | None = None
     payload: object = field(default=None, repr=False)
     effect: Effect | None = None
+    body: OpGraph | None = field(default=None, repr=False)
 
     @cached_property
     def signature(self) -> tuple[object, ...]:

@@ -10,6 +10,7 @@ from typing import Any, Literal, cast
 import numpy as np
 
 from autopar.core.mesh import DeviceMesh
+from autopar.core.strategy import hop_pairs
 from autopar.emit.hlo import HloCollective
 from autopar.emit.hlo_text import Groups, dtype_bits
 from autopar.emit.moves import permutation
@@ -129,8 +130,11 @@ def move_groups(program: ShardedProgram, move: Move) -> Groups:
     if move.kind != "permute":
         return groups
     axes = program.mesh.sort(move.axes)
-    before, after = (program.values[ids[0]].placement for ids in (move.ins, move.outs))
-    pairs = permutation(before, after, axes, program.mesh)
+    if move.hop is not None:
+        pairs = hop_pairs(move.hop, program.mesh.product(axes))
+    else:
+        before, after = (program.values[ids[0]].placement for ids in (move.ins, move.outs))
+        pairs = permutation(before, after, axes, program.mesh)
     return tuple((group[a], group[b]) for group in axis_groups(program.mesh, axes) for a, b in pairs)
 
 
@@ -197,7 +201,7 @@ def _reasons(program: ShardedProgram) -> dict[Move, Reason]:
 
 
 def _effect(move: Move) -> tuple[object, ...]:
-    return move.kind, move.axes, move.ins, move.dim, move.to_dim
+    return move.kind, move.axes, move.ins, move.dim, move.to_dim, move.hop, move.size_bytes
 
 
 def _variable(program: ShardedProgram) -> set[int]:

@@ -1,7 +1,7 @@
 """localize: an operator and its strategy in, the function that one device runs on its shards out.
 
 Most operators run as they are. Those whose parameters name global shapes get local ones, and those that count or
-look up elements are told where their shard begins.
+look up elements are told where their shard begins; those that look beyond their shard are sent what they need.
 """
 
 from __future__ import annotations
@@ -15,10 +15,20 @@ from autopar._compat import open_jaxpr, untyped_jax
 from autopar.core.graph import OpNode
 from autopar.core.mesh import DeviceMesh
 from autopar.core.strategy import Strategy
+from autopar.emit.exchange import Exchanger, InShardMap
 from autopar.emit.localize_counters import iota, iota_2x32_shape
+from autopar.emit.localize_dynamic import dynamic_slice, dynamic_update_slice
 from autopar.emit.localize_indexing import gather, scatter
+from autopar.emit.localize_moving import concatenate, pad, rev, slice_
 from autopar.emit.localize_ragged import ragged_dot_general
+from autopar.emit.localize_ranking import arg_extremum, cumulative, top_k
 from autopar.emit.localize_shard import Array, LocalOp, OffsetOf, Run
+from autopar.emit.localize_windows import (
+    conv_general_dilated,
+    reduce_window,
+    select_and_gather_add,
+    select_and_scatter_add,
+)
 
 
 def axis_offset(axes: tuple[str, ...]) -> Any:
@@ -26,7 +36,13 @@ def axis_offset(axes: tuple[str, ...]) -> Any:
     return lax.axis_index(axes)
 
 
-def localize(op: OpNode, strategy: Strategy, mesh: DeviceMesh, offset_of: OffsetOf = axis_offset) -> Run:
+def localize(
+    op: OpNode,
+    strategy: Strategy,
+    mesh: DeviceMesh,
+    offset_of: OffsetOf = axis_offset,
+    exchanger: Exchanger | None = None,
+) -> Run:
     """The function from the local operands of `op` (in the order of `op.ins`) to its local results.
 
     Operands must vary over the same mesh axes, and over all that their placements name. An unreduced operand holds
@@ -38,11 +54,12 @@ def localize(op: OpNode, strategy: Strategy, mesh: DeviceMesh, offset_of: Offset
       strategy: one of its strategies on `mesh`.
       mesh: the device mesh.
       offset_of: the device's position along mesh axes, major to minor; by default read inside shard_map.
+      exchanger: what runs the strategy's exchanges; by default collectives inside shard_map.
 
     Raises:
       TypeError: if the operator holds no primitive.
     """
-    local = LocalOp(op, strategy, mesh, offset_of)
+    local = LocalOp(op, strategy, mesh, offset_of, exchanger or InShardMap(mesh))
     return _LOCALISERS[op.kind](local) if op.kind in _LOCALISERS else local.bind()
 
 
@@ -54,31 +71,9 @@ def _made(local: LocalOp) -> Run:
     return local.bind(shape=local.out_shape())
 
 
-def _slice(local: LocalOp) -> Run:
-    """Dims that are split are taken whole."""
-    limits = local.op.params["limit_indices"]
-    dims = zip(limits, local.in_shape(0), local.strategy.ins[0].dims, strict=True)
-    return local.bind(limit_indices=tuple(size if axes else limit for limit, size, axes in dims))
-
-
-def _dynamic_slice(local: LocalOp) -> Run:
-    return local.bind(slice_sizes=local.out_shape())
-
-
 def _tile(local: LocalOp) -> Run:
     dims = zip(local.out_shape(), local.in_shape(0), local.op.params["reps"], strict=True)
     return local.bind(reps=tuple(size // part if part else count for size, part, count in dims))
-
-
-def _conv_general_dilated(local: LocalOp) -> Run:
-    """Each device has its share of the feature groups or of the batch groups."""
-    numbers = local.op.params["dimension_numbers"]
-    lhs, rhs, out = local.in_shape(0), local.in_shape(1), local.out_shape()
-    lhs_batch, lhs_channel, *_ = numbers["lhs_spec"]
-    return local.bind(
-        feature_group_count=lhs[lhs_channel] // rhs[numbers["rhs_spec"][1]],
-        batch_group_count=lhs[lhs_batch] // out[numbers["out_spec"][0]],
-    )
 
 
 def _shard_map(local: LocalOp) -> Run:
@@ -125,28 +120,29 @@ def _identity(local: LocalOp) -> Run:
 
 
 _LOCALISERS: dict[str, Callable[[LocalOp], Run]] = {
-    "broadcast_in_dim": _made,
-    "conv_general_dilated": _conv_general_dilated,
-    "device_put": _identity,
-    "shard_map": _shard_map,
-    "reshard": _identity,
-    "sharding_constraint": _identity,
-    "dynamic_slice": _dynamic_slice,
-    "empty": _made,
+    "concatenate": concatenate,
+    "conv_general_dilated": conv_general_dilated,
+    "dynamic_slice": dynamic_slice,
+    "dynamic_update_slice": dynamic_update_slice,
     "gather": gather,
     "iota": iota,
     "iota_2x32_shape": iota_2x32_shape,
-    "pmax": _reduce_over_axis,
-    "pmin": _reduce_over_axis,
-    "psum": _reduce_over_axis,
+    "pad": pad,
     "ragged_dot_general": ragged_dot_general,
     "reshape": _reshape,
+    "rev": rev,
     "scatter": scatter,
-    "scatter-add": scatter,
-    "scatter-max": scatter,
-    "scatter-min": scatter,
-    "scatter-mul": scatter,
-    "scatter-sub": scatter,
-    "slice": _slice,
+    "select_and_gather_add": select_and_gather_add,
+    "select_and_scatter_add": select_and_scatter_add,
+    "shard_map": _shard_map,
+    "slice": slice_,
     "tile": _tile,
+    "top_k": top_k,
+    **dict.fromkeys(("argmax", "argmin"), arg_extremum),
+    **dict.fromkeys(("broadcast_in_dim", "empty"), _made),
+    **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"), cumulative),
+    **dict.fromkeys(("device_put", "reshard", "sharding_constraint"), _identity),
+    **dict.fromkeys(("pmax", "pmin", "psum"), _reduce_over_axis),
+    **dict.fromkeys(("reduce_window", "reduce_window_sum", "reduce_window_max", "reduce_window_min"), reduce_window),
+    **dict.fromkeys(("scatter-add", "scatter-max", "scatter-min", "scatter-mul", "scatter-sub"), scatter),
 }

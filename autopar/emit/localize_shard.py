@@ -12,6 +12,7 @@ from autopar._payload import Payload
 from autopar.core.graph import OpNode
 from autopar.core.mesh import DeviceMesh
 from autopar.core.strategy import Strategy
+from autopar.emit.exchange import Exchanger
 
 Array = jax.Array
 Run = Callable[..., Sequence[Array]]
@@ -22,12 +23,16 @@ _SHARDING_PARAMS = ("sharding", "out_sharding")
 
 @dataclass(frozen=True)
 class LocalOp:
-    """One operator, its strategy and mesh, and `offset_of`: this device's position along axes, major to minor."""
+    """One operator, its strategy and mesh.
+
+    `offset_of` tells this device's position along axes, major to minor; `exchanger` sends what devices exchange.
+    """
 
     op: OpNode
     strategy: Strategy
     mesh: DeviceMesh
     offset_of: OffsetOf
+    exchanger: Exchanger
 
     @property
     def payload(self) -> Payload:

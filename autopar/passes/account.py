@@ -59,8 +59,11 @@ def account(
       recomputed: ids of tensors that each reader may compute anew (`price.work.recomputed`).
       workspace: bytes that an operator takes while it runs, given the local bytes of its operands.
     """
-    compute = sum(program.runs(i) * op_cost(i.op, i.strategy) for i in program.instructions if isinstance(i, Compute))
-    moving = sum(program.runs(i) * i.time_s for i in program.instructions if isinstance(i, Move))
+    computes = [i for i in program.instructions if isinstance(i, Compute)]
+    moves = [i for i in program.instructions if isinstance(i, Move)]
+    compute = sum(program.runs(i) * op_cost(i.op, i.strategy) for i in computes)
+    exchanging = sum(program.runs(i) * move.time_s for i in computes for move in i.exchanges)
+    moving = sum(program.runs(i) * i.time_s for i in moves) + exchanging
     peak, peak_at, alive = _peak(program, in_memory, donated, recomputed, workspace)
     return Account(compute, moving, peak, peak_at, alive)
 
@@ -136,10 +139,15 @@ def _spans(program: ShardedProgram) -> dict[int, tuple[int, int]]:
 def _beside(instruction: Instruction, size: Mapping[int, int], workspace: Workspace) -> int:
     """The bytes held while an instruction runs besides its operands and results.
 
-    A move that splits or joins a dim other than the first works on a copy in which that dim comes first.
+    A move that splits or joins a dim other than the first works on a copy in which that dim comes first. An operator
+    that exchanges holds what it sends and receives, and a copy of an operand for every group of devices it is
+    lengthened over.
     """
     if isinstance(instruction, Compute):
-        return workspace(instruction.op, [size[value] for value in instruction.ins])
+        copies = {(value, move.axes) for move in instruction.exchanges for value in move.ins}
+        copied = sum(size[value] for value, _ in copies if value in instruction.ins)
+        messages = 2 * sum(move.size_bytes for move in instruction.exchanges)
+        return workspace(instruction.op, [size[value] for value in instruction.ins]) + copied + messages
     if isinstance(instruction, Move) and instruction.is_collective and (instruction.dim or instruction.to_dim):
         return instruction.size_bytes
     return 0

@@ -14,6 +14,7 @@ from autopar.passes.fuse_all_reduce import FuseAllReduce
 from autopar.passes.insert_redistribution import InsertRedistribution
 from autopar.passes.lower import lower
 from autopar.passes.mark_mirror import MarkMirror
+from autopar.passes.price_exchanges import PriceExchanges
 from autopar.passes.program import ShardedProgram
 from autopar.passes.sink_all_reduce import SinkAllReduce
 from autopar.passes.verify import verify
@@ -36,7 +37,13 @@ class Pass(Protocol):
 
 def passes(graph: OpGraph, router: Router, price: StepPrice) -> tuple[Pass, ...]:
     """The passes of every plan, in order."""
-    return (InsertRedistribution(router, price), SinkAllReduce(), MarkMirror(graph), FuseAllReduce(price))
+    return (
+        InsertRedistribution(router, price),
+        PriceExchanges(price),
+        SinkAllReduce(),
+        MarkMirror(graph),
+        FuseAllReduce(price),
+    )
 
 
 def program_states(

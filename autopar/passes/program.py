@@ -11,10 +11,10 @@ from autopar.core.graph import OpNode, TensorInfo
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement, StepKind
 from autopar.core.regions import Region, RegionTree
-from autopar.core.strategy import Strategy
+from autopar.core.strategy import Hop, Strategy
 from autopar.redistribute.step import LOCAL_KINDS
 
-Role = Literal["forward", "backward", "mirror", "redistribution"]
+Role = Literal["forward", "backward", "mirror", "redistribution", "exchange"]
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,16 @@ class Value:
 
 @dataclass(frozen=True, eq=False)
 class Compute:
-    """An operator run on the local shards of its operands."""
+    """An operator run on the local shards of its operands.
+
+    `exchanges` are the collectives that it runs inside, as its strategy says, with their prices.
+    """
 
     op: OpNode
     strategy: Strategy
     ins: tuple[int, ...]
     outs: tuple[int, ...]
+    exchanges: tuple[Move, ...] = ()
 
     @property
     def region(self) -> int | None:
@@ -71,6 +75,9 @@ class Move:
     `size_bytes` is what one device holds of all operands, before or after, whichever is larger; `time_s` the price of
     one run.
     `source` is the user's line that it serves, `reason` says why in words.
+
+    An operator's exchange is a Move of role "exchange", which is no instruction: it reads an operand (or makes a
+    result), makes the results, and says by `hop` to whom a permute goes.
     """
 
     kind: StepKind
@@ -85,6 +92,7 @@ class Move:
     region: int | None = None
     source: str = ""
     reason: str = ""
+    hop: Hop | None = None
 
     @property
     def is_collective(self) -> bool:
@@ -120,8 +128,9 @@ class ShardedProgram:
 
     @property
     def collectives(self) -> tuple[Move, ...]:
-        """The moves that cross a link, in program order."""
-        return tuple(i for i in self.instructions if isinstance(i, Move) and i.is_collective)
+        """The moves that cross a link, those inside operators included, in program order."""
+        moves = ((i,) if isinstance(i, Move) else i.exchanges for i in self.instructions if not isinstance(i, Convert))
+        return tuple(move for some in moves for move in some if move.is_collective)
 
     @property
     def proves_replication(self) -> bool:
@@ -133,7 +142,7 @@ class ShardedProgram:
         """
         computes = (i.op for i in self.instructions if isinstance(i, Compute))
         checked = all(op.params["proves"] for op in computes if op.kind == "shard_map")
-        return checked and all(self._is_followed(move) for move in self.collectives)
+        return checked and all(self._is_followed(move) for move in self.collectives if move.role != "exchange")
 
     def _is_followed(self, move: Move) -> bool:
         before, after = ([self.values[v].placement.varying_axes for v in ids] for ids in (move.ins, move.outs))
@@ -167,8 +176,13 @@ def _line(program: ShardedProgram, instruction: Instruction) -> str:
     outs, ins = show(instruction.outs), show(instruction.ins)
     indent = "  " * len(program.tree.path(instruction.region))
     if isinstance(instruction, Compute):
-        return f"{indent}{outs} = {instruction.op.kind} {ins}  # {instruction.op.source}"
+        inside = "".join(f", {_exchange(move)}" for move in instruction.exchanges)
+        return f"{indent}{outs} = {instruction.op.kind} {ins}  # {instruction.op.source}{inside}"
     if isinstance(instruction, Convert):
         return f"{indent}{outs} = convert {ins}"
     tail = f"{instruction.role}, {instruction.size_bytes} bytes, {instruction.time_s:.3g} s, {instruction.source}"
     return f"{indent}{outs} = {instruction.kind}[{','.join(instruction.axes)}] {ins}  # {tail}"
+
+
+def _exchange(move: Move) -> str:
+    return f"{move.kind}[{','.join(move.axes)}] {move.hop or ''} {move.size_bytes} bytes {move.time_s:.3g} s"

@@ -14,8 +14,8 @@ def verify(program: ShardedProgram) -> None:
     """Raises ProgramError unless `program` is valid.
 
     Every value is made once, before it is read, and divides evenly; an operator reads and makes its own tensors, in the
-    placements of its strategy; a move does to its placements what its kind says; the instructions of a region are
-    contiguous; a loop's carries keep their placements; outputs are fully reduced.
+    placements of its strategy, and exchanges what that says; a move does to its placements what its kind says; the
+    instructions of a region are contiguous; a loop's carries keep their placements; outputs are fully reduced.
     """
     known = set(program.inputs)
     for value in program.values.values():
@@ -52,6 +52,7 @@ def _verify_instruction(program: ShardedProgram, where: str, instruction: Instru
         ids = tuple(program.values[v].tensor.id for v in (*instruction.ins, *instruction.outs))
         if ids != tuple(tensor.id for tensor in (*instruction.op.ins, *instruction.op.outs)):
             raise ProgramError(f"{where} ({instruction.op.kind}) reads or makes other tensors than its operator")
+        _verify_exchanges(program, where, instruction)
         return
     tensors = [program.values[v].tensor for v in (*instruction.ins, *instruction.outs)]
     if len(ins) != len(outs) or tensors[: len(ins)] != tensors[len(ins) :]:
@@ -62,6 +63,22 @@ def _verify_instruction(program: ShardedProgram, where: str, instruction: Instru
         raise ProgramError(f"{where}: only all-reduces are fused, not {instruction.kind}")
     for before, after, tensor in zip(ins, outs, tensors, strict=False):
         _verify_move(program, where, instruction, before, after, tensor.shape)
+
+
+def _verify_exchanges(program: ShardedProgram, where: str, compute: Compute) -> None:
+    values = (*compute.ins, *compute.outs)
+    for exchange in compute.strategy.exchanges:
+        if exchange.tensor >= len(values):
+            raise ProgramError(f"{where} ({compute.op.kind}) exchanges tensor {exchange.tensor}, which it has not")
+        if program.mesh.sort(exchange.axes) != exchange.axes:
+            raise ProgramError(f"{where} ({compute.op.kind}) exchanges over {exchange.axes}, not in mesh order")
+        placed = [axes for p in (*compute.strategy.ins, *compute.strategy.outs) for axes in p.dims]
+        if exchange.axes not in placed:
+            raise ProgramError(f"{where} ({compute.op.kind}) exchanges over {exchange.axes}, which split no dim of it")
+    expected = [(e.kind, e.axes, (values[e.tensor],), e.size_bytes, e.hop) for e in compute.strategy.exchanges]
+    listed = [(move.kind, move.axes, move.ins, move.size_bytes, move.hop) for move in compute.exchanges]
+    if compute.exchanges and listed != expected:
+        raise ProgramError(f"{where} ({compute.op.kind}) lists other exchanges than its strategy has")
 
 
 def _verify_move(

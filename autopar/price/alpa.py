@@ -11,7 +11,7 @@ from autopar.core.graph import OpGraph, OpNode
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import StepKind
 from autopar.core.strategy import Strategy
-from autopar.price.pricing import MakePricing
+from autopar.price.pricing import MakePricing, without_exchanges
 from autopar.redistribute.step import LOCAL_KINDS
 
 _EXTRA: dict[str, float] = tomllib.loads(files("autopar.price").joinpath("alpa.toml").read_text())
@@ -62,8 +62,11 @@ class Alpa:
         return total
 
     def keep(self, op: OpNode, strategies: tuple[Strategy, ...]) -> tuple[Strategy, ...]:
-        """Products and convolutions split as far as they can be, other operators in all ways; most split first."""
-        ordered = tuple(sorted(strategies, key=lambda strategy: -strategy.split))
+        """Products and convolutions split as far as they can be, other operators in all ways; most split first.
+
+        None of them exchanges anything inside an operator.
+        """
+        ordered = tuple(sorted(without_exchanges(strategies), key=lambda strategy: -strategy.split))
         if op.kind not in _HEAVY:
             return ordered
         return tuple(strategy for strategy in ordered if strategy.split == ordered[0].split)

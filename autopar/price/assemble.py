@@ -1,7 +1,8 @@
 """Assemble: a graph, its space and a pricing in, the mathematical program out.
 
 Variables are inputs, operators, copies and outputs, in the order of `Space.counts`. An operator's cost is that of
-computing; an edge is a tensor on its way from where it is made to where it is used, its cost the cheapest route.
+computing and of what it exchanges inside; an edge is a tensor on its way from where it is made to where it is used, its
+cost the cheapest route.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from autopar.core.graph import OpGraph, OpNode, TensorInfo
 from autopar.core.placement import Placement
 from autopar.core.space import Space
 from autopar.core.strategy import Strategy
-from autopar.price.pricing import Pricing
+from autopar.price.pricing import Pricing, cost_of
 from autopar.price.work import materialised
 from autopar.redistribute.route import Router
 from autopar.solve import Edge, Problem, Usage
@@ -79,7 +80,7 @@ class _Builder:
             weight = self.graph.tree.weight(op.region)
             key = (id(strategies), op.signature, pricing.context(op), weight)
             if key not in known:
-                known[key] = weight * np.array([pricing.op_cost(op, s) for s in strategies], dtype=np.float64)
+                known[key] = weight * np.array([cost_of(pricing, op, s) for s in strategies], dtype=np.float64)
             costs.append(known[key])
         costs += [np.zeros(len(c) * (2 if self._doubled(copy) else 1)) for copy, c in self._copies()]
         costs += [np.zeros(len(candidates)) for candidates in self.space.outputs if candidates]

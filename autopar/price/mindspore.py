@@ -13,6 +13,7 @@ from autopar.core.graph import OpGraph, OpNode, TensorInfo
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement, StepKind
 from autopar.core.strategy import Strategy
+from autopar.price.pricing import without_exchanges
 from autopar.price.work import VIEWS
 
 _C: dict[str, float] = tomllib.loads(files("autopar.price").joinpath("mindspore_r1.toml").read_text())
@@ -76,8 +77,8 @@ class MindSpore:
         return _C["beta"] * (_counted(forward) + _counted(backward))
 
     def keep(self, op: OpNode, strategies: tuple[Strategy, ...]) -> tuple[Strategy, ...]:
-        """The strategies that use all devices, or the most; unreduced operands are unknown here."""
-        known = [s for s in strategies if not any(p.unreduced for p in s.ins)]
+        """The strategies that use all devices, or the most; unreduced operands and exchanges are unknown here."""
+        known = [s for s in without_exchanges(strategies) if not any(p.unreduced for p in s.ins)]
         if op.kind in VIEWS:
             return tuple(known)
         most = max(s.split for s in known)

@@ -12,6 +12,7 @@ from autopar.core.graph import OpGraph, OpNode
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import StepKind
 from autopar.core.strategy import Strategy
+from autopar.price.body import body_time_s
 from autopar.price.work import VIEWS, materialised, work_flops
 from cost_models import Cluster, collective_time_s, compute_time_s, group
 
@@ -20,7 +21,7 @@ class Pricing(Protocol):
     """The prices of one graph on one mesh."""
 
     def op_cost(self, op: OpNode, strategy: Strategy) -> float:
-        """The cost of running `op` so: finite and >= 0."""
+        """The cost of computing `op` so: finite and >= 0. What it exchanges inside costs `step_cost`."""
         ...
 
     def context(self, op: OpNode) -> Hashable:
@@ -34,6 +35,17 @@ class Pricing(Protocol):
     def keep(self, op: OpNode, strategies: tuple[Strategy, ...]) -> tuple[Strategy, ...]:
         """The strategies that this pricing knows; never none."""
         ...
+
+
+def cost_of(pricing: Pricing, op: OpNode, strategy: Strategy) -> float:
+    """The cost of running `op` so, its exchanges included."""
+    exchanges = sum(pricing.step_cost(e.kind, e.axes, e.size_bytes) for e in strategy.exchanges)
+    return pricing.op_cost(op, strategy) + exchanges
+
+
+def without_exchanges(strategies: tuple[Strategy, ...]) -> tuple[Strategy, ...]:
+    """Those that communicate nothing inside the operator; the replicated one is among them."""
+    return tuple(strategy for strategy in strategies if not strategy.exchanges)
 
 
 MakePricing = Callable[[OpGraph, DeviceMesh], Pricing]
@@ -59,8 +71,9 @@ class Restricted:
         return self.pricing.step_cost(kind, axes, size_bytes) if kind in self.step_kinds else inf
 
     def keep(self, op: OpNode, strategies: tuple[Strategy, ...]) -> tuple[Strategy, ...]:
-        """As `pricing`."""
-        return self.pricing.keep(op, strategies)
+        """As `pricing`, without those that exchange by steps that are not allowed."""
+        allowed = (s for s in strategies if all(e.kind in self.step_kinds for e in s.exchanges))
+        return self.pricing.keep(op, tuple(allowed))
 
 
 def restricted(pricing: Pricing, step_kinds: tuple[StepKind, ...]) -> Pricing:
@@ -75,8 +88,9 @@ class Roofline:
         operator: max(flops / peak, bytes / memory bandwidth), of one device's share
         collective: cost_models.collective_time_s       slice, mask: bytes / memory bandwidth
 
-    Only tensors that reach memory count as bytes (`work.materialised`); an operator none of whose results do is part of
-    another kernel and is not launched. No overlap.
+    Only tensors that reach memory count as bytes (`work.materialised`), and a copy of what is lengthened by a halo; an
+    operator none of whose results do is part of another kernel and is not launched. A function treated as one operator
+    costs what is in it (`price.body`). No overlap.
     """
 
     graph: OpGraph
@@ -91,15 +105,26 @@ class Roofline:
         """Seconds of one device's share of `op`."""
         if op.kind in VIEWS or not (op.ins or op.outs):
             return 0.0
+        if op.body is not None:
+            return body_time_s(op, strategy, self.mesh, self.cluster.device)
         size = sum(
             placement.local_size(tensor.shape, self.mesh) * tensor.itemsize
             for tensor, placement in zip((*op.ins, *op.outs), (*strategy.ins, *strategy.outs), strict=True)
             if tensor.id in self._in_memory
         )
+        size += self._lengthening_bytes(op, strategy)
         dtype = op.ins[0].dtype if op.ins else op.outs[0].dtype
         device = self.cluster.device
         time_s = compute_time_s(work_flops(op) / strategy.split, size, dtype, device)
         return time_s if any(t.id in self._in_memory for t in op.outs) else max(0.0, time_s - device.launch_s)
+
+    def _lengthening_bytes(self, op: OpNode, strategy: Strategy) -> int:
+        """What is read and written to put what neighbours sent beside the elements of a shard."""
+        joined = {(e.tensor, e.axes) for e in strategy.exchanges if e.hop in ("next", "previous")}
+        return 2 * sum(
+            strategy.ins[operand].local_size(op.ins[operand].shape, self.mesh) * op.ins[operand].itemsize
+            for operand, _ in joined
+        )
 
     def context(self, op: OpNode) -> Hashable:
         """Which operands and results reach memory."""

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from math import prod
 
 from autopar.core.dataflow import uses_of
 from autopar.core.graph import OpGraph, OpNode
 from autopar.core.regions import BOUNDARY
+from autopar.price.matrix_work import MATRIX_FLOPS
 
 VIEWS = BOUNDARY | {
     *("broadcast_in_dim", "reshape", "squeeze", "expand_dims", "iota", "copy", "stop_gradient", "optimization_barrier")
 }
 _UNFUSED = frozenset(
     {
+        *MATRIX_FLOPS,
+        *("approx_top_k", "pmax", "pmin", "psum", "random_gamma", "rng_bit_generator", "scaled_dot"),
         *("dot_general", "conv_general_dilated", "sort", "top_k", "gather", "dynamic_update_slice"),
         *("concatenate", "argmax", "argmin", "cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "fft"),
         *(
@@ -41,14 +45,18 @@ def work_flops(op: OpNode) -> float:
     """The floating-point operations of the whole operator.
 
     dot_general: 2 |batch| |m| |n| |k|     convolution: 2 |out| |window| |in channels per group|
-    otherwise one for every element of the larger of operands and results; views none
+    decompositions, solvers, transforms, products of groups: `matrix_work`
+    otherwise one for every element of the larger of operands and results; views none; a function treated as one
+    operator has those of all operators in it, as often as its loops run them
     """
+    if op.body is not None:
+        return sum(op.body.tree.weight(inner.region) * work_flops(inner) for inner in op.body.ops)
     return _FLOPS.get(op.kind, _elements)(op)
 
 
 def is_fusible(op: OpNode) -> bool:
     """Whether a compiler computes the operator inside its consumers' loop: element by element, or a view."""
-    return op.kind not in _UNFUSED and not op.kind.startswith(_UNFUSED_PREFIXES)
+    return op.body is None and op.kind not in _UNFUSED and not op.kind.startswith(_UNFUSED_PREFIXES)
 
 
 def materialised(graph: OpGraph) -> frozenset[int]:
@@ -91,13 +99,36 @@ def workspace_bytes(op: OpNode, in_bytes: Sequence[int]) -> int:
     """What XLA holds while the operator runs, besides operands (of `in_bytes` on one device) and results.
 
     A convolution: both operands once more, in the order of dims that its kernel wants. The scatter of max pooling's
-    gradient: for each dim an array of indices as large as both operands. Measured on CPU; otherwise nothing.
+    gradient: for each dim an array of indices as large as both operands. Measured on CPU. A function treated as one
+    operator: what is alive inside it, its operands' share of the whole. Otherwise nothing.
     """
     if op.kind == "conv_general_dilated":
         return sum(in_bytes)
     if op.kind == "select_and_scatter_add":
         return len(op.ins[0].shape) * sum(in_bytes)
+    if op.body is not None:
+        whole = sum(tensor.size_bytes for tensor in op.ins)
+        return int(_body_peak_bytes(op.body) * sum(in_bytes) / whole) if whole else _body_peak_bytes(op.body)
     return 0
+
+
+@lru_cache(maxsize=1024)
+def _body_peak_bytes(body: OpGraph) -> int:
+    """The most bytes that tensors within the body take at once, run whole: without its inputs and outputs."""
+    uses, in_memory = uses_of(body), materialised(body)
+    boundary = {tensor.id for tensor in (*body.inputs, *body.outputs)}
+    change = [0] * (len(body.ops) + 1)
+    for op in body.ops:
+        for tensor in op.outs:
+            if tensor.id in in_memory and tensor.id not in boundary:
+                last = uses[tensor.id][-1].time if tensor.id in uses else op.id
+                change[op.id] += tensor.size_bytes
+                change[last + 1] -= tensor.size_bytes
+    peak = live = 0
+    for step in change:
+        live += step
+        peak = max(peak, live)
+    return peak
 
 
 def _reads_fused(op: OpNode) -> bool:
@@ -121,4 +152,9 @@ def _convolution(op: OpNode) -> float:
     return 2.0 * prod(op.outs[0].shape) * prod(kernel) / kernel[layout[0]]
 
 
-_FLOPS: dict[str, Callable[[OpNode], float]] = {"dot_general": _dot_general, "conv_general_dilated": _convolution}
+_FLOPS: dict[str, Callable[[OpNode], float]] = {
+    **MATRIX_FLOPS,
+    "conv_general_dilated": _convolution,
+    "dot_general": _dot_general,
+    "scaled_dot": _dot_general,
+}

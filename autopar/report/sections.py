@@ -157,6 +157,7 @@ def _overview(report: Report) -> Section:
         ("mesh", show_mesh(report.mesh)),
         ("searched", report.space or "not stated"),
         *cost_lines(report),
+        *(("rules found by trial", operator) for operator in report.found_rules),
     )
     return Section(f"Plan of {report.function}", (Column(""), Column("")), rows, FORECAST)
 

@@ -58,7 +58,8 @@ class Report:
     """What a plan says. Times are seconds a step under the plan's pricing, bytes are of one device.
 
     `objective_s` is the sum the solver minimised, `lower_bound_s` proven for it over `space`; `step_time_s` is the
-    price of the emitted program. `peak` names what is alive at the peak of memory, largest first.
+    price of the emitted program. `peak` names what is alive at the peak of memory, largest first. `found_rules` are
+    operators whose rules were found by trial: their kind and the source line of the first.
     """
 
     function: str
@@ -78,10 +79,18 @@ class Report:
     operators: tuple[OperatorRow, ...]
     collectives: tuple[CollectiveRow, ...]
     peak: tuple[TensorRow, ...]
+    found_rules: tuple[str, ...] = ()
 
 
-def summarise(planned: Planned, *, function: str, cluster: str, memory_limit_bytes: int | None) -> Report:
-    """The Report of `planned`; `function` and `cluster` are names to show."""
+def summarise(
+    planned: Planned,
+    *,
+    function: str,
+    cluster: str,
+    memory_limit_bytes: int | None,
+    found_rules: tuple[str, ...] = (),
+) -> Report:
+    """The Report of `planned`; `function` and `cluster` are names to show, `found_rules` as in Report."""
     plan, program, spent = planned.plan, planned.program, planned.account
     stage, graph = plan.stage, planned.graph
 
@@ -112,6 +121,7 @@ def summarise(planned: Planned, *, function: str, cluster: str, memory_limit_byt
         tuple(_operator_row(planned, i) for i in program.instructions if isinstance(i, Compute)),
         tuple(_collective_row(planned, move) for move in program.collectives),
         tuple(row(value) for value in spent.peak_values[:10]),
+        found_rules,
     )
 
 

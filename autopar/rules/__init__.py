@@ -21,7 +21,7 @@ from autopar.rules import (
     sorting,
     windows,
 )
-from autopar.rules.registry import register_rule, registered, rule_of
+from autopar.rules.registry import registered, rule_for, rule_of
 
 __all__ = [
     "approximate",
@@ -37,8 +37,8 @@ __all__ = [
     "named_axes",
     "random",
     "reduction",
-    "register_rule",
     "registered",
+    "rule_for",
     "rule_of",
     "shape",
     "sorting",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from autopar.core.graph import OpNode
 from autopar.rules.factor_rule import FactorRule
-from autopar.rules.registry import register_rule
+from autopar.rules.registry import rule_for
 
 
-@register_rule("approx_top_k")
+@rule_for("approx_top_k")
 def approx_top_k(op: OpNode) -> FactorRule:
     """values[d..., k], indices[d..., k] of x[d..., n]; n and k are frozen: which are found depends on all of n."""
     axis: int = op.params["reduction_dimension"] % op.ins[0].ndim

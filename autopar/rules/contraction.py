@@ -8,12 +8,12 @@ from autopar.core.graph import OpNode
 from autopar.core.placement import Kind
 from autopar.rules.factor_rule import Dim, Factor, FactorRule
 from autopar.rules.linearity import linear_sets
-from autopar.rules.registry import register_rule
+from autopar.rules.registry import rule_for
 
 Numbers = tuple[tuple[tuple[int, ...], ...], ...]
 
 
-@register_rule("dot_general")
+@rule_for("dot_general")
 def dot_general(op: OpNode) -> FactorRule:
     """lhs[b, m, k] . rhs[b, n, k] -> out[b, m, n]; a split k leaves out unreduced; linear in lhs and in rhs."""
     numbers: Numbers = op.params["dimension_numbers"]
@@ -34,7 +34,7 @@ def _product(numbers: Numbers, lhs_ndim: int, rhs_ndim: int) -> tuple[list[Facto
     return lhs, rhs, [lhs[d] for d in lhs_b] + [f for f in lhs + rhs if f[0] in "mn"]
 
 
-@register_rule("ragged_dot_general")
+@rule_for("ragged_dot_general")
 def ragged_dot_general(op: OpNode) -> FactorRule:
     """Products of groups of consecutive rows r of lhs; `sizes[..., s]` says how many rows a group has.
 
@@ -70,7 +70,7 @@ def ragged_dot_general(op: OpNode) -> FactorRule:
     )
 
 
-@register_rule("scaled_dot")
+@rule_for("scaled_dot")
 def scaled_dot(op: OpNode) -> FactorRule:
     """lhs[b, m, (k i)] . rhs[b, n, (k i)] with scales [b, m, k] and [b, n, k] -> out[b, m, n], blocks of size i whole.
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from autopar.core.graph import OpNode
 from autopar.rules.factor_rule import FactorRule
 from autopar.rules.linearity import linear_sets
-from autopar.rules.registry import register_rule
+from autopar.rules.registry import rule_for
 
 
-@register_rule("carry_in", "carry_out", "cond_result")
+@rule_for("carry_in", "carry_out", "cond_result")
 def passed_on(op: OpNode) -> FactorRule:
     """out[d...] = one of ins[d...]; linear jointly in all of them."""
     dims = [f"d{d}" for d in range(op.outs[0].ndim)]
@@ -16,21 +16,21 @@ def passed_on(op: OpNode) -> FactorRule:
     return FactorRule.of(op, ins=ins, outs=[dims], linear=linear_sets(op, tuple(range(len(op.ins)))))
 
 
-@register_rule("scan_slice")
+@rule_for("scan_slice")
 def scan_slice(op: OpNode) -> FactorRule:
     """out[d...] = xs[i, d...] in the ith round; i is frozen; linear in xs."""
     dims = [f"d{d}" for d in range(op.outs[0].ndim)]
     return FactorRule.of(op, ins=[["i", *dims]], outs=[dims], frozen=["i"], linear=linear_sets(op, (0,)))
 
 
-@register_rule("scan_stack")
+@rule_for("scan_stack")
 def scan_stack(op: OpNode) -> FactorRule:
     """ys[i, d...] = x[d...] of the ith round; i is frozen; linear in x."""
     dims = [f"d{d}" for d in range(op.ins[0].ndim)]
     return FactorRule.of(op, ins=[dims], outs=[["i", *dims]], frozen=["i"], linear=linear_sets(op, (0,)))
 
 
-@register_rule("branch_index", "while_test")
+@rule_for("branch_index", "while_test")
 def decision(op: OpNode) -> FactorRule:
     """A scalar by which every device goes the same way."""
     return FactorRule.of(op, ins=[[]], outs=[])

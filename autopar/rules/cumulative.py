@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from autopar.core.graph import OpNode
+from autopar.rules.exchange import gathered
 from autopar.rules.factor_rule import FactorRule
 from autopar.rules.linearity import linear_sets
-from autopar.rules.registry import register_rule
+from autopar.rules.registry import rule_for
 
 
-@register_rule("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")
+@rule_for("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")
 def cumulative(op: OpNode) -> FactorRule:
-    """out[d..., k] = f(x[d..., 0], ..., x[d..., k]); k is frozen; the sum is linear."""
+    """out[d..., k] = f(x[d..., 0], ..., x[d..., k]), or from k to the end; the sum is linear.
+
+    Where k is split, devices gather the totals of all shards.
+    """
     dims = [f"d{d}" for d in range(op.ins[0].ndim)]
     axis: int = op.params["axis"]
     linear = linear_sets(op, (0,)) if op.kind == "cumsum" else ()
-    return FactorRule.of(op, ins=[dims], outs=[dims], linear=linear, frozen=[dims[axis]])
+    exchanged = {dims[axis]: gathered((0, axis, lambda _: 1))}
+    return FactorRule.of(op, ins=[dims], outs=[dims], linear=linear, exchanged=exchanged)

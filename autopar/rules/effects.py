@@ -6,10 +6,10 @@ from autopar.core.graph import OpNode
 from autopar.core.placement import Kind
 from autopar.rules.factor_rule import FactorRule
 from autopar.rules.linearity import is_summable
-from autopar.rules.registry import register_rule, whole
+from autopar.rules.registry import rule_for, whole
 
 
-@register_rule("debug_callback", "debug_print", "io_callback")
+@rule_for("debug_callback", "debug_print", "io_callback")
 def callback(op: OpNode) -> FactorRule:
     """Results = f(operands), computed on the host for the first device only; elsewhere 0, so that the sum is right."""
     ins = [[f"i{n}.{d}" for d in range(t.ndim)] for n, t in enumerate(op.ins)]
@@ -21,7 +21,7 @@ def callback(op: OpNode) -> FactorRule:
     return FactorRule.of(op, ins=ins, outs=outs, frozen=frozen, reduced={"first": kind}, everywhere="first")
 
 
-@register_rule("shard_map")
+@rule_for("shard_map")
 def shard_map(op: OpNode) -> FactorRule:
     """Placed as the user's function says, which is no matter of rules: nothing else is known of it."""
     return whole(op)

@@ -6,7 +6,7 @@ from autopar.core.graph import OpNode
 from autopar.core.placement import Kind
 from autopar.rules.factor_rule import Factor, FactorRule
 from autopar.rules.linearity import linear_sets
-from autopar.rules.registry import register_rule
+from autopar.rules.registry import rule_for
 
 _FLOAT_BITS = {"float16": 16, "bfloat16": 16, "float32": 32, "float64": 64}
 _WIDER_BUT_LOSSY = {("float16", "bfloat16"), ("bfloat16", "float16")}
@@ -38,7 +38,7 @@ def aligned(op: OpNode) -> tuple[list[list[Factor]], list[list[Factor]]]:
     return ins, [[f"d{i}" for i in range(tensor.ndim)] for tensor in op.outs]
 
 
-@register_rule(
+@rule_for(
     *("abs", "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "bessel_i0e", "bessel_i1e", "cbrt", "ceil"),
     *("clamp", "clz", "cos", "cosh", "digamma", "eq", "eq_to", "erf", "erf_inv", "erfc", "exp", "exp2", "expm1"),
     *("floor", "ge", "gt", "igamma", "igamma_grad_a", "igammac", "integer_pow", "is_finite", "le", "le_to", "lgamma"),
@@ -54,14 +54,14 @@ def elementwise(op: OpNode) -> FactorRule:
     return FactorRule.of(op, ins=ins, outs=outs)
 
 
-@register_rule(*_LINEAR)
+@rule_for(*_LINEAR)
 def linear_elementwise(op: OpNode) -> FactorRule:
     """out[d...] = f(x[d...], y[d...]); linear in x, or jointly in x and y (sums), or in each of them (products)."""
     ins, outs = aligned(op)
     return FactorRule.of(op, ins=ins, outs=outs, linear=linear_sets(op, *_LINEAR[op.kind]))
 
 
-@register_rule("div")
+@rule_for("div")
 def div(op: OpNode) -> FactorRule:
     """out[d...] = x[d...] / y[d...]; linear in x, except for integers, which are truncated."""
     ins, outs = aligned(op)
@@ -69,14 +69,14 @@ def div(op: OpNode) -> FactorRule:
     return FactorRule.of(op, ins=ins, outs=outs, linear=linear_sets(op, (0,)) if exact else ())
 
 
-@register_rule("max", "min")
+@rule_for("max", "min")
 def extremum(op: OpNode) -> FactorRule:
     """out[d...] = max(x[d...], y[d...]); of maxima still to be taken, the larger one is still to be taken."""
     kind: Kind = "max" if op.kind == "max" else "min"
     return _passing(op, kind)
 
 
-@register_rule("or", "and")
+@rule_for("or", "and")
 def logical(op: OpNode) -> FactorRule:
     """out[d...] = x[d...] or y[d...]; of booleans these are max and min, of integers bit by bit."""
     if op.outs[0].dtype == "bool":
@@ -91,14 +91,14 @@ def _passing(op: OpNode, kind: Kind) -> FactorRule:
     return FactorRule.of(op, ins=ins, outs=outs, reduced={kind: kind}, carried={kind: carried})
 
 
-@register_rule("select_n")
+@rule_for("select_n")
 def select_n(op: OpNode) -> FactorRule:
     """out[d...] = cases[which[d...]][d...]; linear jointly in the cases, `which` a scalar or of their shape."""
     ins, outs = aligned(op)
     return FactorRule.of(op, ins=ins, outs=outs, linear=linear_sets(op, tuple(range(1, len(op.ins)))))
 
 
-@register_rule("convert_element_type")
+@rule_for("convert_element_type")
 def convert_element_type(op: OpNode) -> FactorRule:
     """out[d...] = x[d...] in another type; linear where the new type holds every value of the old one."""
     ins, outs = aligned(op)
@@ -108,7 +108,7 @@ def convert_element_type(op: OpNode) -> FactorRule:
     return FactorRule.of(op, ins=ins, outs=outs, linear=linear_sets(op, (0,)) if exact else ())
 
 
-@register_rule("bitcast_convert_type")
+@rule_for("bitcast_convert_type")
 def bitcast_convert_type(op: OpNode) -> FactorRule:
     """out[d...] = the bits of x[d...]; a narrower type has one more dim than a wider one, which is never split."""
     before, after = op.ins[0].ndim, op.outs[0].ndim
@@ -117,7 +117,7 @@ def bitcast_convert_type(op: OpNode) -> FactorRule:
     return FactorRule.of(op, ins=[dims[:before]], outs=[dims[:after]], frozen=frozen)
 
 
-@register_rule("optimization_barrier", "device_put", "reshard", "sharding_constraint")
+@rule_for("optimization_barrier", "device_put", "reshard", "sharding_constraint")
 def identity(op: OpNode) -> FactorRule:
     """outs[n] = ins[n]. What one axis splits it splits in all: a dim that not every tensor has is frozen."""
     dims = [[f"d{i}:{size}" for i, size in enumerate(tensor.shape)] for tensor in op.ins]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
+from math import prod
 
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Dims, Kind, Placement
-from autopar.core.strategy import Strategy
-from autopar.rules.factor_rule import Factor, FactorRule, TensorFactors
+from autopar.core.strategy import Exchange, Strategy
+from autopar.rules.factor_rule import Factor, FactorRule, TensorFactors, Traffic
 
 Assignment = dict[Factor, tuple[str, ...]]
 
@@ -17,8 +18,9 @@ def enumerate_strategies(rule: FactorRule, mesh: DeviceMesh) -> tuple[Strategy, 
     """Every strategy of the operator on `mesh`, the replicated one first, in a fixed order.
 
     A mesh axis goes to at most one factor; several axes on one factor stand in mesh order. What does not divide
-    evenly, splits a minor factor of a compound dim before the major one is whole to the device, or would leave a
-    tensor unreduced in two ways at once does not exist. Strategies with equal placements are listed once.
+    evenly, splits a minor factor of a compound dim before the major one is whole to the device, needs elements from
+    beyond its neighbours, or would leave a tensor unreduced in two ways at once does not exist. Strategies with equal
+    placements are listed once.
     """
     found: dict[tuple[tuple[Placement, ...], tuple[Placement, ...]], Strategy] = {}
     for assignment in _assignments(rule, mesh):
@@ -56,8 +58,49 @@ def _strategy(rule: FactorRule, mesh: DeviceMesh, given: Assignment) -> Strategy
         if placement is None:
             return None
         outs.append(placement)
+    exchanges = _exchanges(rule, mesh, given, (*ins, *outs))
+    if exchanges is None:
+        return None
     split = mesh.product(axis for factor, axes in given.items() if rule.sizes[factor] for axis in axes)
-    return Strategy(tuple(ins), tuple(outs), tuple(given.items()), split)
+    return Strategy(tuple(ins), tuple(outs), tuple(given.items()), split, exchanges)
+
+
+def _exchanges(
+    rule: FactorRule, mesh: DeviceMesh, given: Assignment, placed: tuple[Placement, ...]
+) -> tuple[Exchange, ...] | None:
+    """What the operator sends inside, in the order of the rule; None where a split factor cannot be.
+
+    A dim that was lengthened by one exchange is so in the next.
+    """
+    found: list[Exchange] = []
+    extents: dict[int, list[int]] = {}
+    for factor, traffic_of in rule.exchanged.items():
+        axes = given.get(factor, ())
+        if not axes:
+            continue
+        sent = traffic_of(mesh.product(axes))
+        if sent is None:
+            return None
+        for traffic in sent:
+            if traffic.tensor not in extents:
+                extents[traffic.tensor] = list(_local_shape(rule, mesh, placed, traffic.tensor))
+            extent = extents[traffic.tensor]
+            if traffic.elements:
+                size = _elements(traffic, extent) * rule.itemsizes[traffic.tensor]
+                found.append(Exchange(traffic.kind, axes, size, traffic.tensor, traffic.hop))
+            if traffic.extent is not None and traffic.dim is not None:
+                extent[traffic.dim] = traffic.extent
+    return tuple(found)
+
+
+def _local_shape(rule: FactorRule, mesh: DeviceMesh, placed: tuple[Placement, ...], tensor: int) -> tuple[int, ...]:
+    dims = (*rule.ins, *rule.outs)[tensor]
+    return placed[tensor].local_shape([prod(rule.sizes[f] for f in factors) for factors in dims], mesh)
+
+
+def _elements(traffic: Traffic, extent: list[int]) -> int:
+    """The elements of one message."""
+    return traffic.elements * prod(size for d, size in enumerate(extent) if d != traffic.dim)
 
 
 def _placement(

@@ -2,17 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
 from autopar.core.graph import OpNode
-from autopar.core.placement import Kind
+from autopar.core.placement import Kind, StepKind
+from autopar.core.strategy import Hop
 from autopar.errors import RuleError
 
 Factor = str
 Dim = tuple[Factor, ...]
 TensorFactors = tuple[Dim, ...]
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """A collective that a split factor needs inside the operator.
+
+    It moves `tensor` (an operand; results count on behind the operands) with `elements` of its dim `dim` in place of
+    the dim's local size (None: on top of all its dims); no elements: nothing is sent. Afterwards the local operator
+    sees `extent` elements of the dim (None: as many as before). A permute goes to `hop`.
+    """
+
+    kind: StepKind
+    tensor: int
+    dim: int | None
+    elements: int
+    hop: Hop | None = None
+    extent: int | None = None
+
+
+TrafficOf = Callable[[int], tuple[Traffic, ...] | None]
+"""What a factor sends when it is cut into so many parts; None where it cannot be."""
 
 
 @dataclass(frozen=True)
@@ -27,12 +49,17 @@ class FactorRule:
     unreduced over its axes. A factor that is in no dim, only reduced and carried, states linearity: unreduced
     operands may pass through. Its size is 0: any axis fits.
 
+    `exchanged` maps a factor to what its devices send each other inside the operator when it is split. With that, a
+    result that does not hold the factor may come out whole, without being reduced.
+
     `frozen` factors are never split (dims without elements never are). `offsets` are factors for which the local
     operator must know where its shard begins. The factor `everywhere` takes all mesh axes: what only one device does.
+    `itemsizes` are the bytes of an element of each operand and result. `found` says that the rule was found by trial
+    and not written.
 
     Invariants: the product of a dim's factors is the dim's size; a tensor holds a factor at most once; every factor
-    that is neither frozen nor of size 1 and is missing in a result is reduced; carried factors are reduced, and the
-    operands that carry them do not hold them.
+    that is neither frozen nor of size 1 and is missing in a result is reduced or exchanged; carried factors are
+    reduced, and the operands that carry them do not hold them.
     """
 
     ins: tuple[TensorFactors, ...]
@@ -43,6 +70,9 @@ class FactorRule:
     frozen: frozenset[Factor] = frozenset()
     offsets: frozenset[Factor] = frozenset()
     everywhere: Factor | None = None
+    exchanged: Mapping[Factor, TrafficOf] = field(default_factory=dict[Factor, TrafficOf])
+    itemsizes: tuple[int, ...] = ()
+    found: bool = False
 
     @classmethod
     def of(
@@ -58,6 +88,7 @@ class FactorRule:
         frozen: Collection[Factor] = (),
         offsets: Collection[Factor] = (),
         everywhere: Factor | None = None,
+        exchanged: Mapping[Factor, TrafficOf] | None = None,
     ) -> FactorRule:
         """The rule of `op`, with the sizes read off its shapes.
 
@@ -72,6 +103,7 @@ class FactorRule:
           frozen: factors never split.
           offsets: factors whose shard offset the local operator needs.
           everywhere: a reduced factor that all mesh axes are given to.
+          exchanged: factor -> what is sent inside the operator for a number of parts.
 
         Raises:
           RuleError: if the factors contradict the shapes.
@@ -87,7 +119,18 @@ class FactorRule:
         whole = frozenset(frozen) | {factor for factor, size in all_sizes.items() if size == 0}
         for name in all_reduced:
             all_sizes.setdefault(name, 0)
-        rule = cls(in_dims, out_dims, all_sizes, all_reduced, all_carried, whole, frozenset(offsets), everywhere)
+        rule = cls(
+            in_dims,
+            out_dims,
+            all_sizes,
+            all_reduced,
+            all_carried,
+            whole,
+            frozenset(offsets),
+            everywhere,
+            dict(exchanged or {}),
+            tuple(tensor.itemsize for tensor in (*op.ins, *op.outs)),
+        )
         _check(op, rule)
         return rule
 
@@ -131,7 +174,7 @@ def _check(op: OpNode, rule: FactorRule) -> None:
     for dims in rule.outs:
         held = [f for factors in dims for f in factors]
         for factor in rule.factors:
-            if factor not in held and factor not in rule.reduced:
+            if factor not in held and factor not in rule.reduced and factor not in rule.exchanged:
                 raise RuleError(f"rule of {op.kind!r}: factor {factor!r} is missing in a result and not reduced")
     _check_carried(op, rule)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from autopar.core.graph import OpNode
 from autopar.rules.factor_rule import FactorRule
 from autopar.rules.linearity import linear_sets
-from autopar.rules.registry import register_rule
+from autopar.rules.registry import rule_for
 
 
-@register_rule("fft")
+@rule_for("fft")
 def fft(op: OpNode) -> FactorRule:
     """out[b..., q...] = sum over p of exp(-2 pi i p q / n) x[b..., p...]; p and q are frozen; linear in x."""
     transformed = len(op.params["fft_lengths"])

@@ -10,8 +10,7 @@ from autopar.core.graph import OpNode, TensorInfo
 from autopar.core.placement import Kind
 from autopar.rules.factor_rule import Factor, FactorRule
 from autopar.rules.linearity import is_summable, linear_sets
-from autopar.rules.registry import register_rule
-from autopar.rules.shape import cut
+from autopar.rules.registry import rule_for
 
 _SCATTER_KINDS: dict[str, Kind] = {
     "scatter-add": "sum",
@@ -21,22 +20,50 @@ _SCATTER_KINDS: dict[str, Kind] = {
 }
 
 
-@register_rule("dynamic_slice")
+def _cut(tensor: TensorInfo, part: TensorInfo) -> tuple[list[Factor], list[Factor]]:
+    """The factors of a tensor and of a part of it: d where the part is whole, v and (frozen) p elsewhere."""
+    whole = [size == kept for size, kept in zip(tensor.shape, part.shape, strict=True)]
+    dims = [f"d{d}" if free else f"v{d}" for d, free in enumerate(whole)]
+    return dims, [f"d{d}" if free else f"p{d}" for d, free in enumerate(whole)]
+
+
+@rule_for("dynamic_slice")
 def dynamic_slice(op: OpNode) -> FactorRule:
-    """out[d..., k] = x[d..., start + k]; dims taken whole pass (their start is clamped to 0), the others are frozen."""
-    operand, result = op.ins[0], op.outs[0]
-    dims, out, frozen = cut([size == part for size, part in zip(operand.shape, result.shape, strict=True)])
+    """out[d..., p] = x[d..., start + p]; dims taken whole pass (their start is clamped to 0).
+
+    With a split v a device puts zeros for the elements of other shards: out comes unreduced.
+    """
+    dims, out = _cut(op.ins[0], op.outs[0])
     starts: list[list[Factor]] = [[] for _ in op.ins[1:]]
-    return FactorRule.of(op, ins=[dims, *starts], outs=[out], frozen=frozen, linear=linear_sets(op, (0,)))
+    cut = [f for f in dims if f[0] == "v"]
+    is_key = op.ins[0].dtype.startswith("key<")
+    kind: Kind = "sum" if is_summable(op.ins[0].dtype) else "max"
+    return FactorRule.of(
+        op,
+        ins=[dims, *starts],
+        outs=[out],
+        reduced={} if is_key else dict.fromkeys(cut, kind),
+        frozen=[*(f for f in out if f[0] == "p"), *(cut if is_key else ())],
+        offsets=cut,
+        linear=linear_sets(op, (0,)),
+    )
 
 
-@register_rule("dynamic_update_slice")
+@rule_for("dynamic_update_slice")
 def dynamic_update_slice(op: OpNode) -> FactorRule:
-    """x[d..., k] -> out, with update[d..., k'] written at start; whole dims pass; linear jointly in x and update."""
-    operand, update = op.ins[0], op.ins[1]
-    dims, part, frozen = cut([size == part for size, part in zip(operand.shape, update.shape, strict=True)])
+    """x[d..., v] -> out, with update[d..., p] written at start; linear jointly in x and update.
+
+    With a split v a device writes what of the update lies in its shard.
+    """
+    dims, part = _cut(op.ins[0], op.ins[1])
     starts: list[list[Factor]] = [[] for _ in op.ins[2:]]
-    return FactorRule.of(op, ins=[dims, part, *starts], outs=[dims], frozen=frozen, linear=linear_sets(op, (0, 1)))
+    cut = [f for f in dims if f[0] == "v"]
+    frozen = [f for f in part if f[0] == "p"]
+    if op.ins[0].dtype.startswith("key<"):
+        frozen += cut
+    return FactorRule.of(
+        op, ins=[dims, part, *starts], outs=[dims], frozen=frozen, offsets=cut, linear=linear_sets(op, (0, 1))
+    )
 
 
 @dataclass
@@ -103,7 +130,7 @@ def _indexed(
     return found
 
 
-@register_rule("gather")
+@rule_for("gather")
 def gather(op: OpNode) -> FactorRule:
     """out[b..., i..., w...] = x[b..., indices[b..., i...], w...]; a split index range v leaves out unreduced.
 
@@ -145,7 +172,7 @@ def _fills_linearly(op: OpNode) -> bool:
     return fill == 0 or fill != fill  # NaN
 
 
-@register_rule("scatter-add", "scatter-sub", "scatter-mul", "scatter-max", "scatter-min", "scatter")
+@rule_for("scatter-add", "scatter-sub", "scatter-mul", "scatter-max", "scatter-min", "scatter")
 def scatter(op: OpNode) -> FactorRule:
     """x[b..., v..., w...] -> out, with updates[b..., i..., w...] added at v = indices[b..., i...].
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from autopar.core.graph import OpNode
 from autopar.rules.factor_rule import Factor, FactorRule
 from autopar.rules.linearity import linear_sets
-from autopar.rules.registry import register_rule, register_whole
+from autopar.rules.registry import register_whole, rule_for
 
 # How many trailing dims of each operand and of each result belong to one matrix (2) or one vector (1). A
 # decomposition may leave out its last results.
@@ -34,7 +34,7 @@ def _batched(name: str, ndim: int, core: int) -> list[Factor]:
     return [f"b{d}" for d in range(ndim - core)] + [f"{name}{d}" for d in range(core)]
 
 
-@register_rule(*_CORE)
+@rule_for(*_CORE)
 def decomposition(op: OpNode) -> FactorRule:
     """outs[b..., rows, columns] = f(ins[b..., rows, columns]), matrix by matrix; rows and columns are frozen."""
     in_cores, out_cores = _CORE[op.kind]
@@ -44,7 +44,7 @@ def decomposition(op: OpNode) -> FactorRule:
     return FactorRule.of(op, ins=ins, outs=outs, frozen=frozen)
 
 
-@register_rule("triangular_solve")
+@rule_for("triangular_solve")
 def triangular_solve(op: OpNode) -> FactorRule:
     """a[b..., m, m] x[b..., m, n] = rhs[b..., m, n], column by column; m is frozen; linear in rhs.
 
@@ -61,7 +61,7 @@ def triangular_solve(op: OpNode) -> FactorRule:
     )
 
 
-@register_rule("tridiagonal_solve")
+@rule_for("tridiagonal_solve")
 def tridiagonal_solve(op: OpNode) -> FactorRule:
     """T x[b..., m, n] = rhs[b..., m, n], T of three diagonals [b..., m], column by column; m frozen; linear in rhs."""
     batch = _batched("", op.ins[3].ndim, 2)[:-2]
@@ -71,7 +71,7 @@ def tridiagonal_solve(op: OpNode) -> FactorRule:
     )
 
 
-@register_rule("symmetric_product")
+@rule_for("symmetric_product")
 def symmetric_product(op: OpNode) -> FactorRule:
     """out[b..., m, m] = alpha a[b..., m, k] a[b..., m, k]^T + beta c[b..., m, m]; m frozen.
 

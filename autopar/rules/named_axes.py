@@ -6,12 +6,12 @@ from autopar.core.graph import OpNode
 from autopar.core.placement import Kind
 from autopar.rules.factor_rule import Factor, FactorRule
 from autopar.rules.linearity import linear_sets
-from autopar.rules.registry import register_rule, whole
+from autopar.rules.registry import rule_for, whole
 
 _KINDS: dict[str, Kind] = {"psum": "sum", "pmax": "max", "pmin": "min"}
 
 
-@register_rule(*_KINDS)
+@rule_for(*_KINDS)
 def reduce_over_axis(op: OpNode) -> FactorRule:
     """out[d...] = sum (max, min) over k of x[d..., k...]; a split k leaves out unreduced; the sum is linear.
 

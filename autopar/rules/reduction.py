@@ -6,9 +6,10 @@ from collections.abc import Collection
 
 from autopar.core.graph import OpNode, TensorInfo
 from autopar.core.placement import Kind
+from autopar.rules.exchange import gathered
 from autopar.rules.factor_rule import Factor, FactorRule
 from autopar.rules.linearity import linear_sets
-from autopar.rules.registry import register_rule
+from autopar.rules.registry import rule_for
 
 _KINDS: dict[str, Kind] = {"reduce_max": "max", "reduce_min": "min", "reduce_or": "max", "reduce_and": "min"}
 
@@ -19,14 +20,14 @@ def _factors(tensor: TensorInfo, axes: Collection[int]) -> tuple[list[Factor], l
     return dims, [f for f in dims if f[0] == "d"], [f for f in dims if f[0] == "k"]
 
 
-@register_rule("reduce_sum")
+@rule_for("reduce_sum")
 def reduce_sum(op: OpNode) -> FactorRule:
     """out[d...] = sum over k of x[d..., k...]; a split k leaves out unreduced; linear in x."""
     dims, out, gone = _factors(op.ins[0], op.params["axes"])
     return FactorRule.of(op, ins=[dims], outs=[out], reduced=dict.fromkeys(gone, "sum"), linear=linear_sets(op, (0,)))
 
 
-@register_rule(*_KINDS)
+@rule_for(*_KINDS)
 def reduce_extremum(op: OpNode) -> FactorRule:
     """out[d...] = max over k of x[d..., k...] (booleans: or); a maximum still to be taken may pass.
 
@@ -40,14 +41,23 @@ def reduce_extremum(op: OpNode) -> FactorRule:
     return FactorRule.of(op, ins=[dims], outs=[out], reduced=reduced, carried={kind: (0,)})
 
 
-@register_rule("reduce_prod", "reduce_xor", "argmax", "argmin")
+@rule_for("reduce_prod", "reduce_xor")
 def reduce_frozen(op: OpNode) -> FactorRule:
     """out[d...] = f(x[d..., all k]); k is never split."""
     dims, out, gone = _factors(op.ins[0], op.params["axes"])
     return FactorRule.of(op, ins=[dims], outs=[out], frozen=gone)
 
 
-@register_rule("reduce")
+@rule_for("argmax", "argmin")
+def reduce_place(op: OpNode) -> FactorRule:
+    """out[d...] = the smallest k at which x[d..., k] is extremal; where k is split, devices gather their winners."""
+    dims, out, gone = _factors(op.ins[0], op.params["axes"])
+    (axis,) = op.params["axes"]
+    exchanged = {gone[0]: gathered((0, axis, lambda _: 1), (1, None, lambda _: 1))}
+    return FactorRule.of(op, ins=[dims], outs=[out], exchanged=exchanged)
+
+
+@rule_for("reduce")
 def reduce(op: OpNode) -> FactorRule:
     """outs[d...] = a function of several operands [d..., all k] and as many scalar initial values; k is frozen."""
     count = len(op.outs)

@@ -5,29 +5,49 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from autopar.core.graph import OpNode
-from autopar.errors import UnsupportedPrimitive
+from autopar.errors import RuleError, UnsupportedPrimitive
 from autopar.rules.factor_rule import FactorRule
 
 Rule = Callable[[OpNode], FactorRule]
 _RULES: dict[str, Rule] = {}
 _WHOLE: dict[str, str] = {}
+_SHIPPED: set[str] = set()
 
 
-def register_rule(*kinds: str) -> Callable[[Rule], Rule]:
+def rule_for(*kinds: str) -> Callable[[Rule], Rule]:
     """Decorator: registers a function as the rule of the primitives `kinds`.
 
     Raises:
-      ValueError: if one of them has a rule already.
+      RuleError: if one of them has a rule already.
     """
 
-    def register(rule: Rule) -> Rule:
+    def decorate(rule: Rule) -> Rule:
         for kind in kinds:
-            if kind in _RULES:
-                raise ValueError(f"primitive {kind!r} has a rule already: {_RULES[kind].__name__}")
-            _RULES[kind] = rule
+            register(kind, rule)
+            _SHIPPED.add(kind)
         return rule
 
-    return register
+    return decorate
+
+
+def register(kind: str, rule: Rule, *, replace: bool = False) -> None:
+    """`rule` is the rule of the primitive or operator `kind` from now on.
+
+    Raises:
+      RuleError: if `kind` has a rule already and not `replace`.
+    """
+    if kind in _RULES and not replace:
+        raise RuleError(f"{kind!r} has a rule already. Pass replace=True to put another in its place.")
+    _RULES[kind] = rule
+
+
+def unregister(kind: str) -> Rule:
+    """Takes the rule of `kind` out of the registry and gives it back.
+
+    Raises:
+      KeyError: if it has none.
+    """
+    return _RULES.pop(kind)
 
 
 def register_whole(*kinds: str, reason: str) -> None:
@@ -36,7 +56,7 @@ def register_whole(*kinds: str, reason: str) -> None:
     Raises:
       ValueError: if one of them has a rule already.
     """
-    register_rule(*kinds)(whole)
+    rule_for(*kinds)(whole)
     _WHOLE.update(dict.fromkeys(kinds, reason))
 
 
@@ -46,8 +66,13 @@ def reason_whole(kind: str) -> str | None:
 
 
 def registered() -> tuple[str, ...]:
-    """The names of all primitives with a rule, sorted."""
-    return tuple(sorted(_RULES))
+    """The names of all primitives whose rules ship with autopar, sorted; without the user's, and without functions."""
+    return tuple(sorted(_SHIPPED))
+
+
+def has_rule(kind: str) -> bool:
+    """Whether the primitive or function `kind` has a rule."""
+    return kind in _RULES
 
 
 def registered_rules() -> dict[str, Rule]:

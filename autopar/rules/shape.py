@@ -7,14 +7,17 @@ from dataclasses import dataclass, field
 from math import gcd, prod
 
 from autopar.core.graph import OpNode
+from autopar.core.windows import concatenate_windows, pad_windows, slice_windows
+from autopar.rules.exchange import is_possible, mirrored, neighbours
 from autopar.rules.factor_rule import Factor, FactorRule
 from autopar.rules.linearity import linear_sets
-from autopar.rules.registry import register_rule
+from autopar.rules.registry import rule_for
+from autopar.rules.windows import Sliding, sliding
 
 Shape = tuple[int, ...]
 
 
-@register_rule("broadcast_in_dim")
+@rule_for("broadcast_in_dim")
 def broadcast_in_dim(op: OpNode) -> FactorRule:
     """x[d...] -> out[d..., n...]; dims of size 1 that are stretched, and new ones, are factors of the result only."""
     operand, result = op.ins[0], op.outs[0]
@@ -27,7 +30,7 @@ def broadcast_in_dim(op: OpNode) -> FactorRule:
     return FactorRule.of(op, ins=[dims], outs=[out], linear=linear_sets(op, (0,)))
 
 
-@register_rule("reshape")
+@rule_for("reshape")
 def reshape(op: OpNode) -> FactorRule:
     """x[(a b), c] -> out[a, (b c)]: the common refinement of both shapes; what does not refine is frozen."""
     if op.params.get("dimensions") is not None or 0 in op.ins[0].shape:
@@ -102,7 +105,7 @@ def _groups(shape: Shape, dims: list[list[Factor]], meets: Collection[int]) -> I
             group = []
 
 
-@register_rule("transpose")
+@rule_for("transpose")
 def transpose(op: OpNode) -> FactorRule:
     """out[d_p(0), d_p(1), ...] = x[d_0, d_1, ...]."""
     dims = [f"d{d}" for d in range(op.ins[0].ndim)]
@@ -111,7 +114,7 @@ def transpose(op: OpNode) -> FactorRule:
     return FactorRule.of(op, ins=[dims], outs=[out], linear=linear_sets(op, (0,)))
 
 
-@register_rule("squeeze")
+@rule_for("squeeze")
 def squeeze(op: OpNode) -> FactorRule:
     """x[d..., 1] -> out[d...]."""
     dims = [f"d{d}" for d in range(op.ins[0].ndim)]
@@ -120,55 +123,73 @@ def squeeze(op: OpNode) -> FactorRule:
     return FactorRule.of(op, ins=[dims], outs=[out], linear=linear_sets(op, (0,)))
 
 
-@register_rule("rev")
+@rule_for("rev")
 def rev(op: OpNode) -> FactorRule:
-    """out[d..., k] = x[d..., -k]; k is frozen."""
+    """out[d..., k] = x[d..., -k]; where k is split, devices send their shard to the one at the other end."""
     dims = [f"d{d}" for d in range(op.ins[0].ndim)]
     reversed_dims: tuple[int, ...] = op.params["dimensions"]
-    frozen = [dims[d] for d in reversed_dims]
-    return FactorRule.of(op, ins=[dims], outs=[dims], frozen=frozen, linear=linear_sets(op, (0,)))
+    exchanged = {dims[d]: mirrored(0, d, op.ins[0].shape[d]) for d in reversed_dims}
+    return FactorRule.of(op, ins=[dims], outs=[dims], exchanged=exchanged, linear=linear_sets(op, (0,)))
 
 
-@register_rule("slice")
+@rule_for("slice")
 def slice_(op: OpNode) -> FactorRule:
-    """out[d..., k] = x[d..., start + k * stride]; dims taken whole pass, the others are frozen."""
-    operand = op.ins[0]
-    strides = op.params.get("strides") or (1,) * operand.ndim
-    starts, limits = op.params["start_indices"], op.params["limit_indices"]
-    whole = [
-        start == 0 and limit == size and stride == 1
-        for start, limit, stride, size in zip(starts, limits, strides, operand.shape, strict=True)
-    ]
-    dims, out, frozen = cut(whole)
-    return FactorRule.of(op, ins=[dims], outs=[out], frozen=frozen, linear=linear_sets(op, (0,)))
+    """out[d..., k] = x[d..., start + k * stride]; a split dim's elements come from the neighbours where need be."""
+    return _moved(op, sliding(slice_windows(op), lambda d, window: neighbours((0, d, window.halo))))
 
 
-def cut(whole: list[bool]) -> tuple[list[Factor], list[Factor], list[Factor]]:
-    """The factors of a tensor, of the part cut from it, and the frozen ones: shared are the dims that are whole."""
-    dims = [f"d{d}" for d in range(len(whole))]
-    part = [f"d{d}" if free else f"p{d}" for d, free in enumerate(whole)]
-    frozen = [f for d, free in enumerate(whole) if not free for f in (dims[d], part[d])]
-    return dims, part, frozen
+def _moved(op: OpNode, found: Sliding) -> FactorRule:
+    """The rule of an operator that moves elements of its first operand; others are scalars, and it is linear in all."""
+    scalars: list[list[Factor]] = [[] for _ in op.ins[1:]]
+    return FactorRule.of(
+        op,
+        ins=[found.dims, *scalars],
+        outs=[found.windows],
+        sizes=found.sizes,
+        frozen=found.frozen,
+        exchanged=found.exchanged,
+        linear=linear_sets(op, tuple(range(len(op.ins)))),
+    )
 
 
-@register_rule("pad")
+@rule_for("pad")
 def pad(op: OpNode) -> FactorRule:
-    """out[d..., k'] = x[d..., k] or the padding value; padded dims are frozen; linear jointly in x and the value."""
-    part, dims, frozen = cut([tuple(config) == (0, 0, 0) for config in op.params["padding_config"]])
-    return FactorRule.of(op, ins=[part, []], outs=[dims], frozen=frozen, linear=linear_sets(op, (0, 1)))
+    """out[d..., k'] = x[d..., k] or the padding value; linear jointly in x and the value.
+
+    A split dim's elements come from the neighbours where padding moves them there.
+    """
+    return _moved(op, sliding(pad_windows(op), lambda d, window: neighbours((0, d, window.halo))))
 
 
-@register_rule("concatenate")
+@rule_for("concatenate")
 def concatenate(op: OpNode) -> FactorRule:
-    """out[d..., (k0 k1 ...)] = x0[d..., k0], x1[d..., k1], ...; k is frozen; linear jointly in all operands."""
-    axis = op.params["dimension"]
-    ins = [[f"k{n}" if d == axis else f"d{d}" for d in range(t.ndim)] for n, t in enumerate(op.ins)]
-    out = ["k" if d == axis else f"d{d}" for d in range(op.outs[0].ndim)]
-    frozen = ["k", *(f"k{n}" for n in range(len(op.ins)))]
-    return FactorRule.of(op, ins=ins, outs=[out], frozen=frozen, linear=linear_sets(op, tuple(range(len(op.ins)))))
+    """out[d..., (k0 k1 ...)] = x0[d..., k0], x1[d..., k1], ...; linear jointly in all operands.
+
+    All of them are split where every element of the result is on the device that wants it or on a neighbour.
+    """
+    axis: int = op.params["dimension"]
+    windows = concatenate_windows(op)
+    count = gcd(*(tensor.shape[axis] for tensor in (*op.ins, *op.outs)))
+    traffic = neighbours(*((n, axis, window.halo) for n, window in enumerate(windows)))
+    rests = [f"k{n}" for n in range(len(op.ins) + 1)]
+    dims = [
+        [("k", rest) if d == axis else (f"d{d}",) for d in range(tensor.ndim)]
+        for rest, tensor in zip(rests, (*op.ins, *op.outs), strict=True)
+    ]
+    sizes = {rest: t.shape[axis] // max(1, count) for rest, t in zip(rests, (*op.ins, *op.outs), strict=True)}
+    possible = is_possible(count, traffic)
+    return FactorRule.of(
+        op,
+        ins=dims[:-1],
+        outs=dims[-1:],
+        sizes=sizes | {"k": count},
+        frozen=rests if possible else ["k", *rests],
+        exchanged={"k": traffic} if possible else {},
+        linear=linear_sets(op, tuple(range(len(op.ins)))),
+    )
 
 
-@register_rule("split")
+@rule_for("split")
 def split(op: OpNode) -> FactorRule:
     """x[d..., (k0 k1 ...)] -> x0[d..., k0], x1[d..., k1], ...; k is frozen."""
     axis = op.params["axis"]
@@ -178,7 +199,7 @@ def split(op: OpNode) -> FactorRule:
     return FactorRule.of(op, ins=[dims], outs=outs, frozen=frozen, linear=linear_sets(op, (0,)))
 
 
-@register_rule("stack")
+@rule_for("stack")
 def stack(op: OpNode) -> FactorRule:
     """out[d..., k] = xk[d...]; k is frozen; linear jointly in all operands."""
     dims = [f"d{d}" for d in range(op.ins[0].ndim)]
@@ -188,7 +209,7 @@ def stack(op: OpNode) -> FactorRule:
     return FactorRule.of(op, ins=[dims] * len(op.ins), outs=[out], frozen=["k"], linear=linear_sets(op, every))
 
 
-@register_rule("unstack")
+@rule_for("unstack")
 def unstack(op: OpNode) -> FactorRule:
     """outs[k][d...] = x[d..., k]; k is frozen."""
     dims = [f"d{d}" for d in range(op.ins[0].ndim)]
@@ -197,7 +218,7 @@ def unstack(op: OpNode) -> FactorRule:
     return FactorRule.of(op, ins=[dims], outs=[out] * len(op.outs), frozen=[dims[axis]], linear=linear_sets(op, (0,)))
 
 
-@register_rule("tile")
+@rule_for("tile")
 def tile(op: OpNode) -> FactorRule:
     """out[(r d)...] = x[d...]: each dim repeated r times."""
     reps = op.params["reps"]
@@ -207,7 +228,7 @@ def tile(op: OpNode) -> FactorRule:
     return FactorRule.of(op, ins=[dims], outs=[out], sizes=sizes, linear=linear_sets(op, (0,)))
 
 
-@register_rule("iota")
+@rule_for("iota")
 def iota(op: OpNode) -> FactorRule:
     """out[d..., k] = k, counted from the shard's offset."""
     dims = [f"d{d}" for d in range(op.outs[0].ndim)]
@@ -215,7 +236,7 @@ def iota(op: OpNode) -> FactorRule:
     return FactorRule.of(op, ins=[], outs=[dims], offsets=[dims[axis]])
 
 
-@register_rule("empty", "empty2")
+@rule_for("empty", "empty2")
 def empty(op: OpNode) -> FactorRule:
     """out[d...], whatever it may hold."""
     return FactorRule.of(op, ins=[], outs=[[f"d{d}" for d in range(op.outs[0].ndim)]])

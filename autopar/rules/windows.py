@@ -2,61 +2,113 @@
 
 from __future__ import annotations
 
-from autopar.core.graph import OpNode, TensorInfo
-from autopar.rules.factor_rule import Dim, Factor, FactorRule
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import gcd
+
+from autopar.core.graph import OpNode
+from autopar.core.halo import Window
+from autopar.core.windows import pooling_windows
+from autopar.rules.exchange import is_possible, neighbours
+from autopar.rules.factor_rule import Dim, Factor, FactorRule, TrafficOf
 from autopar.rules.linearity import linear_sets
-from autopar.rules.registry import register_rule
+from autopar.rules.registry import rule_for
 
 
-def _factors(op: OpNode, large: TensorInfo, small: TensorInfo) -> tuple[list[Dim], list[Dim], dict[Factor, int]]:
-    """The factors of the windowed tensor and of the tensor of windows, and their sizes.
+@dataclass(frozen=True)
+class Sliding:
+    """The factors of a tensor and of the tensor of windows on it; a dim of theirs is (d, w) and (d, f).
 
-    Where windows lie side by side without padding, a dim is (window, position in it), and windows can be divided
-    among devices; positions (factors "w...") cannot. Windows that overlap are frozen (factors "f..." and "w...").
+    d is split among devices, of which neighbours send each other elements; w and f are whole.
     """
-    dims: list[Dim] = []
-    windows: list[Dim] = []
-    sizes: dict[Factor, int] = {}
-    for d, (size, count) in enumerate(zip(large.shape, small.shape, strict=True)):
-        window, stride = op.params["window_dimensions"][d], op.params["window_strides"][d]
-        bare = tuple(op.params["padding"][d]) == (0, 0) and op.params.get("base_dilation", (1,) * large.ndim)[d] == 1
-        dense = window == 1 or op.params.get("window_dilation", (1,) * large.ndim)[d] == 1
-        if bare and dense and window == stride and count * window == size:
-            dims.append((f"d{d}", f"w{d}"))
-            windows.append((f"d{d}",))
-            sizes |= {f"d{d}": count, f"w{d}": window}
+
+    dims: list[Dim]
+    windows: list[Dim]
+    sizes: dict[Factor, int]
+    frozen: list[Factor]
+    exchanged: dict[Factor, TrafficOf]
+
+
+def sliding(windows: Sequence[Window], traffic_of: Callable[[int, Window], TrafficOf]) -> Sliding:
+    """The factors where `windows` lie on the dims of a tensor and `traffic_of` tells what is sent along a dim.
+
+    A dim that no number of devices can divide is frozen.
+    """
+    found = Sliding([], [], {}, [], {})
+    for d, window in enumerate(windows):
+        split, rest, part = f"d{d}", f"w{d}", f"f{d}"
+        count = gcd(window.size, window.count)
+        found.dims.append((split, rest))
+        found.windows.append((split, part))
+        found.sizes.update({split: count, rest: window.size // max(1, count), part: window.count // max(1, count)})
+        found.frozen.extend((rest, part))
+        if window == Window(window.size, window.size):
+            continue  # the dim passes through
+        traffic = traffic_of(d, window)
+        if is_possible(count, traffic):
+            found.exchanged[split] = traffic
         else:
-            dims.append((f"w{d}",))
-            windows.append((f"f{d}",))
-            sizes |= {f"w{d}": size, f"f{d}": count}
-    return dims, windows, sizes
+            found.frozen.append(split)
+    return found
 
 
-def _frozen(sizes: dict[Factor, int]) -> list[Factor]:
-    return [factor for factor in sizes if factor[0] in "wf"]
-
-
-@register_rule("reduce_window_sum", "reduce_window_max", "reduce_window_min", "reduce_window")
+@rule_for("reduce_window_sum", "reduce_window_max", "reduce_window_min", "reduce_window")
 def reduce_window(op: OpNode) -> FactorRule:
-    """out[d...] = reduction of x[(d w)...] over w (general form: several operands and initial values); sum: linear."""
-    dims, windows, sizes = _factors(op, op.ins[0], op.outs[0])
-    ins = [dims if tensor.ndim else [] for tensor in op.ins]
-    linear = linear_sets(op, (0,)) if op.kind == "reduce_window_sum" else ()
-    outs = [windows] * len(op.outs)
-    return FactorRule.of(op, ins=ins, outs=outs, sizes=sizes, linear=linear, frozen=_frozen(sizes))
+    """out[j...] = reduction of x[j * stride + t * dilation - low...] over t; sum: linear.
+
+    General form: several operands and initial values. A dim is split in x and out; neighbours send each other the
+    elements that their windows share.
+    """
+    found = sliding(
+        pooling_windows(op, op.ins[0], op.outs[0]),
+        lambda d, window: neighbours(*((n, d, window.halo) for n in range(len(op.outs)))),
+    )
+    scalars: list[list[Dim]] = [[] for _ in op.ins[len(op.outs) :]]
+    return FactorRule.of(
+        op,
+        ins=[*([found.dims] * len(op.outs)), *scalars],
+        outs=[found.windows] * len(op.outs),
+        sizes=found.sizes,
+        linear=linear_sets(op, (0,)) if op.kind == "reduce_window_sum" else (),
+        frozen=found.frozen,
+        exchanged=found.exchanged,
+    )
 
 
-@register_rule("select_and_scatter_add")
+@rule_for("select_and_scatter_add")
 def select_and_scatter_add(op: OpNode) -> FactorRule:
-    """out[(d w)...] = source[d...] where x[(d w)...] is the selected one of its window; linear in source."""
-    dims, windows, sizes = _factors(op, op.ins[1], op.ins[0])
-    linear = linear_sets(op, (0,))
-    return FactorRule.of(op, ins=[windows, dims], outs=[dims], sizes=sizes, linear=linear, frozen=_frozen(sizes))
+    """out[i...] = sum of source[j...] over the windows j in which x[i...] is the selected one; linear in source.
+
+    A dim is split in all three; a device is sent the windows that hold its elements, and the elements under those.
+    """
+    found = sliding(
+        pooling_windows(op, op.ins[1], op.ins[0]),
+        lambda d, window: neighbours((0, d, window.sources), (1, d, window.under_sources)),
+    )
+    return FactorRule.of(
+        op,
+        ins=[found.windows, found.dims],
+        outs=[found.dims],
+        sizes=found.sizes,
+        linear=linear_sets(op, (0,)),
+        frozen=found.frozen,
+        exchanged=found.exchanged,
+    )
 
 
-@register_rule("select_and_gather_add")
+@rule_for("select_and_gather_add")
 def select_and_gather_add(op: OpNode) -> FactorRule:
-    """out[d...] = tangents[(d w)...] where x[(d w)...] is the selected one of its window; linear in tangents."""
-    dims, windows, sizes = _factors(op, op.ins[0], op.outs[0])
-    linear = linear_sets(op, (0,))
-    return FactorRule.of(op, ins=[dims, dims], outs=[windows], sizes=sizes, linear=linear, frozen=_frozen(sizes))
+    """out[j...] = tangents[i...] where x[i...] is the selected one of window j; linear in tangents."""
+    found = sliding(
+        pooling_windows(op, op.ins[1], op.outs[0]),
+        lambda d, window: neighbours((0, d, window.halo), (1, d, window.halo)),
+    )
+    return FactorRule.of(
+        op,
+        ins=[found.dims, found.dims],
+        outs=[found.windows],
+        sizes=found.sizes,
+        linear=linear_sets(op, (0,)),
+        frozen=found.frozen,
+        exchanged=found.exchanged,
+    )

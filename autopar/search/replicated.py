@@ -1,4 +1,4 @@
-"""Replicated: operators without a rule are computed whole by every device, and the user is told at what price."""
+"""Replicated: what the user is told of operators without a written rule: found ones, and those that stay whole."""
 
 from __future__ import annotations
 
@@ -7,22 +7,35 @@ import warnings
 
 from autopar.core.graph import OpGraph
 from autopar.core.mesh import DeviceMesh
-from autopar.errors import UnsupportedPrimitiveWarning
+from autopar.errors import FoundRuleWarning, UnsupportedPrimitiveWarning
 from autopar.price.pricing import Pricing
 from autopar.rules.enumerate import enumerate_strategies
-from autopar.rules.registry import registered, whole
+from autopar.rules.notation import show
+from autopar.rules.registry import has_rule, whole
+from autopar.search.resolve import FindRule, found_rules
 
 
-def warn_replicated(graph: OpGraph, mesh: DeviceMesh, pricing: Pricing) -> None:
+def warn_unwritten(graph: OpGraph, mesh: DeviceMesh, pricing: Pricing, find: FindRule) -> None:
+    """Warns of operators that no rule is written for: once for every kind whose rule was found, and of the others."""
+    for kind, (op, rule) in found_rules(graph, find).items():
+        warnings.warn(
+            f"no sharding rule for {kind!r} ({op.source}): one was found by trial, which is evidence and no proof. If "
+            f"it is right, state it by autopar.register_rule({kind!r}, {show(rule)}).",
+            FoundRuleWarning,
+            stacklevel=_users_level(),
+        )
+    _warn_replicated(graph, mesh, pricing, find)
+
+
+def _warn_replicated(graph: OpGraph, mesh: DeviceMesh, pricing: Pricing, find: FindRule) -> None:
     """Warns once for every kind and source line of operators that no rule is known for, with what they cost.
 
     The price is that of every device computing them whole, which is the same on every mesh; moving their operands
     there comes on top and depends on the plan.
     """
-    known = frozenset(registered())
     prices: dict[tuple[str, str], list[float]] = {}
     for op in graph.ops:
-        if op.kind not in known:
+        if not has_rule(op.kind) and find(op) is None:
             strategy = enumerate_strategies(whole(op), mesh)[0]
             prices.setdefault((op.kind, op.source), []).append(pricing.op_cost(op, strategy))
     for (kind, source), costs in prices.items():

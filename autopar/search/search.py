@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
 from pathlib import Path
+from typing import Literal
 
 from autopar.core.dataflow import Dataflow, dataflow
 from autopar.core.graph import OpGraph
@@ -24,7 +25,8 @@ from autopar.price.pricing import MakePricing, Pricing, restricted
 from autopar.price.work import materialised, recomputed, workspace_bytes
 from autopar.redistribute.route import Router
 from autopar.search.modes import pins_of, step_kinds_of
-from autopar.search.replicated import warn_replicated
+from autopar.search.replicated import warn_unwritten
+from autopar.search.resolve import FindRule, no_rule
 from autopar.search.space import Pins, build_space, check_strategies
 from autopar.solve import Infeasible, Solution, SolveOptions, solve
 
@@ -34,12 +36,15 @@ class SearchOptions:
     """How to search.
 
     `max_mesh_axes` bounds the mesh shapes tried where none is given; `max_tightenings` (>= 1) how often a memory limit
-    is tightened for what only the program counts; `while_trips` how often a while loop is held to go round.
+    is tightened for what only the program counts; `while_trips` how often a while loop is held to go round. `operators`
+    says what becomes of functions that were made operators (`autopar.operator`): "kept" whole, "expanded", or "best":
+    both are planned and the better plan is kept.
     """
 
     max_mesh_axes: int = 2
     max_tightenings: int = 8
     while_trips: float = WHILE_TRIPS
+    operators: Literal["best", "kept", "expanded"] = "best"
     solve: SolveOptions = field(default_factory=SolveOptions)
 
 
@@ -56,7 +61,7 @@ class Planned:
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What is to be planned: a graph, how it is priced, under which constraints."""
+    """What is to be planned: a graph, how it is priced, under which constraints; `find` finds rules by trial."""
 
     graph: OpGraph
     fingerprint: str
@@ -67,6 +72,7 @@ class Task:
     strict: bool = False
     options: SearchOptions = SearchOptions()
     dump: Path | None = None
+    find: FindRule = no_rule
 
 
 def search(task: Task, meshes: Sequence[DeviceMesh]) -> Planned:
@@ -75,8 +81,20 @@ def search(task: Task, meshes: Sequence[DeviceMesh]) -> Planned:
     Raises:
       NoFeasiblePlan: nothing fits in the memory limit on any of them; the smallest peak found is named.
     """
+    return announced(task, find_plan(task, meshes))
+
+
+def announced(task: Task, planned: Planned) -> Planned:
+    """`planned`, after the user was told of its operators without a rule, and after every stage was dumped."""
     if not task.strict:
-        warn_replicated(task.graph, meshes[0], task.make_pricing(task.graph, meshes[0]))
+        warn_unwritten(task.graph, planned.plan.stage.mesh, planned.pricing, task.find)
+    if task.dump is not None:
+        _dump(task.graph, dataflow(task.graph), planned.plan, planned.pricing, task.dump)
+    return planned
+
+
+def find_plan(task: Task, meshes: Sequence[DeviceMesh]) -> Planned:
+    """As `search`; nothing is said or written."""
     flow = dataflow(task.graph)
     outcomes = [_on_mesh(task, flow, mesh) for mesh in meshes]
     found = [outcome.planned for outcome in outcomes if outcome.planned is not None]
@@ -90,8 +108,6 @@ def search(task: Task, meshes: Sequence[DeviceMesh]) -> Planned:
         lower_bound_s=min(best.plan.objective_s, *(outcome.lower_bound_s for outcome in outcomes)),
         space=f"mode {task.mode}{_steps(best.plan)}, mesh {' or '.join(str(mesh) for mesh in meshes)}",
     )
-    if task.dump is not None:
-        _dump(task.graph, flow, plan, best.pricing, task.dump)
     return replace(best, plan=plan)
 
 
@@ -111,7 +127,7 @@ class _Outcome:
 def _on_mesh(task: Task, flow: Dataflow, mesh: DeviceMesh) -> _Outcome:
     pricing = task.make_pricing(task.graph, mesh)
     pins = task.pins or pins_of(task.mode, task.graph, mesh)
-    space = build_space(task.graph, flow, mesh, keep=pricing.keep, pins=pins, strict=task.strict)
+    space = build_space(task.graph, flow, mesh, keep=pricing.keep, pins=pins, strict=task.strict, find=task.find)
     attempt, planned = _unlimited(task, flow, space, pricing)
     bound, limit = planned.plan.lower_bound_s, task.memory_limit_bytes
     if limit is None or planned.account.peak_memory_bytes <= limit:
@@ -156,13 +172,13 @@ def _lines(graph: OpGraph, plan: Plan) -> str:
     return "\n".join(lines)
 
 
-def restore(graph: OpGraph, plan: Plan, make_pricing: MakePricing) -> Planned:
+def restore(graph: OpGraph, plan: Plan, make_pricing: MakePricing, find: FindRule = no_rule) -> Planned:
     """The program and account of `plan`, made earlier for `graph`: nothing is searched.
 
     Raises:
       PlanFileError: if an operator has a strategy that is not one of its own.
     """
-    check_strategies(graph, plan.stage)
+    check_strategies(graph, plan.stage, find)
     pricing = restricted(make_pricing(graph, plan.stage.mesh), plan.step_kinds)
     router = Router(plan.stage.mesh, pricing.step_cost)
     program = build_program(graph, dataflow(graph), plan.stage, router, pricing.step_cost)

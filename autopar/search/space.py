@@ -14,10 +14,10 @@ from autopar.core.placement import Placement
 from autopar.core.plan import Stage
 from autopar.core.space import Space, carried_out
 from autopar.core.strategy import Strategy
-from autopar.errors import NoFeasiblePlan, PlanFileError, UnsupportedPrimitive
+from autopar.errors import NoFeasiblePlan, PlanFileError
 from autopar.rules.enumerate import enumerate_strategies
-from autopar.rules.registry import rule_of, whole
 from autopar.search.pinned import PINNED, pinned_strategies
+from autopar.search.resolve import FindRule, no_rule, resolve
 
 Keep = Callable[[OpNode, tuple[Strategy, ...]], tuple[Strategy, ...]]
 
@@ -31,7 +31,14 @@ class Pins:
 
 
 def build_space(
-    graph: OpGraph, flow: Dataflow, mesh: DeviceMesh, *, keep: Keep, pins: Pins | None = None, strict: bool = False
+    graph: OpGraph,
+    flow: Dataflow,
+    mesh: DeviceMesh,
+    *,
+    keep: Keep,
+    pins: Pins | None = None,
+    strict: bool = False,
+    find: FindRule = no_rule,
 ) -> Space:
     """The candidates of every variable.
 
@@ -42,13 +49,14 @@ def build_space(
       keep: the pricing's filter of an operator's strategies.
       pins: placements that are given.
       strict: refuse an operator without a rule instead of replicating it.
+      find: what finds a rule where none is written.
 
     Raises:
       UnsupportedPrimitive: an operator has no rule and `strict`.
       NoFeasiblePlan: a pinned placement does not divide its tensor evenly.
     """
     pins = pins or Pins()
-    strategies = _strategies(graph, mesh, keep, strict)
+    strategies = _strategies(graph, mesh, keep, strict, find)
     loop_carries = tuple(graph.loop_carries.items())
     carry = tuple((out, source) for out, source in graph.carry)
     carried = {out for out, _ in carry}
@@ -61,7 +69,7 @@ def build_space(
     return Space(mesh, inputs, strategies, copies, outputs, carry, loop_carries)
 
 
-def check_strategies(graph: OpGraph, stage: Stage) -> None:
+def check_strategies(graph: OpGraph, stage: Stage, find: FindRule = no_rule) -> None:
     """Whether every operator of `graph` has one of its own strategies in `stage`, which came from a file.
 
     Raises:
@@ -72,7 +80,7 @@ def check_strategies(graph: OpGraph, stage: Stage) -> None:
             f"the plan has {len(stage.strategies)} operators, the function {len(graph.ops)}. Plan it again."
         )
     known: dict[int, frozenset[Strategy]] = {}
-    options = _strategies(graph, stage.mesh, lambda _, strategies: strategies, strict=False)
+    options = _strategies(graph, stage.mesh, lambda _, strategies: strategies, strict=False, find=find)
     for op, mine, strategy in zip(graph.ops, options, stage.strategies, strict=True):
         entering = graph.loop_carries.get(op.id)
         if entering is not None:
@@ -113,7 +121,9 @@ def _pinned(pin: Placement | None, tensor: TensorInfo, mesh: DeviceMesh, is_key:
     return (pin,)
 
 
-def _strategies(graph: OpGraph, mesh: DeviceMesh, keep: Keep, strict: bool) -> tuple[tuple[Strategy, ...], ...]:
+def _strategies(
+    graph: OpGraph, mesh: DeviceMesh, keep: Keep, strict: bool, find: FindRule
+) -> tuple[tuple[Strategy, ...], ...]:
     known: dict[object, tuple[Strategy, ...]] = {}
     found: list[tuple[Strategy, ...]] = []
     for op in graph.ops:
@@ -121,24 +131,14 @@ def _strategies(graph: OpGraph, mesh: DeviceMesh, keep: Keep, strict: bool) -> t
             found.append(())
             continue
         if op.signature not in known:
-            known[op.signature] = keep(op, _of(op, mesh, strict))
+            known[op.signature] = keep(op, _of(op, mesh, strict, find))
         found.append(known[op.signature])
     return tuple(found)
 
 
-def _of(op: OpNode, mesh: DeviceMesh, strict: bool) -> tuple[Strategy, ...]:
-    free = _unpinned(op, mesh, strict)
+def _of(op: OpNode, mesh: DeviceMesh, strict: bool, find: FindRule) -> tuple[Strategy, ...]:
+    free = enumerate_strategies(resolve(op, find, strict=strict), mesh)
     return pinned_strategies(op, mesh, free) if op.kind in PINNED else free
-
-
-def _unpinned(op: OpNode, mesh: DeviceMesh, strict: bool) -> tuple[Strategy, ...]:
-    try:
-        rule = rule_of(op)
-    except UnsupportedPrimitive:
-        if strict:
-            raise
-        rule = whole(op)
-    return enumerate_strategies(rule, mesh)
 
 
 def _copies(

@@ -10,7 +10,7 @@ import numpy as np
 
 from autopar import _compat
 from autopar._payload import Payload
-from autopar.core.graph import Effect, Scalar, TensorInfo
+from autopar.core.graph import Effect, OpGraph, Scalar, TensorInfo
 from autopar.core.regions import Region, RegionKind
 from autopar.errors import TraceError
 from autopar.trace.keys import data_dtype, data_shape
@@ -38,6 +38,7 @@ class DraftOp:
     region: int | None
     payload: Payload | None
     effect: Effect | None = None
+    body: OpGraph | None = None
 
 
 @dataclass

@@ -19,7 +19,11 @@ def fingerprint(graph: OpGraph) -> str:
     literals, inputs, outputs, carry and regions. It leaves out source lines, name stacks, input names and the values
     of hoisted constants.
     """
-    structure = (
+    return sha256(repr(_structure(graph)).encode()).hexdigest()
+
+
+def _structure(graph: OpGraph) -> tuple[object, ...]:
+    return (
         tuple(_tensor(tensor) for tensor in graph.inputs),
         tuple(_operator(op) for op in graph.ops),
         tuple(_tensor(tensor) for tensor in graph.outputs),
@@ -28,7 +32,6 @@ def fingerprint(graph: OpGraph) -> str:
         graph.donated,
         (graph.key_inputs, graph.key_outputs),
     )
-    return sha256(repr(structure).encode()).hexdigest()
 
 
 def _tensor(tensor: TensorInfo) -> tuple[object, ...]:
@@ -38,7 +41,8 @@ def _tensor(tensor: TensorInfo) -> tuple[object, ...]:
 def _operator(op: OpNode) -> tuple[object, ...]:
     ins, outs = (tuple(_tensor(tensor) for tensor in side) for side in (op.ins, op.outs))
     inner = _inner(op.payload.params) if isinstance(op.payload, Payload) else ()
-    return (op.kind, ins, outs, _sorted(op.params), op.phase, op.region, inner)
+    body = _structure(op.body) if op.body else ()
+    return (op.kind, ins, outs, _sorted(op.params), op.phase, op.region, inner, body)
 
 
 def _sorted(params: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:

@@ -54,6 +54,7 @@ def finish(draft: Draft, inputs: list[TensorInfo], outputs: list[TensorInfo]) ->
             region=None if op.region is None else region_of[op.region],
             payload=op.payload,
             effect=op.effect,
+            body=op.body,
         )
         for position, (op, phase) in enumerate(zip(ops, phases, strict=True))
     )

@@ -12,11 +12,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from autopar import _compat
-from autopar._payload import Payload
-from autopar.core.graph import Effect, TensorInfo
+from autopar._compat import untyped_jax
+from autopar._payload import OPERATOR, Composite, Payload
+from autopar.core.graph import Effect, OpGraph, TensorInfo
 from autopar.errors import TraceError
 from autopar.trace import control, keys
 from autopar.trace.draft import Draft, DraftOp, Place
+from autopar.trace.finish import finish
 from autopar.trace.params import plain_params
 from autopar.trace.pins import PINNED, pinned_params
 
@@ -85,6 +87,8 @@ class Walker:
             return self._remat(eqn, ins, place)
         if name in control.WALKERS:
             return control.WALKERS[name](self, eqn, ins, place)
+        if name == OPERATOR:
+            return self._composite(eqn, eqn.params["composite"], ins, place)
         if eqn.effects and name not in CALLBACKS:
             raise TraceError(_effect_message(eqn, self.source(eqn, place)))
         if name in PINNED:
@@ -154,6 +158,25 @@ class Walker:
         self.draft.ops.append(op)
         return outs
 
+    def _composite(self, eqn: Any, composite: Composite, ins: Tensors, place: Place) -> Tensors:
+        """One operator, with what it computes as its body; on typed keys the function is walked in place."""
+        with eqn.ctx.manager:
+            closed = untyped_jax.make_jaxpr(composite.function)(*(_compat.spec_of(atom.aval) for atom in eqn.invars))
+        if keys.has_keys(eqn):
+            return self._call(eqn, closed, ins, place)
+        outs = [self.draft.tensor(var.aval) for var in eqn.outvars]
+        params = {**plain_params(composite.static), "arguments": composite.arguments}
+        if composite.derivation:
+            params["derivation"] = composite.derivation
+        scope = str(place.stack + eqn.source_info.name_stack)
+        payload = Payload(eqn.primitive, dict(eqn.params))
+        op = DraftOp(
+            *(composite.kind, tuple(ins), tuple(outs), params, self.source(eqn, place), scope, place.region, payload),
+            body=_body(closed, [atom.aval for atom in eqn.invars]),
+        )
+        self.draft.ops.append(op)
+        return outs
+
     def source(self, eqn: Any, place: Place) -> str:
         """The user's line of an equation."""
         if place.source is not None:
@@ -162,6 +185,16 @@ class Walker:
         if traceback not in self._sources:
             self._sources[traceback] = _compat.source_line(eqn.source_info)
         return self._sources[traceback]
+
+
+def _body(closed: Any, avals: list[Any]) -> OpGraph:
+    """The graph of a function; its hoisted constants are inputs too, the last ones."""
+    walker = Walker()
+    jaxpr, consts = _compat.open_jaxpr(closed)
+    inputs = [walker.draft.tensor(aval) for aval in avals]
+    outputs = walker.walk(jaxpr, consts, list(inputs), Place(_compat.empty_name_stack()))
+    parts = finish(walker.draft, inputs, outputs)
+    return OpGraph(parts.ops, parts.inputs, parts.outputs, regions=parts.regions)
 
 
 def _changes_nothing(eqn: Any) -> bool:

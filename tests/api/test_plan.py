@@ -217,7 +217,8 @@ def test_two_processes_make_the_same_file(tmp_path: Path) -> None:
 def test_a_dump_holds_every_stage(tmp_path: Path) -> None:
     plan = autopar.plan(step, PARAMS, X, cluster=SLOW, dump=tmp_path / "deep" / "dump")
     files = sorted((tmp_path / "deep" / "dump").iterdir())
-    stages = ["graph", "plan", "lower", "insert_redistribution", "sink_all_reduce", "mark_mirror", "fuse_all_reduce"]
+    passes = ["insert_redistribution", "price_exchanges", "sink_all_reduce", "mark_mirror", "fuse_all_reduce"]
+    stages = ["graph", "plan", "lower", *passes]
     assert [file.name for file in files] == [f"{n:02d}_{stage}.txt" for n, stage in enumerate(stages)]
     texts = {stage: file.read_text() for stage, file in zip(stages, files, strict=True)}
     assert "input p['w']" in texts["graph"]

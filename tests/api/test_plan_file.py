@@ -15,7 +15,7 @@ from autopar.api.plan_file import PlanFile, Signature, dump, load, plan_file, to
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
 from autopar.core.plan import Plan, Stage
-from autopar.core.strategy import Strategy
+from autopar.core.strategy import Exchange, Strategy
 from autopar.errors import PlanFileError
 from autopar.report.summary import CollectiveRow, OperatorRow, Report, TensorRow
 from cost_models import Cluster, load_cluster
@@ -43,7 +43,16 @@ def placements(mesh: DeviceMesh, ndim: int) -> st.SearchStrategy[Placement]:
 def strategies(draw: st.DrawFn, mesh: DeviceMesh) -> Strategy:
     some = st.lists(st.integers(0, 3).flatmap(lambda n: placements(mesh, n)), max_size=3).map(tuple)
     factors = draw(st.lists(st.tuples(st.sampled_from(["m", "n", "k"]), st.just(mesh.names[:1])), max_size=2))
-    return Strategy(draw(some), draw(some), tuple(factors), draw(st.integers(1, 8)))
+    exchanges = st.builds(
+        Exchange,
+        st.just("permute"),
+        st.just(mesh.names[-1:]),
+        st.integers(0, 99),
+        st.integers(0, 3),
+        st.sampled_from(["next", "previous", "mirror"]),
+    )
+    inside = draw(st.lists(exchanges, max_size=2).map(tuple))
+    return Strategy(draw(some), draw(some), tuple(factors), draw(st.integers(1, 8)), inside)
 
 
 times = st.floats(0, 1e3, allow_nan=False) | st.integers(0, 3)

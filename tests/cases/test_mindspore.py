@@ -15,7 +15,10 @@ from jax import lax
 import autopar
 from autopar.core.graph import OpNode
 from autopar.core.mesh import DeviceMesh
+from autopar.core.placement import Placement
 from autopar.core.strategy import Strategy
+from autopar.errors import TraceError
+from autopar.operators import KEEP, l2_normalize
 from autopar.price.mindspore import MindSpore
 from autopar.price.pricing import MakePricing
 from autopar.rules.enumerate import enumerate_strategies
@@ -150,3 +153,44 @@ def test_number_of_strategies(shapes: tuple[tuple[int, ...], ...], expected: int
     found = {cuts(strategy, mesh) for strategy in enumerate_strategies(rule_of(op), mesh)}
     assert len(found) == expected
     assert all(max(prod(parts) for parts in operands) <= 8 for operands in found)
+
+
+def l2_cuts(sizes: dict[str, int]) -> dict[Cuts, Strategy]:
+    """The strategies of L2Normalize on [32, 64, 96] along dim 1, by their cuts."""
+    mesh = DeviceMesh.of(sizes)
+    with KEEP(True):
+        (op,) = trace(lambda x: l2_normalize(x, axis=1), (jax.ShapeDtypeStruct((32, 64, 96), "float32"),)).graph.ops
+    assert op.kind == "l2_normalize"
+    return {cuts(strategy, mesh): strategy for strategy in enumerate_strategies(rule_of(op), mesh)}
+
+
+def idle_axes(placement: Placement, mesh: dict[str, int]) -> set[str]:
+    """The axes over which a tensor is replicated: were it a parameter, its gradient is mirrored over them."""
+    return {axis for axis, size in mesh.items() if size > 1} - set(placement.varying_axes)
+
+
+def test_l2_normalize() -> None:
+    """A27, 32 devices: cut (4,1,8) has shards of [8,64,12], needs no communication and no mirror.
+
+    Cut (2,1,8) is replicated over groups of 2, so one mirror over them were it a parameter. Cut (4,2,3) would split the
+    normalised dim; a wrong rank and two operands are no cuts of it.
+    """
+    full, half = {"a": 4, "b": 8}, {"a": 2, "idle": 2, "b": 8}
+    strategy = l2_cuts(full)[((4, 1, 8),)]
+    assert strategy.ins[0].local_shape((32, 64, 96), DeviceMesh.of(full)) == (8, 64, 12)
+    assert strategy.outs == strategy.ins
+    assert not strategy.outs[0].unreduced
+    assert idle_axes(strategy.ins[0], full) == set()
+    replicated = [s for c, s in l2_cuts(half).items() if c == ((2, 1, 8),)]
+    assert [idle_axes(s.ins[0], half) for s in replicated] in ([{"a"}], [{"idle"}])
+    for sizes in (full, half, {"a": 4, "b": 2, "c": 3}):
+        assert all(operand[1] == 1 and len(operand) == 3 for (operand,) in l2_cuts(sizes))
+    assert ((4, 2, 3),) not in l2_cuts({"a": 4, "b": 2, "c": 3})
+    assert ((4, 1, 3),) in l2_cuts({"a": 4, "b": 2, "c": 3})
+
+
+def test_l2_normalize_of_two_operands_is_refused() -> None:
+    """A27: what is no dim is no axis."""
+    x = jax.ShapeDtypeStruct((4, 4), "float32")
+    with pytest.raises(TraceError):
+        autopar.plan(l2_normalize, x, x, cluster="cpu8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache, reduce
 from operator import getitem
 
@@ -21,7 +22,9 @@ from autopar.emit.localize_counters import _product_of_words, _sum_of_words
 from autopar.rules import rule_of
 from autopar.rules.enumerate import enumerate_strategies
 from tests.rules.all_cases import CASES
-from tests.rules.build import Built, build, raw
+from tests.rules.build import Built, Case, build, raw
+from tests.rules.drawn import MOVED, RANKED, WINDOWED, Rng
+from tests.rules.property import assert_close
 
 MESH = DeviceMesh.of({"x": 2, "y": 2})
 REDUCE = {"sum": lax.psum, "max": lax.pmax, "min": lax.pmin}
@@ -104,6 +107,19 @@ def test_strategies_under_shard_map(name: str) -> None:
             np.testing.assert_allclose(
                 result.astype(np.float64), whole.astype(np.float64), rtol=1e-4, atol=1e-5, err_msg=str(strategy)
             )
+
+
+@pytest.mark.parametrize("draw", [*WINDOWED, *RANKED, *MOVED], ids=lambda draw: draw.__name__)
+def test_exchanges_under_shard_map(draw: Callable[[Rng], Case]) -> None:
+    """Of drawn operators the first that can exchange over both axes (dynamic slices: that can be split so)."""
+    for seed in range(40):
+        found = build(draw(np.random.default_rng(seed)))
+        strategies = [s for s in enumerate_strategies(rule_of(found.op), MESH) if not any(p.unreduced for p in s.ins)]
+        strategies.sort(key=lambda s: (-len({a for e in s.exchanges for a in e.axes}), -len(s.factors), -s.split))
+        if strategies[0].exchanges or found.op.kind.startswith("dynamic"):
+            break
+    for result, whole in zip(run_sharded(found, strategies[0]), found.results, strict=True):
+        assert_close(result, whole, str(strategies[0]))
 
 
 def test_an_operator_that_was_not_traced_is_refused() -> None:

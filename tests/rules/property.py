@@ -1,10 +1,12 @@
 """The property every rule must have: run device by device and put together as placed, it is the operator run whole.
 
-Devices are simulated one after another in the plainest way: no shard_map, no mesh of JAX, no collective.
+Devices are simulated one after another in the plainest way: no shard_map, no mesh of JAX, no collective. What they
+send each other inside the operator is what its strategy says: as many messages of the same kinds and bytes.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from itertools import product
 from typing import Any
@@ -14,10 +16,13 @@ import numpy as np
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
 from autopar.core.strategy import Strategy
+from autopar.emit.exchange import Exchanger
 from autopar.emit.localize import localize
 from autopar.rules.enumerate import enumerate_strategies
 from autopar.rules.factor_rule import FactorRule
 from tests.rules.build import Built, raw
+from tests.rules.simulate import position as index
+from tests.rules.simulate import run_devices
 
 Coordinates = dict[str, int]
 MESHES = (DeviceMesh.of({"x": 4}), DeviceMesh.of({"x": 2, "y": 2}))  # the second has all strategies of x = 2 too
@@ -43,10 +48,17 @@ def check_strategy(built: Built, strategy: Strategy, mesh: DeviceMesh) -> None:
         distribute(value, tensor.shape, placement, mesh, rng)
         for value, tensor, placement in zip(built.values, built.op.ins, strategy.ins, strict=True)
     ]
-    local: list[tuple[Coordinates, list[np.ndarray]]] = []
-    for place in places(axes, mesh):
-        run = localize(built.op, strategy, mesh, lambda along, place=place: index(place, along, mesh))
-        local.append((place, [raw(result) for result in run(*(part(operand, place) for operand in operands))]))
+    devices = list(places(axes, mesh))
+
+    def device(place: Coordinates, exchanger: Exchanger) -> list[np.ndarray]:
+        run = localize(built.op, strategy, mesh, lambda along: index(place, along, mesh), exchanger)
+        return [raw(result) for result in run(*(part(operand, place) for operand in operands))]
+
+    results, messages = run_devices(devices, mesh, device)
+    sent = Counter((message.kind, message.axes, message.size_bytes(mesh), message.hop) for message in messages)
+    said = Counter((e.kind, e.axes, e.size_bytes, e.hop) for e in strategy.exchanges)
+    assert sent == said, f"{built.op.kind} sends {sent}, not as it says: {strategy}"
+    local = list(zip(devices, results, strict=True))
     for n, (whole, placement) in enumerate(zip(built.results, strategy.outs, strict=True)):
         shards = [(place, results[n]) for place, results in local]
         joined = join(shards, built.op.outs[n].shape, whole, placement, mesh)
@@ -58,14 +70,6 @@ def places(axes: list[str], mesh: DeviceMesh) -> Iterator[Coordinates]:
     sizes = dict(mesh.axes)
     for numbers in product(*(range(sizes[axis]) for axis in axes)):
         yield dict(zip(axes, numbers, strict=True))
-
-
-def index(place: Coordinates, axes: tuple[str, ...], mesh: DeviceMesh) -> int:
-    """The position along several axes, major to minor."""
-    number = 0
-    for axis in axes:
-        number = number * dict(mesh.axes)[axis] + place[axis]
-    return number
 
 
 def window(place: Coordinates, shape: tuple[int, ...], placement: Placement, mesh: DeviceMesh) -> tuple[slice, ...]:

@@ -13,7 +13,7 @@ from autopar.core.mesh import DeviceMesh
 from autopar.errors import RuleError
 from autopar.rules import rule_of
 from autopar.rules.enumerate import enumerate_strategies
-from autopar.rules.factor_rule import FactorRule
+from autopar.rules.factor_rule import FactorRule, TrafficOf
 from tests.rules.all_cases import CASES
 from tests.rules.build import Built, build
 from tests.rules.property import MESHES, check_rule
@@ -64,19 +64,38 @@ def maximum_for_sum(rule: FactorRule) -> FactorRule:
     return replace(rule, reduced=dict.fromkeys(rule.reduced, "max"))
 
 
+def unsaid(rule: FactorRule) -> FactorRule:
+    """The rule that forgets to say what is sent."""
+    return replace(rule, exchanged={})
+
+
+def shorter(rule: FactorRule) -> FactorRule:
+    """The rule that says that one element less is sent of everything."""
+
+    def less(traffic_of: TrafficOf) -> TrafficOf:
+        return lambda parts: tuple(replace(t, elements=t.elements - 1) for t in traffic_of(parts) or () if t.elements)
+
+    return replace(rule, exchanged={factor: less(traffic_of) for factor, traffic_of in rule.exchanged.items()})
+
+
 PLANTED = [
     ("dot_general square", without_reductions),
     ("dot_general square", maximum_for_sum),
     ("dot_general square", swapped),
     ("transpose square", swapped),
     ("conv_general_dilated", without_reductions),
-    ("argmax", thawed),
+    ("argmax", unsaid),
+    ("conv_general_dilated", unsaid),
+    ("conv_general_dilated", shorter),
+    ("reduce_window_sum overlapping", shorter),
+    ("top_k", shorter),
     ("reduce_prod", thawed),
     ("reduce_sum", without_reductions),
     ("reduce_max", without_reductions),
-    ("cumsum", thawed),
+    ("cumsum", unsaid),
     ("sort", thawed),
-    ("rev", thawed),
+    ("rev", unsaid),
+    ("split", thawed),
     ("gather rows", without_reductions),
     ("gather rows", maximum_for_sum),
     ("scatter-add rows None", without_carrying),
@@ -126,6 +145,18 @@ def test_a_planted_bug_is_found(name: str, bug: Callable[[FactorRule], FactorRul
         ("conv_general_dilated depthwise", "[-, -, -, x] [-, -, -, x] -> [-, -, -, x]"),
         ("select_and_scatter_add", "[-, -, -, x] [-, -, -, x] -> [-, -, -, x]"),
         ("iota_2x32_shape", " -> [-, x] [-, x]"),
+        ("conv_general_dilated", "[-, x, -, -] [-, -, -, -] -> [-, x, -, -]"),
+        ("conv_general_dilated window is the whole dim", "[-, x, -, -] [x, -, -, -] -> [-, -, -, -] sum(x)"),
+        ("reduce_window_sum overlapping", "[-, x, -, -] -> [-, x, -, -]"),
+        ("select_and_scatter_add", "[-, x, -, -] [-, x, -, -] -> [-, x, -, -]"),
+        ("cumsum", "[-, x] -> [-, x]"),
+        ("argmax", "[-, x] -> [-]"),
+        ("top_k", "[-, x] -> [-, -] [-, -]"),
+        ("rev", "[-, x] -> [-, x]"),
+        ("slice", "[-, x] -> [-, x]"),
+        ("pad", "[-, x] [] -> [-, x]"),
+        ("dynamic_slice", "[x, -] [] [] -> [-, -] sum(x)"),
+        ("dynamic_update_slice", "[x, -] [-, -] [] [] -> [x, -]"),
     ],
 )
 def test_the_strategy_exists(name: str, wanted: str) -> None:

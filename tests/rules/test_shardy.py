@@ -18,9 +18,9 @@ _ADDED = "what is subtracted adds up; Shardy knows scatters by their body, and t
 
 # (primitive, who splits more) -> the reason, and a case that shows the difference.
 LISTED: dict[tuple[str, str], tuple[str, str]] = {
-    ("conv_general_dilated", "theirs"): (
-        "Shardy pairs elements of the image with elements of the window: right only where the window covers the image",
-        "conv_general_dilated strided",
+    ("dynamic_slice", "ours"): (
+        "each device has its part of the slice, and zeros: the sum is the slice",
+        "dynamic_slice",
     ),
     ("dynamic_update_slice", "theirs"): (
         "where an update is written is known at run time: Shardy takes the dim for one that passes",

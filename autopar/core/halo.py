@@ -1,0 +1,119 @@
+"""Halo: what a device must hold of its neighbours' shards, for operators that look beyond an element's own place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+
+@dataclass(frozen=True)
+class Halo:
+    """How the shards of a dim become the runs of elements that its devices need.
+
+    A shard is lengthened by the last `left` elements of the device before it and the first `right` ones of the device
+    after it, then by `before` and `after` elements that are made up. Of what results, a device at `position` needs the
+    `length` elements that begin at `start + position * shift`. In the whole dim that is element
+    `first + position * stride`; `outside` says whether any of them lies beyond the ends of the dim.
+    """
+
+    left: int
+    right: int
+    before: int
+    after: int
+    start: int
+    shift: int
+    length: int
+    first: int
+    stride: int
+    outside: bool
+
+
+@lru_cache(maxsize=65536)
+def halo(size: int, parts: int, first: int, stride: int, length: int) -> Halo | None:
+    """The halo of a dim of `size` elements in `parts` shards, None where more than the next shard would be needed.
+
+    Args:
+      size: the elements of the dim; `parts` divides it.
+      parts: the number of devices.
+      first: the first element that device 0 needs; below 0 or beyond the end: one that is made up.
+      stride: by how many elements each device's run begins after that of the device before it (>= 0).
+      length: how many elements a device needs.
+    """
+    if length < 1 or size < parts:
+        return None
+    shard = size // parts
+    left = right = 0
+    for position in range(parts):
+        begin = first + position * stride
+        low, high = max(begin, 0), min(begin + length, size)
+        if low < high:
+            left = max(left, position * shard - low)
+            right = max(right, high - (position + 1) * shard)
+        if max(left, right) > shard:
+            return None
+    shift = stride - shard
+    begins = (first + left, first + left + (parts - 1) * shift)
+    before = max(0, -min(begins))
+    after = max(0, max(begins) + length - (left + shard + right))
+    outside = first < 0 or first + (parts - 1) * stride + length > size
+    return Halo(left, right, before, after, begins[0] + before, shift, length, first, stride, outside)
+
+
+@dataclass(frozen=True)
+class Window:
+    """How windows lie on a dim of `size` elements.
+
+    Elements stand `base` places apart. The t-th of `width` places of window j, of `count`, is
+    `j * stride + t * dilation - low`; a place without an element is padding.
+    """
+
+    size: int
+    count: int
+    stride: int = 1
+    width: int = 1
+    dilation: int = 1
+    low: int = 0
+    base: int = 1
+
+    def swapped(self) -> Window:
+        """The same places with t and j exchanged: windows of one place t each, over all j."""
+        return replace(self, count=self.width, stride=self.dilation, width=self.count, dilation=self.stride)
+
+    def halo(self, parts: int) -> Halo | None:
+        """The elements under a device's share of the windows; None where `parts` devices cannot divide them."""
+        local = self.count // parts
+        if self.size % parts or self.count % parts or local * self.stride % self.base:
+            return None
+        first, last = self._run(local)
+        return halo(self.size, parts, first, local * self.stride // self.base, last - first + 1)
+
+    def padding(self, parts: int) -> tuple[int, int]:
+        """The places before the first and behind the last element of a device's run, as windows on it alone see it."""
+        local = self.count // parts
+        first, last = self._run(local)
+        return first * self.base + self.low, self._reach(local) - self.low - last * self.base
+
+    def sources(self, parts: int) -> Halo | None:
+        """The windows that hold a device's elements; for elements without gaps between them."""
+        shard = self.size // parts
+        if self.size % parts or self.count % parts or shard % self.stride or self.base != 1 or self.dilation != 1:
+            return None
+        first = -((self.width - 1 - self.low) // self.stride)
+        last = (shard - 1 + self.low) // self.stride
+        return halo(self.count, parts, first, shard // self.stride, last - first + 1)
+
+    def under_sources(self, parts: int) -> Halo | None:
+        """The elements under the windows that hold a device's elements."""
+        sources = self.sources(parts)
+        if sources is None:
+            return None
+        length = (sources.length - 1) * self.stride + self.width
+        return halo(self.size, parts, sources.first * self.stride - self.low, self.size // parts, length)
+
+    def _reach(self, local: int) -> int:
+        """The distance from the first to the last place of `local` windows."""
+        return (local - 1) * self.stride + (self.width - 1) * self.dilation
+
+    def _run(self, local: int) -> tuple[int, int]:
+        """The first and the last element, counted from device 0's first, under `local` windows."""
+        return -(self.low // self.base), (self._reach(local) - self.low) // self.base

@@ -1,0 +1,41 @@
+"""Exchanges: the collectives that an operator runs inside itself, on local shards inside shard_map."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import jax
+
+from autopar._compat import untyped_jax
+from autopar.core.mesh import DeviceMesh
+from autopar.core.strategy import Hop, hop_pairs
+
+Array = jax.Array
+
+
+class Exchanger(Protocol):
+    """Sends values between the devices along mesh axes, which stand in mesh order."""
+
+    def permute(self, value: Array, axes: tuple[str, ...], hop: Hop) -> Array:
+        """What this device is sent when every one sends `value` as `hop` says; zeros if nothing."""
+        ...
+
+    def all_gather(self, value: Array, axes: tuple[str, ...], dim: int) -> Array:
+        """The values of all devices, joined along `dim` in the order of the devices; the same on all of them."""
+        ...
+
+
+class InShardMap:
+    """Exchanges by JAX's collectives; values must vary over the axes."""
+
+    def __init__(self, mesh: DeviceMesh) -> None:
+        """For the devices of `mesh`."""
+        self.mesh = mesh
+
+    def permute(self, value: Array, axes: tuple[str, ...], hop: Hop) -> Array:
+        """As `Exchanger`."""
+        return untyped_jax.lax.ppermute(value, axes, hop_pairs(hop, self.mesh.product(axes)))
+
+    def all_gather(self, value: Array, axes: tuple[str, ...], dim: int) -> Array:
+        """As `Exchanger`."""
+        return untyped_jax.lax.all_gather(value, axes, axis=dim, tiled=True, to="invarying")

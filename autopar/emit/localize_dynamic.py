@@ -1,0 +1,76 @@
+"""Dynamic slices of and into a tensor whose sliced dim is split: a device reads and writes what lies in its shard."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from autopar._compat import untyped_jax
+from autopar.core.graph import TensorInfo
+from autopar.emit.localize_shard import Array, LocalOp, Run
+
+lax, jnp = untyped_jax.lax, untyped_jax.numpy
+
+
+def dynamic_slice(local: LocalOp) -> Run:
+    """The elements of the slice that lie in this shard, zeros for the others."""
+    sliced = _cut(local, local.op.outs[0])
+    sizes, shard = local.out_shape(), local.in_shape(0)
+    run = local.bind(slice_sizes=tuple(shard[d] if d in sliced else size for d, size in enumerate(sizes)))
+
+    def read(operand: Array, *starts: Array) -> Sequence[Array]:
+        (found,) = run(operand, *(start * 0 if d in sliced else start for d, start in enumerate(starts)))
+        for d in sliced:
+            begin = _begin(local, starts[d], d, sizes[d])
+            found = lax.pad(found, jnp.zeros((), found.dtype), _around(found.ndim, d, sizes[d]))
+            begin = jnp.clip(begin + sizes[d], 0, shard[d] + sizes[d])
+            found = lax.dynamic_slice_in_dim(found, begin, sizes[d], d)
+        return [found]
+
+    return read
+
+
+def dynamic_update_slice(local: LocalOp) -> Run:
+    """The part of the update that lies in this shard is written; what is beside it is read and written again."""
+    written = _cut(local, local.op.ins[1])
+    run = local.bind()
+    if not written:
+        return run
+    shard = local.in_shape(0)
+
+    def write(operand: Array, update: Array, *starts: Array) -> Sequence[Array]:
+        begins = list(starts)
+        mine = jnp.ones((1,) * operand.ndim, bool)
+        for d in written:
+            size = update.shape[d]
+            width = min(size, shard[d])
+            begin = _begin(local, starts[d], d, size)
+            begins[d] = jnp.clip(begin, 0, shard[d] - width)
+            first = begins[d] - begin
+            update = lax.pad(update, jnp.zeros((), update.dtype), _around(update.ndim, d, width))
+            update = lax.dynamic_slice_in_dim(update, jnp.clip(first + width, 0, size + width), width, d)
+            places = (first + lax.iota(np.int32, width)).reshape([-1 if e == d else 1 for e in range(operand.ndim)])
+            mine = mine & (places >= 0) & (places < size)
+        begins = [lax.convert_element_type(begin, starts[0].dtype) for begin in begins]
+        return run(operand, jnp.where(mine, update, lax.dynamic_slice(operand, begins, update.shape)), *begins)
+
+    return write
+
+
+def _cut(local: LocalOp, part: TensorInfo) -> list[int]:
+    """The split dims of the first operand of which `part` has fewer elements."""
+    dims = zip(local.strategy.ins[0].dims, local.op.ins[0].shape, part.shape, strict=True)
+    return [d for d, (axes, size, kept) in enumerate(dims) if axes and size != kept]
+
+
+def _begin(local: LocalOp, start: Array, dim: int, size: int) -> Array:
+    """Where a slice of `size` elements begins, counted from this shard's beginning; `start` is clamped as XLA does."""
+    shape = local.op.ins[0].shape
+    limit = min(shape[dim] - size, int(np.iinfo(start.dtype).max))
+    start = jnp.clip(start, 0, limit).astype(np.int32)
+    return start - local.start(local.strategy.ins[0].dims[dim], shape[dim])
+
+
+def _around(ndim: int, dim: int, width: int) -> list[tuple[int, int, int]]:
+    return [(width, width, 0) if d == dim else (0, 0, 0) for d in range(ndim)]

@@ -1,0 +1,103 @@
+"""Slices, paddings, reversals and joins along split dims: elements that belong to a neighbour's part are sent there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+
+import numpy as np
+
+from autopar._compat import untyped_jax
+from autopar.core.halo import Window
+from autopar.core.windows import concatenate_windows, pad_windows, slice_windows
+from autopar.emit.localize_halo import Lengthening, lengthened
+from autopar.emit.localize_shard import Array, LocalOp, Run
+
+lax, jnp = untyped_jax.lax, untyped_jax.numpy
+
+
+def slice_(local: LocalOp) -> Run:
+    """Where a dim is split, every device cuts its part of the result out of a lengthened shard."""
+    dims = _lengthenings(local, slice_windows(local.op))
+    starts, limits = list(local.op.params["start_indices"]), list(local.op.params["limit_indices"])
+    for d, size in enumerate(local.in_shape(0)):
+        if local.strategy.ins[0].dims[d]:
+            starts[d], limits[d] = 0, size
+    for dim in dims:
+        limits[dim.dim] = dim.halo.length
+    run = local.bind(start_indices=tuple(starts), limit_indices=tuple(limits))
+
+    def cut(operand: Array) -> Sequence[Array]:
+        return run(lengthened(local, operand, dims))
+
+    return cut
+
+
+def pad(local: LocalOp) -> Run:
+    """Where a dim is split, the padding at its ends is made on the devices that hold it."""
+    windows = pad_windows(local.op)
+    dims = _lengthenings(local, windows)
+    config = [tuple(one) for one in local.op.params["padding_config"]]
+    for dim in dims:
+        config[dim.dim] = (*windows[dim.dim].padding(local.mesh.product(dim.axes)), config[dim.dim][2])
+    run = local.bind(padding_config=tuple(config))
+
+    def padded(operand: Array, value: Array) -> Sequence[Array]:
+        return run(lengthened(local, operand, dims, value), value)
+
+    return padded
+
+
+def rev(local: LocalOp) -> Run:
+    """Shards change places with those at the other end, and are reversed."""
+    dims: tuple[int, ...] = local.op.params["dimensions"]
+    run = local.bind()
+
+    def mirrored(operand: Array) -> Sequence[Array]:
+        for d, axes in enumerate(local.strategy.ins[0].dims):
+            if axes and d in dims:
+                operand = local.exchanger.permute(operand, axes, "mirror")
+        return run(operand)
+
+    return mirrored
+
+
+def concatenate(local: LocalOp) -> Run:
+    """Along a split dim, a device's part of the result is cut out of every operand, padded to the whole."""
+    axis: int = local.op.params["dimension"]
+    axes = local.strategy.outs[0].dims[axis]
+    if not axes:
+        return local.bind()
+    windows = concatenate_windows(local.op)
+    parts = local.mesh.product(axes)
+    ends = np.cumsum([tensor.shape[axis] for tensor in local.op.ins])
+
+    def joined(*operands: Array) -> Sequence[Array]:
+        runs = [
+            lengthened(local, x, [_lengthening(window, axis, axes, parts)])
+            for x, window in zip(operands, windows, strict=True)
+        ]
+        size = local.out_shape()[axis]
+        places = (local.offset_of(axes) * size + lax.iota(np.int32, size)).reshape(
+            [-1 if d == axis else 1 for d in range(runs[0].ndim)]
+        )
+        later = zip(runs[1:], ends, strict=False)
+        return [reduce(lambda found, run: jnp.where(places < int(run[1]), found, run[0]), later, runs[0])]
+
+    return joined
+
+
+def _lengthenings(local: LocalOp, windows: Sequence[Window]) -> list[Lengthening]:
+    """The split dims of the first operand that do not just pass through."""
+    return [
+        _lengthening(window, d, axes, local.mesh.product(axes))
+        for d, (window, axes) in enumerate(zip(windows, local.strategy.ins[0].dims, strict=True))
+        if axes and window != Window(window.size, window.size)
+    ]
+
+
+def _lengthening(window: Window, dim: int, axes: tuple[str, ...], parts: int) -> Lengthening:
+    halo = window.halo(parts)
+    if halo is None:
+        raise ValueError(f"dim {dim} cannot be split in {parts}")
+    return Lengthening(dim, window.size, axes, halo)

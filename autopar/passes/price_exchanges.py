@@ -1,0 +1,44 @@
+"""price_exchanges: what operators communicate inside, as collectives of the program with their prices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from autopar.core.strategy import Exchange
+from autopar.passes.program import Compute, Instruction, Move, ShardedProgram
+from autopar.redistribute.step import StepPrice
+
+
+@dataclass(frozen=True)
+class PriceExchanges:
+    """Gives every operator the moves that its strategy's exchanges are, priced by `price`."""
+
+    price: StepPrice
+    name: str = "price_exchanges"
+
+    def apply(self, program: ShardedProgram) -> ShardedProgram:
+        """`program` with the exchanges of its operators listed."""
+        return program.with_instructions(tuple(map(self._listed, program.instructions)))
+
+    def _listed(self, instruction: Instruction) -> Instruction:
+        if not isinstance(instruction, Compute) or not instruction.strategy.exchanges:
+            return instruction
+        moves = tuple(self._move(instruction, exchange) for exchange in instruction.strategy.exchanges)
+        return replace(instruction, exchanges=moves)
+
+    def _move(self, compute: Compute, exchange: Exchange) -> Move:
+        value = (*compute.ins, *compute.outs)[exchange.tensor]
+        where = f" to the {exchange.hop}" if exchange.hop in ("next", "previous") else ""
+        return Move(
+            exchange.kind,
+            exchange.axes,
+            (value,),
+            compute.outs if value in compute.ins else (value,),
+            exchange.size_bytes,
+            self.price(exchange.kind, exchange.axes, exchange.size_bytes),
+            "exchange",
+            region=compute.region,
+            source=compute.op.source,
+            reason=f"inside {compute.op.kind}{where}",
+            hop=exchange.hop,
+        )

@@ -1,0 +1,42 @@
+"""Alternatives: several graphs of one function, with operators kept whole or expanded; the best plan of all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from autopar.core.mesh import DeviceMesh
+from autopar.errors import NoFeasiblePlan, UnsupportedPrimitive
+from autopar.search.search import Planned, Task, announced, find_plan, search
+
+_TIE = 1e-9
+"""Sums of equal costs in another order differ by rounding: within this share two objectives are equal."""
+
+
+def search_best(tasks: Sequence[Task], meshes: Sequence[DeviceMesh]) -> tuple[int, Planned]:
+    """The position of the task with the best plan, and that plan; the first of equals. Its bound holds over all.
+
+    A task without a plan is passed over where another has one.
+
+    Raises:
+      NoFeasiblePlan: none of them has a plan; what the first was refused for.
+      UnsupportedPrimitive: the same.
+    """
+    if len(tasks) == 1:
+        return 0, search(tasks[0], meshes)
+    found: dict[int, Planned] = {}
+    refusals: list[Exception] = []
+    for position, task in enumerate(tasks):
+        try:
+            found[position] = find_plan(task, meshes)
+        except (NoFeasiblePlan, UnsupportedPrimitive) as error:
+            refusals.append(error)
+    if not found:
+        raise refusals[0]
+    least = min(planned.plan.objective_s for planned in found.values())
+    position = next(n for n, planned in found.items() if planned.plan.objective_s <= least * (1 + _TIE))
+    plan = found[position].plan
+    bound = min(plan.objective_s, *(planned.plan.lower_bound_s for planned in found.values()))
+    space = f"{plan.space}, operators kept or expanded" if len(found) > 1 else plan.space
+    planned = replace(found[position], plan=replace(plan, lower_bound_s=bound, space=space))
+    return position, announced(tasks[position], planned)

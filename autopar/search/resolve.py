@@ -1,0 +1,48 @@
+"""Resolve: the rule by which an operator is planned. Written, or found by trial, or none: then it is whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from autopar.core.graph import OpGraph, OpNode
+from autopar.errors import UnsupportedPrimitive
+from autopar.rules.factor_rule import FactorRule
+from autopar.rules.notation import show
+from autopar.rules.registry import has_rule, rule_of, whole
+
+FindRule = Callable[[OpNode], FactorRule | None]
+"""What finds a rule by trial; it runs operators, which nothing in here does."""
+
+
+def no_rule(_op: OpNode) -> FactorRule | None:
+    """Finds nothing."""
+    return None
+
+
+def resolve(op: OpNode, find: FindRule, *, strict: bool = False) -> FactorRule:
+    """The rule of `op`: a written one, else the one that `find` gives, else that it is whole.
+
+    Raises:
+      UnsupportedPrimitive: if no rule is written and `strict`: what is found is evidence and no proof.
+    """
+    try:
+        return rule_of(op)
+    except UnsupportedPrimitive as error:
+        found = find(op)
+        if not strict:
+            return found or whole(op)
+        if found is None:
+            raise
+        raise UnsupportedPrimitive(
+            f"no sharding rule for {op.kind!r} ({op.source}). One was found by trial, which strict=True does not take: "
+            f"if it is right, state it by autopar.register_rule({op.kind!r}, {show(found)})."
+        ) from error
+
+
+def found_rules(graph: OpGraph, find: FindRule) -> dict[str, tuple[OpNode, FactorRule]]:
+    """The first operator of every kind that is planned by a rule found by trial, with that rule, by kind."""
+    found: dict[str, tuple[OpNode, FactorRule]] = {}
+    for op in graph.ops:
+        if not has_rule(op.kind) and op.kind not in found and (rule := find(op)) is not None:
+            found[op.kind] = op, rule
+    return found

@@ -1,0 +1,156 @@
+"""Exchanges in a program: listed and priced by their pass, counted by the account, checked by verify."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+from autopar.core.dataflow import dataflow
+from autopar.core.graph import OpGraph
+from autopar.core.mesh import DeviceMesh
+from autopar.core.plan import Stage
+from autopar.core.strategy import Exchange, Strategy
+from autopar.errors import ProgramError
+from autopar.passes.account import account
+from autopar.passes.pipeline import program_states
+from autopar.passes.program import Compute, ShardedProgram
+from autopar.passes.verify import verify
+from autopar.price.alpa import alpa_pricing
+from autopar.price.mindspore import MindSpore
+from autopar.price.pricing import Roofline, cost_of, restricted
+from autopar.redistribute.route import Router
+from autopar.rules import rule_of
+from autopar.rules.enumerate import enumerate_strategies
+from autopar.search.space import build_space
+from autopar.trace import trace
+from cost_models import load_cluster
+from tests.passes.build import MESH, price
+
+
+@cache
+def graph() -> OpGraph:
+    def fn(x: jnp.ndarray) -> jnp.ndarray:
+        return lax.reduce_window(jnp.sin(x), 0.0, lax.add, (3, 3), (1, 1), "SAME")
+
+    return trace(fn, (jnp.ones((8, 16)),)).graph
+
+
+def windows_strategy(mesh: DeviceMesh) -> Strategy:
+    """The pooling with both dims split."""
+    strategies = enumerate_strategies(rule_of(graph().ops[1]), mesh)
+    return max(strategies, key=lambda s: (s.split, len(s.exchanges), s.axes_of("d0") == ("x",)))
+
+
+@cache
+def states() -> dict[str, ShardedProgram]:
+    flow = dataflow(graph())
+    space = build_space(graph(), flow, MESH, keep=lambda _, strategies: strategies)
+    strategy = windows_strategy(MESH)
+    split = strategy.ins[0]
+    first = next(s for s in space.strategies[0] if s.ins == (split,))
+    stage = Stage(MESH, (split,), (first, strategy), (split,) * len(flow.copies), strategy.outs)
+    return dict(program_states(graph(), flow, stage, Router(MESH, price), price))
+
+
+def pooling(program: ShardedProgram) -> Compute:
+    return next(i for i in program.instructions if isinstance(i, Compute) and i.strategy.exchanges)
+
+
+def test_a_halo_in_two_dims_sends_the_corners_too() -> None:
+    """A shard of 4 x 4: a row of 4 each way, then columns of 6."""
+    strategy = windows_strategy(MESH)
+    assert strategy.ins[0].dims == (("x",), ("y",))
+    assert [(e.axes, e.size_bytes, e.hop) for e in strategy.exchanges] == [
+        (("x",), 16, "next"),
+        (("x",), 16, "previous"),
+        (("y",), 24, "next"),
+        (("y",), 24, "previous"),
+    ]
+
+
+def test_exchanges_are_collectives_of_the_program_at_their_price() -> None:
+    program = states()["fuse_all_reduce"]
+    moves = program.collectives
+    assert [move.size_bytes for move in moves] == [16, 16, 24, 24]
+    assert [move.time_s for move in moves] == [price("permute", move.axes, move.size_bytes) for move in moves]
+    assert {move.role for move in moves} == {"exchange"}
+    assert program.proves_replication
+    assert "permute[x] next 16 bytes" in str(program)
+    assert states()["insert_redistribution"].collectives == ()
+
+
+def test_the_account_counts_them_as_communication_and_their_copies_as_memory() -> None:
+    before, after = (
+        account(states()[name], lambda *_: 1.0, set()) for name in ("insert_redistribution", "price_exchanges")
+    )
+    assert before.communication_time_s == 0
+    assert after.communication_time_s == pytest.approx(sum(m.time_s for m in states()["price_exchanges"].collectives))
+    assert after.compute_time_s == before.compute_time_s == 2.0
+
+
+def test_an_exchange_costs_what_a_step_of_its_kind_costs() -> None:
+    pricing = Roofline(graph(), MESH, load_cluster("8xh100"))
+    strategy = windows_strategy(MESH)
+    sent = sum(pricing.step_cost(e.kind, e.axes, e.size_bytes) for e in strategy.exchanges)
+    assert sent > 0
+    assert cost_of(pricing, graph().ops[1], strategy) == pytest.approx(pricing.op_cost(graph().ops[1], strategy) + sent)
+
+
+def test_who_has_no_exchanges_keeps_strategies_without() -> None:
+    op = graph().ops[1]
+    strategies = enumerate_strategies(rule_of(op), MESH)
+    assert any(s.exchanges for s in strategies)
+    alpa = alpa_pricing((1.0, 1.0), (1.0, 1.0))(graph(), MESH)
+    roofline = Roofline(graph(), MESH, load_cluster("8xh100"))
+    for pricing in (alpa, MindSpore(graph(), MESH), restricted(roofline, ("all_reduce", "slice"))):
+        kept = pricing.keep(op, strategies)
+        assert kept
+        assert not any(s.exchanges for s in kept)
+    assert any(s.exchanges for s in restricted(roofline, ("permute",)).keep(op, strategies))
+
+
+def other_tensor(exchange: Exchange) -> Exchange:
+    return replace(exchange, tensor=5)
+
+
+def other_axes(exchange: Exchange) -> Exchange:
+    return replace(exchange, axes=("x", "y"))
+
+
+def unsorted_axes(exchange: Exchange) -> Exchange:
+    return replace(exchange, axes=("y", "x"))
+
+
+def fewer_bytes(exchange: Exchange) -> Exchange:
+    return replace(exchange, size_bytes=exchange.size_bytes - 4)
+
+
+def other_hop(exchange: Exchange) -> Exchange:
+    return replace(exchange, hop="mirror")
+
+
+@pytest.mark.parametrize(
+    ("bug", "complaint"),
+    [
+        (other_tensor, "which it has not"),
+        (other_axes, "split no dim"),
+        (unsorted_axes, "not in mesh order"),
+        (fewer_bytes, "other exchanges"),
+        (other_hop, "other exchanges"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_wrong_exchange_is_found(bug: Callable[[Exchange], Exchange], complaint: str) -> None:
+    program = states()["fuse_all_reduce"]
+    verify(program)
+    good = pooling(program)
+    first, *rest = good.strategy.exchanges
+    bad = replace(good, strategy=replace(good.strategy, exchanges=(bug(first), *rest)))
+    instructions = tuple(bad if i is good else i for i in program.instructions)
+    with pytest.raises(ProgramError, match=complaint):
+        verify(program.with_instructions(instructions))

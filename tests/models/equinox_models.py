@@ -8,9 +8,10 @@ import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import lineax
 import numpy as np
 
-from tests.models.weights import Built, Step, cross_entropy, integers, normal, random_values
+from tests.models.weights import Built, Step, cross_entropy, integers, normal, random_values, with_gradients
 
 BATCH, WIDTH, CLASSES = 8, 32, 8
 
@@ -159,3 +160,15 @@ def neural_ode() -> Built:
         return jnp.square(jax.vmap(solve, in_axes=(None, 0))(model, targets[:, 0]) - targets).mean()
 
     return trained(model, loss, targets)
+
+
+def kernel_regression() -> Built:
+    """Ridge regression by lineax's conjugate gradients: a primitive of its own, and its implicit derivative."""
+
+    def loss(ridge: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
+        gram = x @ x.T + jnp.exp(ridge) * jnp.eye(len(x))
+        operator = lineax.MatrixLinearOperator(gram, lineax.positive_semidefinite_tag)
+        weights = lineax.linear_solve(operator, y, lineax.CG(1e-6, 1e-6, max_steps=100)).value
+        return jnp.square(x.T @ weights).sum() + jnp.square(weights).mean()
+
+    return with_gradients(loss), (np.float32(1.0), normal((WIDTH, WIDTH), scale=0.2), normal((WIDTH,), 1))

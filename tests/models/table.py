@@ -37,8 +37,6 @@ class Entry:
         return 0.95 if self.family in ("transformer", "cnn") else 0.80
 
 
-EQUINOX = ("unvmap_any", "unvmap_max", "nonbatchable", "vprim", "select_if_vmap", "pure_callback")
-
 ENTRIES = (
     Entry("huggingface", "gpt2", "transformer", on_two_axes=True),
     Entry("huggingface", "llama", "transformer"),
@@ -61,7 +59,8 @@ ENTRIES = (
     Entry("equinox_models", "mixer", "transformer"),
     Entry("equinox_models", "rotary_transformer", "transformer"),
     Entry("equinox_models", "gru", "recurrent"),
-    Entry("equinox_models", "neural_ode", "differential equation", without_rule=EQUINOX),
+    Entry("equinox_models", "neural_ode", "differential equation", without_rule=("pure_callback",)),
+    Entry("equinox_models", "kernel_regression", "probabilistic", without_rule=("pure_callback",)),
     Entry("plain", "linear_recurrence", "state space"),
     Entry("plain", "selective_state_space", "state space"),
     Entry("plain", "recurrent_lstm", "recurrent", on_two_axes=True),

@@ -14,12 +14,12 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 .PHONY: help demo test test-slow test-models lint clean
 
 help:
-	@echo 'make demo       plan and train the two examples on 8 virtual devices'
-	@echo 'make test       the tests, without the slow ones'
-	@echo 'make test-slow  the slow tests'
-	@echo 'make test-models  training steps of other libraries (installs them)'
-	@echo 'make lint       ruff and pyright'
-	@echo 'make clean      remove .venv and everything generated'
+	@echo 'make demo         plan and train the two examples on 8 virtual devices'
+	@echo 'make test         the tests, without the slow ones'
+	@echo 'make test-slow    the slow tests'
+	@echo 'make test-models  training steps of other libraries models; installs them'
+	@echo 'make lint         ruff and pyright'
+	@echo 'make clean        remove .venv and everything generated'
 
 demo: $(INSTALLED)
 	$(BIN)/autopar demo

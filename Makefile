@@ -17,7 +17,7 @@ help:
 	@echo 'make demo         plan and train the two examples on 8 virtual devices'
 	@echo 'make test         the tests, without the slow ones'
 	@echo 'make test-slow    the slow tests'
-	@echo 'make test-models  training steps of other libraries models; installs them'
+	@echo 'make test-models  training steps of models of other libraries; installs these'
 	@echo 'make lint         ruff and pyright'
 	@echo 'make clean        remove .venv and everything generated'
 

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import jax
 import numpy as np
+from jax.experimental import layout as jax_layout
 from jax.extend import core as jex
 from jax.extend import source_info_util
 from jax.extend.core import primitives
@@ -217,3 +218,14 @@ def _print_debug(params: dict[str, Any], *values: Any) -> None:
 def is_ordered(eqn: Any) -> bool:
     """Whether the effects of an equation come in the order of the program."""
     return any("Ordered" in type(effect).__name__ for effect in eqn.effects)
+
+
+def row_major(value: Any) -> Any:
+    """`value`, which the compiler has to keep row-major; an array that has its values already is left as it is."""
+    layout: Any = jax_layout
+    return layout.with_layout_constraint(value, layout.Layout(tuple(range(value.ndim)))) if is_tracer(value) else value
+
+
+def function_of(jaxpr: Any) -> Callable[..., list[Any]]:
+    """The function that evaluates a closed jaxpr on flat operands."""
+    return partial(untyped_jax.core.eval_jaxpr, *open_jaxpr(jaxpr))

@@ -18,8 +18,8 @@ from autopar.passes.program import Instruction, Move, ShardedProgram
 
 Test = Callable[[Move, HloCollective], bool]
 Key = tuple[str, Groups]
-Reason = Literal["one device", "constant", "unused", "repeated", "unknown"]
-_LEAST_REASON: tuple[Reason, ...] = ("unknown", "repeated", "unused", "constant", "one device")
+Reason = Literal["one device", "empty", "constant", "unused", "repeated", "unknown"]
+_LEAST_REASON: tuple[Reason, ...] = ("unknown", "repeated", "unused", "constant", "empty", "one device")
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ class Pair:
 class Vanished:
     """A planned collective that XLA left out, and why it may.
 
-    "one device": its groups have one member. "constant": what it moves depends on no input. "unused": no output
-    depends on it. "repeated": another moves the same value likewise. "unknown": none of these.
+    "one device": its groups have one member. "empty": it moves no bytes. "constant": what it moves depends on no input.
+    "unused": no output depends on it. "repeated": another moves the same value likewise. "unknown": none of these.
     """
 
     planned: Move
@@ -191,6 +191,8 @@ def _reasons(program: ShardedProgram) -> dict[Move, Reason]:
     def reason(move: Move) -> Reason:
         if program.mesh.product(move.axes) == 1:
             return "one device"
+        if not move.size_bytes:
+            return "empty"
         if not variable.intersection(move.ins):
             return "constant"
         if not used.intersection(move.outs):

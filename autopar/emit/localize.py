@@ -11,7 +11,7 @@ from typing import Any
 
 from jax import lax
 
-from autopar._compat import open_jaxpr, untyped_jax
+from autopar._compat import open_jaxpr, row_major, untyped_jax
 from autopar.core.graph import OpNode
 from autopar.core.mesh import DeviceMesh
 from autopar.core.strategy import Strategy
@@ -110,6 +110,16 @@ def _reduce_over_axis(local: LocalOp) -> Run:
     return run
 
 
+def _fft(local: LocalOp) -> Run:
+    """Row-major in and out: XLA lets neighbours choose the layout, and its CPU runtime then refuses the transform."""
+    transform = local.bind()
+
+    def run(operand: Array) -> Sequence[Array]:
+        return [row_major(result) for result in transform(row_major(operand))]
+
+    return run
+
+
 def _identity(local: LocalOp) -> Run:
     """A value that is to be put on devices is on them already."""
 
@@ -124,6 +134,7 @@ _LOCALISERS: dict[str, Callable[[LocalOp], Run]] = {
     "conv_general_dilated": conv_general_dilated,
     "dynamic_slice": dynamic_slice,
     "dynamic_update_slice": dynamic_update_slice,
+    "fft": _fft,
     "gather": gather,
     "iota": iota,
     "iota_2x32_shape": iota_2x32_shape,

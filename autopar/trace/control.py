@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from autopar import _compat
+from autopar._compat import untyped_jax
 from autopar.core.graph import TensorInfo
 from autopar.core.regions import RegionKind
 from autopar.trace.draft import DraftOp, Place
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from autopar.trace.walk import Walker
 
 Tensors = Sequence[TensorInfo]
+lax, make_jaxpr = untyped_jax.lax, untyped_jax.make_jaxpr
 
 
 class Control:
@@ -71,6 +73,8 @@ def scan(walker: Walker, eqn: Any, ins: Tensors, place: Place) -> list[TensorInf
 
 def while_(walker: Walker, eqn: Any, ins: Tensors, place: Place) -> list[TensorInfo]:
     """A while loop: carry = body(consts, carry) as long as test(consts, carry)."""
+    if eqn.params["cond_jaxpr"].out_avals[0].shape:
+        return walker.inline(eqn, _unbatched(eqn), list(ins), place)
     control, params = Control(walker, eqn, place), eqn.params
     of_test, of_body = params["cond_nconsts"], params["body_nconsts"]
     carry = control.each("carry_in", ins[of_test + of_body :], [var.aval for var in eqn.outvars])
@@ -79,6 +83,37 @@ def while_(walker: Walker, eqn: Any, ins: Tensors, place: Place) -> list[TensorI
     control.boundary("while_test", (going,), (), 0, region)
     results, _ = control.walk("body", params["body_jaxpr"], [*ins[of_test : of_test + of_body], *carry], trips)
     return control.each("carry_out", results, [var.aval for var in eqn.outvars])
+
+
+def _unbatched(eqn: Any) -> Any:
+    """A closed jaxpr of a while loop whose test has dims, as vmap makes it, with a test that has none.
+
+    It goes round as long as any element does; where one has stopped, its part of the carry stays.
+    """
+    params = eqn.params
+    test, body = (_compat.function_of(params[name]) for name in ("cond_jaxpr", "body_jaxpr"))
+    of_test, of_body = params["cond_nconsts"], params["body_nconsts"]
+
+    def loop(*operands: Any) -> Any:
+        consts, given = operands[: of_test + of_body], operands[of_test + of_body :]
+
+        def going(carry: Any) -> Any:
+            (decision,) = test(*consts[:of_test], *carry)
+            return decision
+
+        def any_going(carry: Any) -> Any:
+            return going(carry).any()
+
+        def step(carry: Any) -> list[Any]:
+            decision, after = going(carry), body(*consts[of_test:], *carry)
+            dims = range(decision.ndim)
+            goes_on = [lax.broadcast_in_dim(decision, held.shape, tuple(dims)) for held in carry]
+            return [lax.select(*parts) for parts in zip(goes_on, after, carry, strict=True)]
+
+        return lax.while_loop(any_going, step, list(given))
+
+    with eqn.ctx.manager:
+        return make_jaxpr(loop)(*(_compat.spec_of(atom.aval) for atom in eqn.invars))
 
 
 def cond(walker: Walker, eqn: Any, ins: Tensors, place: Place) -> list[TensorInfo]:

@@ -86,7 +86,7 @@ class Walker:
         if name in ALIASES or _changes_nothing(eqn):
             return self._alias(eqn, ins)
         if name in CALLS and _compat.is_jaxpr(eqn.params.get(CALLS[name])):
-            return self._call(eqn, eqn.params[CALLS[name]], ins, place)
+            return self.inline(eqn, eqn.params[CALLS[name]], ins, place)
         if name in _WALKERS:
             return _WALKERS[name](self, eqn, ins, place)
         if name == OPERATOR:
@@ -104,7 +104,8 @@ class Walker:
             self.draft.raw_keys.add(ins[0].id)
         return ins
 
-    def _call(self, eqn: Any, closed: Any, ins: Tensors, place: Place) -> Tensors:
+    def inline(self, eqn: Any, closed: Any, ins: Tensors, place: Place) -> Tensors:
+        """Walks a closed jaxpr in the place of `eqn`."""
         jaxpr, consts = _compat.open_jaxpr(closed)
         inner = self.inside(eqn, place)
         if place.source is None and _compat.defined_in_jax(jaxpr):
@@ -126,20 +127,20 @@ class Walker:
         lengths = eqn.params["const_lengths"]
         first = lengths.matvec + lengths.vecmat
         operands = [*ins[first : first + lengths.solve], *ins[sum(lengths) :]]
-        return self._call(eqn, eqn.params["jaxprs"].solve, operands, place)
+        return self.inline(eqn, eqn.params["jaxprs"].solve, operands, place)
 
     def implemented(self, eqn: Any, ins: Tensors, place: Place) -> Tensors:
         """What the primitive does when it is run eagerly, which is written in JAX."""
         specs = [_compat.spec_of(atom.aval) for atom in eqn.invars]
         with eqn.ctx.manager:
             closed = untyped_jax.make_jaxpr(partial(eqn.primitive.impl, **eqn.params))(*specs)
-        return self._call(eqn, closed, ins, replace(place, source=self.source(eqn, place)))
+        return self.inline(eqn, closed, ins, replace(place, source=self.source(eqn, place)))
 
     def remat(self, eqn: Any, ins: Tensors, place: Place) -> Tensors:
         """The body of a rematerialised block, in a region of its own."""
         payload = {name: value for name, value in eqn.params.items() if name != "jaxpr"}
         region = self.draft.region("remat", place.region, payload=payload)
-        return self._call(eqn, eqn.params["jaxpr"], ins, replace(place, region=region))
+        return self.inline(eqn, eqn.params["jaxpr"], ins, replace(place, region=region))
 
     def _key_operator(self, eqn: Any, ins: Tensors, place: Place) -> Tensors:
         avals = tuple((str(atom.aval), atom.aval.shape) for atom in eqn.invars)
@@ -173,7 +174,7 @@ class Walker:
         with eqn.ctx.manager:
             closed = untyped_jax.make_jaxpr(composite.function)(*(_compat.spec_of(atom.aval) for atom in eqn.invars))
         if keys.has_keys(eqn):
-            return self._call(eqn, closed, ins, place)
+            return self.inline(eqn, closed, ins, place)
         outs = [self.draft.tensor(var.aval) for var in eqn.outvars]
         params = {**plain_params(composite.static), "arguments": composite.arguments}
         if composite.derivation:

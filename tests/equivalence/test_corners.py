@@ -11,7 +11,8 @@ import numpy as np
 from autopar.core.graph import OpNode
 from autopar.core.plan import Stage
 from autopar.core.strategy import Strategy
-from tests.equivalence.cases import Case, space_of
+from autopar.emit.wrap import device_mesh, wrap
+from tests.equivalence.cases import MESHES, Case, space_of
 from tests.equivalence.check import check, prove
 
 
@@ -66,3 +67,14 @@ def test_two_dims_split_of_one_iota() -> None:
     for seed in range(4):
         choice = [(seed + n) % count for n, count in enumerate(space.counts)]
         check_both(case, space.stage(choice))
+
+
+def test_a_fourier_transform_is_row_major() -> None:
+    """Where neighbours choose its layout, XLA's CPU runtime refuses to run it: operand and result are constrained."""
+    case = Case(lambda x: jnp.fft.rfft(x).real.T, (np.ones((8, 8)),), "float64")
+    space = case.space(MESHES["8"])
+    program = case.program(space.stage([0] * len(space.counts)))
+    check(case, program)
+    with case.precision():
+        emitted = wrap(program, device_mesh(program.mesh, jax.devices()))
+        assert str(jax.make_jaxpr(emitted)(*case.args)).count("layout_constraint") == 2

@@ -421,6 +421,21 @@ def test_a_while_loop_is_needed_with_its_test() -> None:
     assert trace(fn, (X, 3), while_trips=3.0).graph.regions[1].trips == 3.0
 
 
+def test_a_loop_that_is_mapped_goes_on_until_all_have_stopped() -> None:
+    """vmap gives the test dims."""
+
+    def collatz(n: Any) -> Any:
+        def step(state: Any) -> Any:
+            n, steps = state
+            return jnp.where(n % 2 == 0, n // 2, 3 * n + 1), steps + 1
+
+        return jax.lax.while_loop(lambda state: state[0] != 1, step, (n, 0))[1]
+
+    traced = trace(jax.vmap(collatz), (np.arange(1, 9),))
+    assert [tensor.shape for op in ops(traced.graph, "while_test") for tensor in op.ins] == [()]
+    assert_same(as_function(traced)(np.arange(1, 9)), jax.vmap(collatz)(np.arange(1, 9)))
+
+
 def test_an_unused_loop_goes() -> None:
     def fn(x: Any) -> Any:
         jax.lax.scan(lambda c, row: (c + row, row), x[0], x)

@@ -1,0 +1,251 @@
+"""A case: a program, a mesh and a plan, all from one integer; and whether the planned program computes the same."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Literal
+
+import jax
+import numpy as np
+
+import autopar
+from autopar.api.call import unflatten
+from autopar.core.mesh import DeviceMesh
+from autopar.core.plan import Stage
+from autopar.core.space import Space
+from autopar.errors import AutoparError, ProgramError, RuleError, UnsupportedPrimitiveWarning
+from autopar.passes.pipeline import build_program
+from autopar.passes.program import Compute, ShardedProgram
+from autopar.redistribute.route import Router
+from cost_models import Cluster, load_cluster
+from cost_models.cluster import replace_link
+from tests.equivalence.cases import Case, inputs_of, with_permutes
+from tests.equivalence.check import run as run_compiled
+from tests.equivalence.draw import local_plan, uniform_plan
+from tests.fuzz.generate import generate
+from tests.fuzz.source import Program
+from tests.reference.jaxprs import evaluate
+from tests.reference.run import Reference
+
+MESHES = tuple(
+    DeviceMesh.of(dict(zip("xyz", sizes, strict=False)))
+    for sizes in ((2,), (4,), (8,), (2, 2), (2, 4), (4, 2), (2, 2, 2), (3,), (2, 3))
+)
+PLANS = ("uniform", "uniform", "local", "local", "local", "solver")
+BUGS = (ProgramError, RuleError)
+TOLERANCE, SINGLE_TOLERANCE = 1e-9, 2e-4
+NOISE, SINGLE_NOISE = 1e-13, 1e-6
+
+Verdict = Literal["passed", "refused", "failed", "unstable"]
+
+
+@dataclass(frozen=True, eq=False)
+class FuzzCase:
+    """A program with its arguments, a mesh, and its plan: any, one whose neighbours agree, or a solver's."""
+
+    program: Program
+    mesh: DeviceMesh
+    plan: str
+    plan_seed: int
+
+    @property
+    def case(self) -> Case:
+        return case_of(self.program)
+
+    def __str__(self) -> str:
+        return f"# mesh {self.mesh}, {self.plan} plan {self.plan_seed}\n{self.program}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a case.
+
+    passed: with a note where XLA left a collective out that it would have had to run by `emit.compare`.
+    refused: an AutoparError that speaks to the user. unstable: the results differ, but so do the plain function's when
+    every value is off by a rounding error (a comparison of two sums that are equal, say).
+    """
+
+    verdict: Verdict
+    message: str = ""
+
+
+@lru_cache(maxsize=4)
+def case_of(program: Program) -> Case:
+    """The program, to be traced and run once however many plans are tried."""
+    return Case(program.block.function(), program.args, "float64")
+
+
+def draw_case(seed: int) -> FuzzCase:
+    """The case of an integer, always the same."""
+    rng = np.random.default_rng(seed)
+    with jax.enable_x64(True):
+        program = generate(rng)
+    mesh, plan = (options[int(rng.integers(len(options)))] for options in (MESHES, PLANS))
+    return FuzzCase(program, mesh, plan, int(rng.integers(2**31)))
+
+
+Run = Callable[[Case, ShardedProgram], tuple[Any, str]]
+
+
+def interpreted(case: Case, program: ShardedProgram) -> tuple[Any, str]:
+    """The results of `program` on the slow reference; nothing to note."""
+    return unflatten(case.traced, Reference(program).run(inputs_of(case))), ""
+
+
+def compiled(case: Case, program: ShardedProgram) -> tuple[Any, str]:
+    """The results of `program` compiled for virtual devices, and which planned collectives XLA saw no need for.
+
+    Such are right where the values are: XLA sees that a window that covers a dim has one place, and that both cases
+    of a `where` are the same.
+
+    Raises:
+      AssertionError: if there are collectives that were not planned.
+    """
+    results, comparison = run_compiled(case, program)
+    assert not comparison.unplanned, f"collectives: {comparison}"
+    return results, "" if comparison.explained else str(comparison)
+
+
+def check(fuzz: FuzzCase, run: Run = interpreted) -> Outcome:
+    """Whether the planned program, run by `run`, gives what the plain function gives."""
+    case = fuzz.case
+    with jax.enable_x64(True), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnsupportedPrimitiveWarning)
+        try:
+            program = plan_program(fuzz, case)
+            found, note = run(case, program)
+        except BUGS as error:
+            return Outcome("failed", _text(error))
+        except AutoparError as error:
+            return Outcome("refused", _text(error))
+        except Exception as error:  # whatever is raised is what the fuzzer looks for
+            return Outcome("failed", _text(error))
+        difference = compare(case.expected, found, tolerance(fuzz.program))
+        if not difference:
+            return Outcome("passed", note)
+        return Outcome("unstable" if is_unstable(fuzz) else "failed", difference)
+
+
+def _text(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error)[:500]}"
+
+
+def plan_program(fuzz: FuzzCase, case: Case) -> ShardedProgram:
+    """The program of the plan that `fuzz` names."""
+    if fuzz.plan == "solver":
+        mesh = dict(fuzz.mesh.axes)
+        return autopar.plan(case.fn, *case.args, cluster=slow_devices(fuzz.mesh.size), mesh=mesh).program()
+    return build_program(case.graph, case.flow, stage_of(fuzz, case), router(fuzz.mesh), with_permutes)
+
+
+def stage_of(fuzz: FuzzCase, case: Case) -> Stage:
+    space: Space = case.space(fuzz.mesh)
+    if fuzz.plan == "uniform":
+        return uniform_plan(space, fuzz.plan_seed)
+    return local_plan(case, space, fuzz.plan_seed, agreement=random.Random(fuzz.plan_seed).choice((0.5, 0.7, 0.9)))
+
+
+@lru_cache
+def router(mesh: DeviceMesh) -> Router:
+    return Router(mesh, with_permutes)
+
+
+@lru_cache
+def slow_devices(count: int) -> Cluster:
+    """Devices far slower than the links between them, and no latency: splitting pays for the smallest arrays."""
+    cluster = replace_link(load_cluster(f"{count}xh100"), "device", latency_s=0.0)
+    device = replace(cluster.device, memory_bandwidth_bytes_per_s=1e9, launch_s=0.0)
+    return replace(cluster, name="slow devices", device=device)
+
+
+def tolerance(program: Program) -> float:
+    """Relative to the largest value of a result: single precision anywhere makes all less precise."""
+    return SINGLE_TOLERANCE if "float32" in str(program) else TOLERANCE
+
+
+def compare(expected: Any, found: Any, relative: float) -> str:
+    """What is different, or "": types and integers exactly, floats relative to the largest value, 1 at least."""
+    wanted, given = jax.tree.leaves(expected), jax.tree.leaves(found)
+    if len(wanted) != len(given):
+        return f"{len(given)} results, not {len(wanted)}"
+    for position, (w, g) in enumerate(zip(map(np.asarray, wanted), map(np.asarray, given), strict=True)):
+        if (w.shape, w.dtype) != (g.shape, g.dtype):
+            return f"result {position} is {g.dtype}{list(g.shape)}, not {w.dtype}{list(w.shape)}"
+        allowed = relative * max(1.0, _largest(w)) if w.dtype.kind in "fc" else 0.0
+        wide = np.complex128 if w.dtype.kind == "c" else np.float64
+        with np.errstate(over="ignore", invalid="ignore"):
+            error = _largest(w.astype(wide) - g.astype(wide))
+        if not error <= allowed:
+            return f"result {position} {w.dtype}{list(w.shape)} is off by {error:.3g}, {allowed:.3g} is allowed"
+    return ""
+
+
+def _largest(values: np.ndarray) -> float:
+    return float(np.max(np.abs(values), initial=0.0))
+
+
+def is_unstable(fuzz: FuzzCase) -> bool:
+    """Whether rounding errors alone may change the results by more than is allowed: four times, at random."""
+    program = fuzz.program
+    closed = jax.make_jaxpr(program.block.function())(*program.args)
+    plain = evaluate(closed, program.args)
+    noisy = (evaluate(closed, program.args, noise(seed)) for seed in range(4))
+    return any(compare(plain, other, tolerance(program) / 10) for other in noisy)
+
+
+def noise(seed: int) -> Callable[[list[np.ndarray]], list[np.ndarray]]:
+    """Changes floats by a few rounding errors."""
+    rng = np.random.default_rng(seed)
+
+    def observe(values: list[np.ndarray]) -> list[np.ndarray]:
+        return [_noisy(value, rng) if getattr(value.dtype, "kind", "") == "f" else value for value in values]
+
+    return observe
+
+
+def _noisy(value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    size = NOISE if value.dtype == np.float64 else SINGLE_NOISE
+    return (value * (1 + size * rng.uniform(-1, 1, value.shape))).astype(value.dtype)
+
+
+def first_difference(fuzz: FuzzCase) -> str:
+    """The first instruction that makes what is not its tensor, on the slow reference."""
+    case = fuzz.case
+    with jax.enable_x64(True), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnsupportedPrimitiveWarning)
+        program = plan_program(fuzz, case)
+        whole = _tensors(case)
+        reference = Reference(program)
+        try:
+            reference.run(inputs_of(case))
+        except Exception as error:  # told beside what was run before it
+            last = next(i for i in program.instructions if not set(i.outs) <= set(reference.env))
+            return f"{_text(error)} in {_show(program, last)}"
+        for instruction in program.instructions:
+            for value in instruction.outs:
+                tensor = program.values[value].tensor
+                if tensor.id in whole:
+                    difference = compare([whole[tensor.id]], [reference.whole(value)], tolerance(fuzz.program))
+                    if difference:
+                        return f"{difference} in {_show(program, instruction)}"
+    return ""
+
+
+def _show(program: ShardedProgram, instruction: Any) -> str:
+    lines = str(program).splitlines()
+    text = lines[program.instructions.index(instruction)]
+    return f"{text}\n{instruction.op.params}" if isinstance(instruction, Compute) else text
+
+
+def _tensors(case: Case) -> dict[int, np.ndarray]:
+    """Every tensor of the graph, whole."""
+    graph = case.graph
+    mesh = DeviceMesh.of({"x": 1})
+    stage = case.space(mesh).stage([0] * len(case.space(mesh).counts))
+    reference = Reference(build_program(graph, case.flow, stage, router(mesh), with_permutes))
+    reference.run(inputs_of(case))
+    return {reference.program.values[v].tensor.id: reference.whole(v) for v in reference.env}

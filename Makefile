@@ -8,25 +8,30 @@ ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+WITH_MODELS := $(VENV)/.installed-models
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
-.PHONY: help demo test test-slow lint clean
+.PHONY: help demo test test-slow test-models lint clean
 
 help:
-	@echo 'make demo       plan and train the two examples on 8 virtual devices'
-	@echo 'make test       the tests, without the slow ones'
-	@echo 'make test-slow  the slow tests'
-	@echo 'make lint       ruff and pyright'
-	@echo 'make clean      remove .venv and everything generated'
+	@echo 'make demo         plan and train the two examples on 8 virtual devices'
+	@echo 'make test         the tests, without the slow ones'
+	@echo 'make test-slow    the slow tests'
+	@echo 'make test-models  training steps of models of other libraries; installs these'
+	@echo 'make lint         ruff and pyright'
+	@echo 'make clean        remove .venv and everything generated'
 
 demo: $(INSTALLED)
 	$(BIN)/autopar demo
 
 test: $(INSTALLED)
-	$(PYTEST) -m 'not slow' $(ARGS)
+	$(PYTEST) -m 'not slow and not models' $(ARGS)
 
 test-slow: $(INSTALLED)
 	$(PYTEST) -m slow $(ARGS)
+
+test-models: $(WITH_MODELS)
+	$(PYTEST) -m models $(or $(ARGS),tests/models)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -39,6 +44,10 @@ $(INSTALLED): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@
+
+$(WITH_MODELS): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --editable '.[dev,models]'
 	@touch $@
 
 clean:

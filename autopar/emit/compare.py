@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 
@@ -90,12 +90,14 @@ class Comparison:
 def compare(program: ShardedProgram, found: Sequence[HloCollective]) -> Comparison:
     """`program`'s collectives beside those `found` in the program compiled from it, for the same mesh.
 
-    A collective in a loop counts once on both sides, however often the loop goes round. Exact matches are made first,
+    A collective in a loop counts once on both sides, however often the loop goes round; in an unrolled scan, once for
+    each copy of its body. Exact matches are made first,
     then widened ones, then those with the operands of combined all-reduces. Of equal planned ones those with the least
     reason to vanish are matched first.
     """
     reasons = _reasons(program)
-    state = _Matching(program, sorted(program.collectives, key=lambda move: _LEAST_REASON.index(reasons[move])))
+    planned = sorted(program.collectives, key=lambda move: _LEAST_REASON.index(reasons[move]))
+    state = _Matching(program, [move for move in planned for _ in range(_copies(program, move))])
     rest = [collective for collective in found if not state.take(collective, state.matched, state.exactly)]
     rest = [collective for collective in rest if not state.take(collective, state.widened, state.widely)]
     unplanned: list[HloCollective] = []
@@ -106,6 +108,20 @@ def compare(program: ShardedProgram, found: Sequence[HloCollective]) -> Comparis
         unplanned += left if parts else [collective]
     vanished = tuple(Vanished(move, reasons[move]) for move in state.planned)
     return Comparison(tuple(state.matched), tuple(state.widened), tuple(state.merged), vanished, tuple(unplanned))
+
+
+def _copies(program: ShardedProgram, move: Move) -> int:
+    """How often the compiled program states `move`: an unrolled scan has its body several times.
+
+    `unroll` times in a loop of length // unroll trips, and once for each trip that is left over.
+    """
+    count = 1
+    for region in map(program.tree.__getitem__, program.tree.path(move.region)):
+        if region.kind == "scan":
+            payload = cast(Mapping[str, Any], region.payload)
+            length, unroll = int(payload["length"]), int(payload["unroll"])
+            count *= (unroll if length >= unroll else 0) + length % unroll
+    return count
 
 
 def move_groups(program: ShardedProgram, move: Move) -> Groups:
@@ -201,8 +217,8 @@ def _variable(program: ShardedProgram) -> set[int]:
 
 
 def _used(program: ShardedProgram) -> set[int]:
-    """The values that an output depends on."""
-    found = set(program.outputs)
+    """The values that an output, or what runs without a result (a loop's test, a choice), depends on."""
+    found = set(program.outputs).union(*(i.ins for i in program.instructions if not i.outs))
     for instruction in reversed(program.instructions):
         for ins, outs in _flows(instruction):
             if found.intersection(outs):

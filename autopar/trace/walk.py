@@ -8,7 +8,9 @@ boundary operators (`control`). Everything else becomes one operator.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from autopar import _compat
@@ -41,6 +43,10 @@ REMATS = frozenset({"checkpoint", "remat", "remat2"})
 ALIASES = frozenset({"copy", "copy_p", "random_clone", "random_unwrap", "random_wrap", "stop_gradient"})
 CALLBACKS = frozenset({"debug_callback", "debug_print", "io_callback"})
 KEY_AGNOSTIC = frozenset({"optimization_barrier"})
+IMPLEMENTED = frozenset({
+    "linear_solve", "nonbatchable", "nontraceable", "select_if_vmap", "unvmap_all", "unvmap_any", "unvmap_max", "vprim",
+})  # fmt: skip
+"""Primitives of equinox and lineax that are written in JAX's own operators: these are walked in their place."""
 
 Tensors = list[TensorInfo]
 
@@ -81,12 +87,8 @@ class Walker:
             return self._alias(eqn, ins)
         if name in CALLS and _compat.is_jaxpr(eqn.params.get(CALLS[name])):
             return self.inline(eqn, eqn.params[CALLS[name]], ins, place)
-        if name == "custom_linear_solve":
-            return self._solve(eqn, ins, place)
-        if name in REMATS:
-            return self._remat(eqn, ins, place)
-        if name in control.WALKERS:
-            return control.WALKERS[name](self, eqn, ins, place)
+        if name in _WALKERS:
+            return _WALKERS[name](self, eqn, ins, place)
         if name == OPERATOR:
             return self._composite(eqn, eqn.params["composite"], ins, place)
         if eqn.effects and name not in CALLBACKS:
@@ -120,14 +122,22 @@ class Walker:
         """The place of a jaxpr in the parameters of `eqn`."""
         return replace(place, stack=place.stack + eqn.source_info.name_stack)
 
-    def _solve(self, eqn: Any, ins: Tensors, place: Place) -> Tensors:
+    def linear_solve(self, eqn: Any, ins: Tensors, place: Place) -> Tensors:
         """The function that solves, on its own constants and the right-hand sides; the others are for derivatives."""
         lengths = eqn.params["const_lengths"]
         first = lengths.matvec + lengths.vecmat
         operands = [*ins[first : first + lengths.solve], *ins[sum(lengths) :]]
         return self.inline(eqn, eqn.params["jaxprs"].solve, operands, place)
 
-    def _remat(self, eqn: Any, ins: Tensors, place: Place) -> Tensors:
+    def implemented(self, eqn: Any, ins: Tensors, place: Place) -> Tensors:
+        """What the primitive does when it is run eagerly, which is written in JAX."""
+        specs = [_compat.spec_of(atom.aval) for atom in eqn.invars]
+        with eqn.ctx.manager:
+            closed = untyped_jax.make_jaxpr(partial(eqn.primitive.impl, **eqn.params))(*specs)
+        return self.inline(eqn, closed, ins, replace(place, source=self.source(eqn, place)))
+
+    def remat(self, eqn: Any, ins: Tensors, place: Place) -> Tensors:
+        """The body of a rematerialised block, in a region of its own."""
         payload = {name: value for name, value in eqn.params.items() if name != "jaxpr"}
         region = self.draft.region("remat", place.region, payload=payload)
         return self.inline(eqn, eqn.params["jaxpr"], ins, replace(place, region=region))
@@ -196,6 +206,14 @@ def _body(closed: Any, avals: list[Any]) -> OpGraph:
     outputs = walker.walk(jaxpr, consts, list(inputs), Place(_compat.empty_name_stack()))
     parts = finish(walker.draft, inputs, outputs)
     return OpGraph(parts.ops, parts.inputs, parts.outputs, regions=parts.regions)
+
+
+_WALKERS: dict[str, Callable[[Walker, Any, Tensors, Place], Tensors]] = {
+    "custom_linear_solve": Walker.linear_solve,
+    **dict.fromkeys(IMPLEMENTED, Walker.implemented),
+    **dict.fromkeys(REMATS, Walker.remat),
+    **control.WALKERS,
+}
 
 
 def _changes_nothing(eqn: Any) -> bool:

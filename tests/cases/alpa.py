@@ -20,7 +20,7 @@ from autopar.core.placement import Placement
 from autopar.emit.hlo import collectives_of, compile_unmerged
 from autopar.price.alpa import alpa_pricing
 from autopar.price.pricing import MakePricing
-from tests import models
+from tests import small_models as models
 
 Kinds = Counter[str]
 LINES = [{"x": 4, "y": 1}, {"x": 1, "y": 4}]

@@ -13,7 +13,7 @@ from autopar.core.graph import OpNode
 from autopar.core.strategy import Strategy
 from autopar.price.alpa import Alpa
 from autopar.price.pricing import MakePricing, restricted
-from tests import models
+from tests import small_models as models
 from tests.cases.alpa import (
     LINES,
     all_reduce,

@@ -19,7 +19,7 @@ from autopar.price.pricing import restricted
 from autopar.search.search import Planned, Task, search
 from autopar.search.space import Pins
 from autopar.trace import fingerprint, trace
-from tests import models
+from tests import small_models as models
 from tests.cases.alpa import LINES, all_reduce, mlp, plan, state_step
 
 Mesh = dict[str, int]

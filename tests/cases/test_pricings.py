@@ -21,7 +21,7 @@ from autopar.redistribute.step import StepKind
 from autopar.rules.enumerate import enumerate_strategies
 from autopar.rules.registry import rule_of
 from autopar.trace import trace
-from tests import models
+from tests import small_models as models
 
 MESH = DeviceMesh.of({"x": 4, "y": 2})
 ALPA = Alpa(MESH, (1.0, 3.0), (1.0, 0.5))

@@ -26,7 +26,7 @@ from autopar.redistribute.route import Router
 from autopar.redistribute.step import StepKind
 from autopar.search.space import build_space
 from autopar.trace import Traced, trace
-from tests import models
+from tests import small_models as models
 
 QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
 GPT: dict[str, Any] = {"layers": 1, "width": 16, "heads": 8, "vocab": 16, "sequence": 8, "batch": 8}

@@ -20,8 +20,13 @@ def drawn(case: Case, mesh: str, seed: int) -> Stage:
 
 
 def case_of(model: str, seed: int) -> Case:
-    """Gradients and training steps in turn."""
-    return step_case(model) if seed % 2 else gradients_case(model)
+    """Gradients and training steps in turn.
+
+    Not Adam's on a transformer: the gradient of a key's bias is zero but for rounding, and a plan that reduces it twice
+    makes of its square a product of two different roundings: a negative one has no root.
+    """
+    optimiser = "momentum" if model == "gpt" else ""
+    return step_case(model, optimiser) if seed % 2 else gradients_case(model)
 
 
 @pytest.mark.parametrize("mesh", MESHES)

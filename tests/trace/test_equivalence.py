@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from autopar.trace import trace
-from tests import models
+from tests import small_models as models
 from tests.trace.evaluate import as_function, assert_same
 
 GPT: dict[str, Any] = {"layers": 2, "width": 32, "heads": 4, "sequence": 8, "batch": 4, "vocab": 32}

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from tests import models
+from tests import small_models as models
 
 SMALL = {"gpt": {"layers": 1}, "tied": {"layers": 1}, "bert": {"layers": 1, "width": 32}}
 STEPS = {"mlp": models.mlp, "gpt": models.gpt, "tied": models.tied, "cnn": models.cnn, "bert": models.bert}

@@ -229,3 +229,8 @@ def row_major(value: Any) -> Any:
 def function_of(jaxpr: Any) -> Callable[..., list[Any]]:
     """The function that evaluates a closed jaxpr on flat operands."""
     return partial(untyped_jax.core.eval_jaxpr, *open_jaxpr(jaxpr))
+
+
+def with_shape(aval: Any, shape: tuple[int, ...]) -> Any:
+    """An abstract array like `aval`, of another shape."""
+    return untyped_jax.core.ShapedArray(shape, aval.dtype)

@@ -11,7 +11,7 @@ from typing import Any
 
 from jax import lax
 
-from autopar._compat import open_jaxpr, row_major, untyped_jax
+from autopar._compat import open_jaxpr, row_major, untyped_jax, with_shape
 from autopar.core.graph import OpNode
 from autopar.core.mesh import DeviceMesh
 from autopar.core.strategy import Strategy
@@ -120,6 +120,13 @@ def _fft(local: LocalOp) -> Run:
     return run
 
 
+def _foreign(local: LocalOp) -> Run:
+    """A call of the host or of foreign code, told the shapes that it is to give back for these shards."""
+    shapes = [local.out_shape(n) for n in range(len(local.op.outs))]
+    avals = local.payload.params["result_avals"]
+    return local.bind(result_avals=tuple(map(with_shape, avals, shapes)))
+
+
 def _identity(local: LocalOp) -> Run:
     """A value that is to be put on devices is on them already."""
 
@@ -153,6 +160,7 @@ _LOCALISERS: dict[str, Callable[[LocalOp], Run]] = {
     **dict.fromkeys(("broadcast_in_dim", "empty"), _made),
     **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"), cumulative),
     **dict.fromkeys(("device_put", "reshard", "sharding_constraint"), _identity),
+    **dict.fromkeys(("ffi_call", "pure_callback"), _foreign),
     **dict.fromkeys(("pmax", "pmin", "psum"), _reduce_over_axis),
     **dict.fromkeys(("reduce_window", "reduce_window_sum", "reduce_window_max", "reduce_window_min"), reduce_window),
     **dict.fromkeys(("scatter-add", "scatter-max", "scatter-min", "scatter-mul", "scatter-sub"), scatter),

@@ -63,12 +63,12 @@ def operator(
     fixed = frozenset([static] if isinstance(static, str) else static)
 
     def decorate(function: Function) -> Function:
-        kind = name or function.__name__
+        kind = name or _name(function, "__name__")
         signature = inspect.signature(function)
         unknown = fixed - signature.parameters.keys()
         if unknown:
             raise RuleError(f"static names {sorted(unknown)}, which {kind!r} does not take")
-        _claim(kind, f"{function.__module__}.{function.__qualname__}")
+        _claim(kind, f"{function.__module__}.{_name(function, '__qualname__')}")
         for derivative in (kind, kind + JVP, kind + VJP):
             register(derivative, derived(checked), replace=True)
 
@@ -83,6 +83,11 @@ def operator(
         return cast("Function", call)
 
     return decorate
+
+
+def _name(function: Callable[..., Any], attribute: str) -> str:
+    """A function's name; for one that has none, such as a `functools.partial`, that of its type."""
+    return getattr(function, attribute, type(function).__name__)
 
 
 def _claim(kind: str, owner: str) -> None:

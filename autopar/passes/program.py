@@ -14,6 +14,7 @@ from autopar.core.regions import Region, RegionTree
 from autopar.core.strategy import Hop, Strategy
 from autopar.redistribute.step import LOCAL_KINDS
 
+_KERNELS = frozenset({"core_map", "pallas_call"})
 Role = Literal["forward", "backward", "mirror", "redistribution", "exchange"]
 
 
@@ -137,11 +138,10 @@ class ShardedProgram:
         """Whether JAX's own check of replication can follow the program.
 
         Three things are right but beyond it: a permute that changes over which axes a value is replicated; a bucket of
-        values that are replicated over different axes (its result counts as varying wherever one does); and a shard_map
-        in the user's function that is not checked there.
+        values that are replicated over different axes (its result counts as varying wherever one does); and what cannot
+        be looked into: a shard_map in the user's function that is not checked there, a kernel that is called anew.
         """
-        computes = (i.op for i in self.instructions if isinstance(i, Compute))
-        checked = all(op.params["proves"] for op in computes if op.kind == "shard_map")
+        checked = all(_is_checked(i.op) for i in self.instructions if isinstance(i, Compute))
         return checked and all(self._is_followed(move) for move in self.collectives if move.role != "exchange")
 
     def _is_followed(self, move: Move) -> bool:
@@ -161,6 +161,13 @@ class ShardedProgram:
 
     def __str__(self) -> str:
         return "\n".join(_line(self, i) for i in self.instructions)
+
+
+def _is_checked(op: OpNode) -> bool:
+    """Whether JAX's check can look into the operator."""
+    if op.body is not None and any(inner.kind in _KERNELS or not _is_checked(inner) for inner in op.body.ops):
+        return False
+    return op.kind != "shard_map" or bool(op.params["proves"])
 
 
 def _line(program: ShardedProgram, instruction: Instruction) -> str:

@@ -82,6 +82,10 @@ INNER = _table(
 )
 
 
+SHAPED = frozenset({"call_exported", "core_map", "custom_partitioning", "pallas_call", "shard_map"})
+"""Opaque primitives whose parameters fix all shapes: they can be split only by tracing what calls them anew."""
+
+
 def reason_without_rule(kind: str) -> str | None:
     """Why the primitive `kind` has no rule; None where that is not stated."""
     for table in (TRACED, OPAQUE, INNER):

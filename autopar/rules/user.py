@@ -12,6 +12,7 @@ from autopar.rules.factor_rule import Factor, FactorRule
 from autopar.rules.match import match
 from autopar.rules.notation import Notation, Reduced, parse
 from autopar.rules.registry import Rule, register
+from autopar.rules.stated import SHAPED
 
 RuleLike = str | Notation | Rule
 
@@ -47,9 +48,15 @@ def register_rule(
       **sizes: the sizes of factors that stand in brackets only, by name.
 
     Raises:
-      RuleError: if the text is not well formed or does not fit the options, or `name` has a rule and not `replace`.
+      RuleError: if the text is not well formed or does not fit the options, `name` has a rule and not `replace`, or it
+        is a kernel or the like, whose parameters fix all shapes.
         A rule that does not fit an operator raises when that operator is planned, and names its source line.
     """
+    if name in SHAPED:
+        raise RuleError(
+            f"{name!r} has all shapes fixed in it and cannot be run on slices. Make the function that calls it an "
+            f"operator, which is traced anew on each device's slices: @autopar.operator({rule!r})."
+        )
     register(name, as_rule(rule, reduced=reduced, frozen=frozen, linear=linear, **sizes), replace=replace)
 
 

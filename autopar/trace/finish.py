@@ -35,7 +35,8 @@ def finish(draft: Draft, inputs: list[TensorInfo], outputs: list[TensorInfo]) ->
     def number(tensor: TensorInfo) -> TensorInfo:
         if tensor.id not in renamed:
             root = renamed[roots[tensor.id]].root if tensor.id in roots else None
-            renamed[tensor.id] = replace(tensor, id=len(renamed), multiple_of=root)
+            same = (tensor.shape, tensor.dtype, tensor.itemsize, tensor.name, tensor.literal)
+            renamed[tensor.id] = TensorInfo(len(renamed), *same, root)
         return renamed[tensor.id]
 
     all_inputs = tuple(number(tensor) for tensor in [*inputs, *named])

@@ -10,6 +10,7 @@ from typing import Any, cast
 import numpy as np
 
 _ABSENT = object()
+_SIMPLE = frozenset({bool, int, float, complex, str})
 
 
 def plain_params(params: Mapping[str, Any]) -> dict[str, Any]:
@@ -27,17 +28,25 @@ def _plain_items(items: Iterable[tuple[Any, Any]]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
+    if value is None or type(value) in _SIMPLE:
+        return value
     if isinstance(value, Enum):
         return value.name
-    if value is None or isinstance(value, bool | int | float | complex | str):
+    if isinstance(value, bool | int | float | complex | str):
         return value
     if isinstance(value, np.generic):
         return cast("np.generic[Any]", value).item()
     if isinstance(value, np.dtype):
         return str(cast("np.dtype[Any]", value))
+    if _is_numbers(value):
+        return value
     if isinstance(value, type):
         return _plain_type(cast("Any", value))
     return _ABSENT if callable(value) else _plain_container(value)
+
+
+def _is_numbers(value: Any) -> bool:
+    return type(value) is tuple and all(type(part) is int for part in value)
 
 
 def _plain_type(value: Any) -> Any:

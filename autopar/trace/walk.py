@@ -61,6 +61,7 @@ class Walker:
     while_trips: float = 1.0
     draft: Draft = field(default_factory=Draft)
     _sources: dict[Any, str] = field(default_factory=dict[Any, str])
+    _scopes: dict[Any, str] = field(default_factory=dict[Any, str])
     _decomposed: dict[Any, Any] = field(default_factory=dict[Any, Any])
 
     def walk(self, jaxpr: Any, consts: tuple[Any, ...], ins: Tensors, place: Place) -> Tensors:
@@ -159,15 +160,24 @@ class Walker:
         self, eqn: Any, ins: Tensors, place: Place, payload: Payload, params: dict[str, Any] | None = None
     ) -> Tensors:
         outs = [self.draft.tensor(var.aval) for var in eqn.outvars]
-        scope = str(place.stack + eqn.source_info.name_stack)
         params = plain_params(eqn.params) if params is None else params
         source = self.source(eqn, place)
         effect: Effect | None = None
         if eqn.effects:
             effect = "ordered" if _compat.is_ordered(eqn) else "unordered"
-        op = DraftOp(eqn.primitive.name, tuple(ins), tuple(outs), params, source, scope, place.region, payload, effect)
+        op = DraftOp(
+            *(eqn.primitive.name, tuple(ins), tuple(outs), params, source, self._scope(eqn, place), place.region),
+            *(payload, effect),
+        )
         self.draft.ops.append(op)
         return outs
+
+    def _scope(self, eqn: Any, place: Place) -> str:
+        """The name stack of an equation."""
+        key = place.stack, eqn.source_info.name_stack
+        if key not in self._scopes:
+            self._scopes[key] = str(place.stack + eqn.source_info.name_stack)
+        return self._scopes[key]
 
     def _composite(self, eqn: Any, composite: Composite, ins: Tensors, place: Place) -> Tensors:
         """One operator, with what it computes as its body; on typed keys the function is walked in place."""

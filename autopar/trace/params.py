@@ -46,7 +46,7 @@ def _plain(value: Any) -> Any:
 
 
 def _is_numbers(value: Any) -> bool:
-    return type(value) is tuple and all(type(part) is int for part in value)
+    return type(value) is tuple and all(type(part) is int for part in cast("tuple[Any, ...]", value))
 
 
 def _plain_type(value: Any) -> Any:

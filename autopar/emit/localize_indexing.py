@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from autopar._compat import untyped_jax
 from autopar.emit.localize_shard import Array, LocalOp, Run
+
+_barrier: Callable[[Array], Array] = untyped_jax.lax.optimization_barrier
 
 
 def gather(local: LocalOp) -> Run:
@@ -51,7 +54,11 @@ def gather(local: LocalOp) -> Run:
 
 
 def scatter(local: LocalOp) -> Run:
-    """Updates of rows of this shard; those of other shards fall out of range and are dropped."""
+    """Updates of rows of this shard; those of other shards fall out of range and are dropped.
+
+    Behind a barrier: XLA's CPU compiler (jax 0.10.2) writes an update that is out of range at row 0 if it computes the
+    operand in the same loop.
+    """
     op = local.op
     numbers = op.params["dimension_numbers"]
     dims: tuple[int, ...] = numbers["scatter_dims_to_operand_dims"]
@@ -64,7 +71,7 @@ def scatter(local: LocalOp) -> Run:
 
     def run(operand: Array, indices: Array, updates: Array) -> Sequence[Array]:
         shifted, _ = _shifted(local, dims, bounds, _clamped(indices, bounds) if clips else indices)
-        return write(operand, shifted, updates)
+        return write(_barrier(operand), shifted, updates)
 
     return run
 

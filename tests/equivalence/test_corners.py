@@ -14,6 +14,7 @@ from autopar.core.strategy import Strategy
 from autopar.emit.wrap import device_mesh, wrap
 from tests.equivalence.cases import MESHES, Case, space_of
 from tests.equivalence.check import check, prove
+from tests.equivalence.draw import local_plan
 
 
 def rows_split(case: Case, shape: tuple[int, ...]) -> Stage:
@@ -78,3 +79,17 @@ def test_a_fourier_transform_is_row_major() -> None:
     with case.precision():
         emitted = wrap(program, device_mesh(program.mesh, jax.devices()))
         assert str(jax.make_jaxpr(emitted)(*case.args)).count("layout_constraint") == 2
+
+
+def test_an_update_of_another_shard_is_dropped_where_the_operand_is_computed_in_place() -> None:
+    """XLA's CPU compiler joins the scatter with what makes its operand: what was out of range went to row 0."""
+
+    def fn(g: Any, w: Any) -> Any:
+        rows = jax.lax.pad(jnp.outer(g, w), np.float64(0), ((0, 1, 1), (0, 0, 0)))
+        return rows.at[jnp.array([4]), ..., jnp.array([4])].add(2.0)
+
+    r = np.random.default_rng(0)
+    case = Case(fn, (r.normal(size=8), r.normal(size=16)), "float64")
+    space = case.space(MESHES["2x4"])
+    for seed in range(12):
+        check(case, case.program(local_plan(case, space, seed)))

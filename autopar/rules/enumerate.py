@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from itertools import product
 from math import prod
 
@@ -20,8 +22,36 @@ def enumerate_strategies(rule: FactorRule, mesh: DeviceMesh) -> tuple[Strategy, 
     A mesh axis goes to at most one factor; several axes on one factor stand in mesh order. What does not divide
     evenly, splits a minor factor of a compound dim before the major one is whole to the device, needs elements from
     beyond its neighbours, or would leave a tensor unreduced in two ways at once does not exist. Strategies with equal
-    placements are listed once.
+    placements are listed once. Equal rules, of whatever operators, have the same tuple, unless they exchange.
     """
+    return _enumerate(rule, mesh) if rule.exchanged else _of_equal_rules(_ByContent(rule), mesh)
+
+
+@dataclass(frozen=True, eq=False)
+class _ByContent:
+    """A rule without exchanges, equal to another that says the same: most operators of one shape share theirs."""
+
+    rule: FactorRule
+
+    @cached_property
+    def content(self) -> tuple[object, ...]:
+        rule = self.rule
+        sizes, reduced, carried = (tuple(side.items()) for side in (rule.sizes, rule.reduced, rule.carried))
+        return (rule.ins, rule.outs, sizes, reduced, carried, rule.frozen, rule.everywhere)
+
+    def __hash__(self) -> int:
+        return hash(self.content)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _ByContent) and self.content == other.content
+
+
+@lru_cache(maxsize=4096)
+def _of_equal_rules(rule: _ByContent, mesh: DeviceMesh) -> tuple[Strategy, ...]:
+    return _enumerate(rule.rule, mesh)
+
+
+def _enumerate(rule: FactorRule, mesh: DeviceMesh) -> tuple[Strategy, ...]:
     found: dict[tuple[tuple[Placement, ...], tuple[Placement, ...]], Strategy] = {}
     for assignment in _assignments(rule, mesh):
         strategy = _strategy(rule, mesh, assignment)
@@ -106,22 +136,29 @@ def _elements(traffic: Traffic, extent: list[int]) -> int:
 def _placement(
     rule: FactorRule, mesh: DeviceMesh, dims: TensorFactors, given: Assignment, unreduced: list[Factor]
 ) -> Placement | None:
-    kinds: set[Kind] = {rule.reduced[f] for f in unreduced}
-    if len(kinds) > 1:
-        return None
-    split: Dims = ()
+    split: list[tuple[str, ...]] = []
     for factors in dims:
+        if len(factors) == 1:
+            split.append(given.get(factors[0], ()))
+            continue
         if not _contiguous(rule, mesh, factors, given):
             return None
-        split += (tuple(axis for f in factors for axis in given.get(f, ())),)
+        split.append(tuple(axis for f in factors for axis in given.get(f, ())))
+    if not unreduced:
+        return _placed(tuple(split), (), "sum")
+    kinds = {rule.reduced[f] for f in unreduced}
     axes = tuple(axis for f in unreduced for axis in given[f])
-    return Placement(split, axes, kinds.pop() if kinds else "sum")
+    return _placed(tuple(split), axes, kinds.pop()) if len(kinds) == 1 else None
+
+
+@lru_cache(maxsize=65536)
+def _placed(dims: Dims, unreduced: tuple[str, ...], kind: Kind) -> Placement:
+    """The placement; one for equal ones, since operators share most of theirs."""
+    return Placement(dims, unreduced, kind)
 
 
 def _contiguous(rule: FactorRule, mesh: DeviceMesh, factors: tuple[Factor, ...], given: Assignment) -> bool:
     """Whether a shard of the compound dim is one run: a factor may be split only if those before it are used up."""
-    if len(factors) == 1:
-        return True
     whole = True
     for factor in factors:
         parts = mesh.product(given.get(factor, ()))

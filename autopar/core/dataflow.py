@@ -117,10 +117,16 @@ def dataflow(graph: OpGraph) -> Dataflow:
 
 
 def _copy(graph: OpGraph, number: int, tensor: TensorInfo, source: int | None, group: tuple[Use, ...]) -> Copy:
-    """The copy that the uses of `group` share, made where all of them can see it, before the first."""
-    tree = graph.tree
-    region = tree.site(graph.made_in(tensor), tree.common(use.region for use in group))
+    """The copy that the uses of `group` share, made where all of them can see it, after its tensor, before the first.
+
+    Where the tensor is made in the same rematerialised block as the first use it is made in there too: such a block
+    hides nothing.
+    """
+    tree, made_in = graph.tree, graph.made_in(tensor)
+    region = tree.site(made_in, tree.common(use.region for use in group))
     inner = tree.child_towards(region, group[0].region)
+    while inner is not None and inner in tree.path(made_in):
+        region, inner = inner, tree.child_towards(inner, group[0].region)
     start = group[0].time if inner is None else graph.spans[inner][0]
     stop = max(until(graph, region, use) for use in group) + 1
     return Copy(number, tensor, source, group, start, stop, False, region)

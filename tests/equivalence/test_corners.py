@@ -93,3 +93,21 @@ def test_an_update_of_another_shard_is_dropped_where_the_operand_is_computed_in_
     space = case.space(MESHES["2x4"])
     for seed in range(12):
         check(case, case.program(local_plan(case, space, seed)))
+
+
+def test_a_copy_for_readers_in_and_after_a_rematerialised_block() -> None:
+    """It is made in the block, after its tensor: before the block there is nothing to copy."""
+
+    def fn(x: Any) -> Any:
+        def block(x: Any) -> Any:
+            h = jnp.tanh(x @ x)
+            return h, h * 2, h.sum(0)
+
+        h, twice, sums = jax.checkpoint(block)(x)
+        return h @ twice, h.T + sums, h
+
+    case = Case(fn, (np.random.default_rng(0).normal(size=(8, 8)),), "float64")
+    assert any(copy.region is not None and not copy.stored for copy in case.flow.copies)
+    space = case.space(MESHES["2x4"])
+    for seed in range(4):
+        check(case, case.program(local_plan(case, space, seed)))

@@ -217,7 +217,10 @@ def first_difference(fuzz: FuzzCase) -> str:
     case = fuzz.case
     with jax.enable_x64(True), warnings.catch_warnings():
         warnings.simplefilter("ignore", UnsupportedPrimitiveWarning)
-        program = plan_program(fuzz, case)
+        try:
+            program = plan_program(fuzz, case)
+        except Exception as error:  # what the fuzzer looks for, told
+            return f"{_text(error)} in planning"
         whole = _tensors(case)
         reference = Reference(program)
         try:

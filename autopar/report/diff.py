@@ -114,9 +114,9 @@ def _summed(rows: Sequence[CollectiveRow]) -> dict[tuple[str, str, str], str]:
 
 
 def _total(rows: Sequence[CollectiveRow]) -> str:
-    size = format_quantity(sum(row.size_bytes for row in rows), "bytes")
-    time = format_quantity(sum(row.time_s for row in rows), "time")
-    return f"{format_quantity(len(rows), 'count')}: {size}, {time}"
+    size = format_quantity(sum(row.runs * row.size_bytes for row in rows), "bytes")
+    time = format_quantity(sum(row.runs * row.time_s for row in rows), "time")
+    return f"{format_quantity(sum(row.runs for row in rows), 'count')}: {size}, {time}"
 
 
 def _columns(*names: str, right: int | None = None) -> tuple[Column, ...]:

@@ -109,8 +109,8 @@ def _touching(report: Report, names: Iterable[str]) -> Section:
             row.reason,
             row.source or "a result",
             row.role,
-            format_quantity(row.size_bytes, "bytes"),
-            format_quantity(row.time_s, "time"),
+            format_quantity(row.runs * row.size_bytes, "bytes"),
+            format_quantity(row.runs * row.time_s, "time"),
         )
         for row in report.collectives
         if wanted.intersection(row.tensors)

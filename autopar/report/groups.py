@@ -40,8 +40,13 @@ class OperatorGroup:
 
     @property
     def time_s(self) -> float:
-        """The seconds of all members."""
-        return sum(row.time_s for row in self.members)
+        """The seconds of all runs of all members."""
+        return sum(row.runs * row.time_s for row in self.members)
+
+    @property
+    def runs(self) -> float:
+        """The runs of all members in a step."""
+        return sum(row.runs for row in self.members)
 
 
 @dataclass(frozen=True)
@@ -52,13 +57,18 @@ class CollectiveGroup:
 
     @property
     def time_s(self) -> float:
-        """The seconds of all members."""
-        return sum(row.time_s for row in self.members)
+        """The seconds of all runs of all members."""
+        return sum(row.runs * row.time_s for row in self.members)
 
     @property
-    def size_bytes(self) -> int:
-        """The bytes of all members."""
-        return sum(row.size_bytes for row in self.members)
+    def runs(self) -> float:
+        """The runs of all members in a step."""
+        return sum(row.runs for row in self.members)
+
+    @property
+    def size_bytes(self) -> float:
+        """The bytes of all runs of all members."""
+        return sum(row.runs * row.size_bytes for row in self.members)
 
 
 def group_tensors(rows: Sequence[TensorRow], among: Sequence[TensorRow] = ()) -> tuple[TensorGroup, ...]:

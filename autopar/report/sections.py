@@ -97,7 +97,7 @@ def operator_section(
     others = [group for group in groups if not weighty(group, compute_time_s, least_share)]
     rows = [_operator_cells(group, compute_time_s) for group in shown]
     if others:
-        count = sum(len(group.members) for group in others)
+        count = sum(group.runs for group in others)
         time = sum(group.time_s for group in others)
         figures = (format_quantity(count, "count"), format_quantity(time, "time"), _share(time, compute_time_s))
         rows.append(("all others", "", "", "", "", *figures))
@@ -117,10 +117,10 @@ def collective_section(title: str, groups: Sequence[CollectiveGroup]) -> Section
     rows = [_collective_cells(group) for group in groups]
     if not rows:
         return Section(title, columns, (), "None: nothing crosses a link.")
-    members = sum(len(group.members) for group in groups)
+    runs = sum(group.runs for group in groups)
     size = format_quantity(sum(group.size_bytes for group in groups), "bytes")
     time = format_quantity(sum(group.time_s for group in groups), "time")
-    rows.append(("all", "", "", "", format_quantity(members, "count"), "", size, time))
+    rows.append(("all", "", "", "", format_quantity(runs, "count"), "", size, time))
     return Section(title, columns, tuple(rows))
 
 
@@ -203,7 +203,7 @@ def _operator_cells(group: OperatorGroup, compute_time_s: float) -> tuple[str, .
         row.source or "-",
         placed_operands(row),
         format_quantity(row.split, "count"),
-        format_quantity(len(group.members), "count"),
+        format_quantity(group.runs, "count"),
         format_quantity(group.time_s, "time"),
         _share(group.time_s, compute_time_s),
     )
@@ -218,7 +218,7 @@ def _collective_cells(group: CollectiveGroup) -> tuple[str, ...]:
         row.kind,
         show_axes(row.axes),
         short_source(row.source),
-        format_quantity(len(group.members), "count"),
+        format_quantity(group.runs, "count"),
         " to ".join(sizes),
         format_quantity(group.size_bytes, "bytes"),
         format_quantity(group.time_s, "time"),

@@ -24,7 +24,10 @@ class TensorRow:
 
 @dataclass(frozen=True)
 class OperatorRow:
-    """An operator: where it stands, the placements of its operands and results, and one device's time."""
+    """An operator: where it stands, the placements of its operands and results, and one device's time of one run.
+
+    `runs` is how often it runs in a step, on average: more than once in a loop.
+    """
 
     kind: str
     source: str
@@ -34,13 +37,15 @@ class OperatorRow:
     outs: tuple[str, ...]
     split: int
     time_s: float
+    runs: float = 1.0
 
 
 @dataclass(frozen=True)
 class CollectiveRow:
     """A collective of the program: over which axes, how many bytes a device holds of it, what it costs and why.
 
-    `tensors` says what it moves: an input's path, or what made it.
+    `tensors` says what it moves: an input's path, or what made it. Bytes and seconds are those of one run; `runs` is
+    how often it runs in a step, on average: more than once in a loop.
     """
 
     kind: str
@@ -51,6 +56,7 @@ class CollectiveRow:
     source: str
     reason: str
     tensors: tuple[str, ...]
+    runs: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -135,13 +141,15 @@ def _operator_row(planned: Planned, compute: Compute) -> OperatorRow:
     ins = tuple(str(p) for p in strategy.ins)
     outs = tuple(str(p) for p in strategy.outs)
     time = planned.pricing.op_cost(op, strategy)
-    return OperatorRow(op.kind, op.source, op.scope, op.phase, ins, outs, strategy.split, time)
+    runs = planned.program.runs(compute)
+    return OperatorRow(op.kind, op.source, op.scope, op.phase, ins, outs, strategy.split, time, runs)
 
 
 def _collective_row(planned: Planned, move: Move) -> CollectiveRow:
     tensors = tuple(_label(planned, planned.program.values[v].tensor) for v in move.ins)
     return CollectiveRow(
-        move.kind, move.axes, move.size_bytes, move.time_s, move.role, move.source, move.reason, tensors
+        *(move.kind, move.axes, move.size_bytes, move.time_s, move.role, move.source, move.reason, tensors),
+        runs=planned.program.runs(move),
     )
 
 

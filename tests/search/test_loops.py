@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 import autopar
+from autopar.report.groups import group_collectives, group_operators
 
 LAYERS, WIDTH, BATCH = 6, 4096, 2048
 CLUSTER = "8xh100"
@@ -110,3 +111,13 @@ def test_the_rounds_of_a_while_loop_can_be_told() -> None:
         for o in options
     )
     assert many == pytest.approx(1000 * few, rel=0.05)
+
+
+def test_the_report_of_a_loop_adds_up() -> None:
+    """Rows are of one run; with their runs they are the whole."""
+    report = plan(scanned, PARAMS, {"x": 8}).summary
+    assert {row.runs for row in report.collectives} >= {float(LAYERS)}
+    assert sum(row.runs * row.time_s for row in report.operators) == pytest.approx(report.compute_time_s)
+    assert sum(group.time_s for group in group_operators(report.operators)) == pytest.approx(report.compute_time_s)
+    crossing = sum(group.time_s for group in group_collectives(report.collectives))
+    assert 0.9 * report.communication_time_s <= crossing <= report.communication_time_s

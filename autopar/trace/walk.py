@@ -22,7 +22,7 @@ from autopar.trace import control, keys
 from autopar.trace.draft import Draft, DraftOp, Place
 from autopar.trace.finish import finish
 from autopar.trace.params import plain_params
-from autopar.trace.pins import PINNED, pinned_params
+from autopar.trace.pins import PINNED, check_by_hand_throughout, pinned_params
 
 CALLS = {
     "call": "call_jaxpr",
@@ -116,6 +116,8 @@ class Walker:
         return self.walk(jaxpr, consts, ins, inner)
 
     def _pinned(self, eqn: Any, ins: Tensors, place: Place) -> Tensors:
+        if eqn.primitive.name == "shard_map":
+            check_by_hand_throughout(eqn, self.source(eqn, place))
         params = pinned_params(eqn)
         if params is None:
             return ins

@@ -73,6 +73,18 @@ def key_implementation_name(dtype: Any) -> str:
     return str(key_implementation(dtype).name)
 
 
+def as_keys(value: Any, aval: Any) -> Any:
+    """Data as the typed keys that `aval` says they are; other values as they are."""
+    if not is_key_dtype(aval.dtype):
+        return value
+    return untyped_jax.random.wrap_key_data(value, impl=key_implementation_name(aval.dtype))
+
+
+def key_data(value: Any) -> Any:
+    """Typed keys as their data; other values as they are."""
+    return untyped_jax.random.key_data(value) if is_key_dtype(value.dtype) else value
+
+
 def aval_of(value: Any) -> Any:
     """The abstract value of an array, a Python scalar or a ShapeDtypeStruct; shardings are left out.
 

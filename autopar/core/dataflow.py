@@ -61,7 +61,11 @@ class Dataflow:
     @cached_property
     def children(self) -> Mapping[int, tuple[Copy, ...]]:
         """The copies made from the copy of each id."""
-        return {c.id: tuple(d for d in self.copies if d.source == c.id) for c in self.copies}
+        found: dict[int, list[Copy]] = {copy.id: [] for copy in self.copies}
+        for copy in self.copies:
+            if copy.source is not None:
+                found[copy.source].append(copy)
+        return {source: tuple(copies) for source, copies in found.items()}
 
 
 def uses_of(graph: OpGraph) -> dict[int, tuple[Use, ...]]:

@@ -74,7 +74,14 @@ class RegionTree:
 
     def children(self, region: int) -> tuple[Region, ...]:
         """The regions right under `region`, in order."""
-        return tuple(other for other in self.regions if other.parent == region)
+        return self._children.get(region, ())
+
+    @cached_property
+    def _children(self) -> dict[int | None, tuple[Region, ...]]:
+        found: dict[int | None, list[Region]] = {}
+        for region in self.regions:
+            found.setdefault(region.parent, []).append(region)
+        return {parent: tuple(children) for parent, children in found.items()}
 
     def kind(self, region: int | None) -> RegionKind | None:
         """The kind of `region`."""

@@ -43,7 +43,8 @@ class Space:
         rest = iter(choice)
         inputs = tuple(candidates[next(rest)] for candidates in self.inputs)
         chosen = [candidates[next(rest)] if candidates else None for candidates in self.strategies]
-        strategies = tuple(self._strategy(op, strategy, chosen) for op, strategy in enumerate(chosen))
+        entering = dict(self.loop_carries)
+        strategies = tuple(s or _followed(op, chosen[entering[op]]) for op, s in enumerate(chosen))
         copies = tuple(candidates[next(rest)] for candidates in self.copies)
         carried = dict(self.carry)
         outputs = tuple(
@@ -52,15 +53,13 @@ class Space:
         )
         return Stage(self.mesh, inputs, strategies, copies, outputs)
 
-    def _strategy(self, op: int, chosen: Strategy | None, all_chosen: Sequence[Strategy | None]) -> Strategy:
-        if chosen is not None:
-            return chosen
-        entering = all_chosen[dict(self.loop_carries)[op]]
-        if entering is None:
-            raise ValueError(f"operator {op} has no strategies, and neither has the one that it follows")
-        return carried_out(entering)
-
 
 def carried_out(entering: Strategy) -> Strategy:
     """The strategy of a carry_out whose carry_in has the strategy `entering`."""
     return Strategy(entering.outs, entering.outs, entering.factors, entering.split)
+
+
+def _followed(op: int, entering: Strategy | None) -> Strategy:
+    if entering is None:
+        raise ValueError(f"operator {op} has no strategies, and neither has the one that it follows")
+    return carried_out(entering)

@@ -11,7 +11,7 @@ from typing import Any
 
 from jax import lax
 
-from autopar._compat import open_jaxpr, row_major, untyped_jax, with_shape
+from autopar._compat import as_keys, key_data, open_jaxpr, row_major, untyped_jax, with_shape
 from autopar.core.graph import OpNode
 from autopar.core.mesh import DeviceMesh
 from autopar.core.strategy import Strategy
@@ -77,11 +77,12 @@ def _tile(local: LocalOp) -> Run:
 
 
 def _shard_map(local: LocalOp) -> Run:
-    """The body of a shard_map in the user's function, which runs inside of this one as it is."""
+    """The body of a shard_map in the user's function, which runs inside of this one as it is; keys come as their data."""
     jaxpr, constants = open_jaxpr(local.payload.params["jaxpr"])
 
     def run(*operands: Array) -> Sequence[Array]:
-        return untyped_jax.core.eval_jaxpr(jaxpr, constants, *operands)
+        typed = [as_keys(value, var.aval) for value, var in zip(operands, jaxpr.invars, strict=True)]
+        return [key_data(value) for value in untyped_jax.core.eval_jaxpr(jaxpr, constants, *typed)]
 
     return run
 

@@ -12,7 +12,7 @@ import jax
 from autopar._compat import open_jaxpr, pcast_varying, remat_primitive, untyped_jax, varying_axes
 from autopar.core.regions import BOUNDARY, Region
 from autopar.emit import control
-from autopar.emit.effects import run_callback
+from autopar.emit.effects import TOKEN, is_ordered, run_callback, token_of
 from autopar.emit.localize import localize
 from autopar.emit.moves import run_move
 from autopar.passes.program import Compute, Instruction, Move, ShardedProgram
@@ -109,6 +109,9 @@ def _run_remat(
     end = members[-1][0]
     ins = sorted({v for _, instruction in members for v in instruction.ins if v in env and v not in inside})
     outs = sorted(value for value in inside if last.get(value, -1) > end)
+    if is_ordered([instruction for _, instruction in members]):
+        env[TOKEN] = token_of(program.mesh, env)
+        ins, outs = [*ins, TOKEN], [*outs, TOKEN]
 
     def body(*values: Array) -> list[Array]:
         local: Env = dict(zip(ins, values, strict=True))

@@ -55,7 +55,7 @@ class Blocks:
         if block is None:
             members.append(instruction)
         else:
-            members.insert(next(n for n, member in enumerate(members) if member is block), instruction)
+            members.insert(next(n for n in reversed(range(len(members))) if members[n] is block), instruction)
 
     def open(self, region: int | None) -> Block:
         """The block of `region`, opened if it was not."""

@@ -10,11 +10,11 @@ from typing import Literal
 from autopar.core.graph import OpNode, TensorInfo
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement, StepKind
-from autopar.core.regions import Region, RegionTree
+from autopar.core.regions import BOUNDARY, Region, RegionTree
 from autopar.core.strategy import Hop, Strategy
 from autopar.redistribute.step import LOCAL_KINDS
 
-_KERNELS = frozenset({"core_map", "pallas_call"})
+_UNFOLLOWED = frozenset({"core_map", "pallas_call"}) | BOUNDARY
 Role = Literal["forward", "backward", "mirror", "redistribution", "exchange"]
 
 
@@ -139,7 +139,8 @@ class ShardedProgram:
 
         Three things are right but beyond it: a permute that changes over which axes a value is replicated; a bucket of
         values that are replicated over different axes (its result counts as varying wherever one does); and what cannot
-        be looked into: a shard_map in the user's function that is not checked there, a kernel that is called anew.
+        be looked into: a shard_map in the user's function that is not checked there, a kernel that is called anew, a
+        loop in a function treated as one operator, which knows nothing of how what it carries varies.
         """
         checked = all(_is_checked(i.op) for i in self.instructions if isinstance(i, Compute))
         return checked and all(self._is_followed(move) for move in self.collectives if move.role != "exchange")
@@ -165,7 +166,7 @@ class ShardedProgram:
 
 def _is_checked(op: OpNode) -> bool:
     """Whether JAX's check can look into the operator."""
-    if op.body is not None and any(inner.kind in _KERNELS or not _is_checked(inner) for inner in op.body.ops):
+    if op.body is not None and any(inner.kind in _UNFOLLOWED or not _is_checked(inner) for inner in op.body.ops):
         return False
     return op.kind != "shard_map" or bool(op.params["proves"])
 

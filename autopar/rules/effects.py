@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from autopar.core.graph import OpNode
-from autopar.core.placement import Kind
 from autopar.rules.factor_rule import FactorRule
-from autopar.rules.linearity import is_summable
 from autopar.rules.registry import rule_for, whole
 
 
@@ -17,8 +15,7 @@ def callback(op: OpNode) -> FactorRule:
     frozen = [factor for tensor in (*ins, *outs) for factor in tensor]
     if not op.outs:
         return FactorRule.of(op, ins=ins, outs=outs, frozen=frozen)
-    kind: Kind = "sum" if all(is_summable(tensor.dtype) for tensor in op.outs) else "max"
-    return FactorRule.of(op, ins=ins, outs=outs, frozen=frozen, reduced={"first": kind}, everywhere="first")
+    return FactorRule.of(op, ins=ins, outs=outs, frozen=frozen, reduced={"first": "sum"}, everywhere="first")
 
 
 @rule_for("shard_map")

@@ -75,6 +75,8 @@ def while_(walker: Walker, eqn: Any, ins: Tensors, place: Place) -> list[TensorI
     """A while loop: carry = body(consts, carry) as long as test(consts, carry)."""
     if eqn.params["cond_jaxpr"].out_avals[0].shape:
         return walker.inline(eqn, _unbatched(eqn), list(ins), place)
+    if eqn.params["cond_jaxpr"].effects:
+        return walker.inline(eqn, _tested_in_body(eqn), list(ins), place)
     control, params = Control(walker, eqn, place), eqn.params
     of_test, of_body = params["cond_nconsts"], params["body_nconsts"]
     carry = control.each("carry_in", ins[of_test + of_body :], [var.aval for var in eqn.outvars])
@@ -83,6 +85,28 @@ def while_(walker: Walker, eqn: Any, ins: Tensors, place: Place) -> list[TensorI
     control.boundary("while_test", (going,), (), 0, region)
     results, _ = control.walk("body", params["body_jaxpr"], [*ins[of_test : of_test + of_body], *carry], trips)
     return control.each("carry_out", results, [var.aval for var in eqn.outvars])
+
+
+def _tested_in_body(eqn: Any) -> Any:
+    """A closed jaxpr of a while loop whose test makes calls, with one that only reads: it tests before and in its body.
+
+    So the calls of the test have their place among the others, and their token is carried.
+    """
+    params = eqn.params
+    test, body = (_compat.function_of(params[name]) for name in ("cond_jaxpr", "body_jaxpr"))
+    of_test, of_body = params["cond_nconsts"], params["body_nconsts"]
+
+    def loop(*operands: Any) -> Any:
+        consts, given = operands[: of_test + of_body], operands[of_test + of_body :]
+
+        def step(state: Any) -> Any:
+            after = body(*consts[of_test:], *state[1])
+            return test(*consts[:of_test], *after)[0], after
+
+        return lax.while_loop(lambda state: state[0], step, (test(*consts[:of_test], *given)[0], list(given)))[1]
+
+    with eqn.ctx.manager:
+        return make_jaxpr(loop)(*(_compat.spec_of(atom.aval) for atom in eqn.invars))
 
 
 def _unbatched(eqn: Any) -> Any:

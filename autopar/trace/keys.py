@@ -64,10 +64,10 @@ def run_whole(eqn: Any) -> Any:
     """A closed jaxpr on data that wraps the keys, runs the equation as it is, and unwraps its results."""
 
     def function(*data: Any) -> Any:
-        wrapped = [_wrap(value, atom.aval) for value, atom in zip(data, eqn.invars, strict=True)]
+        wrapped = [_compat.as_keys(value, atom.aval) for value, atom in zip(data, eqn.invars, strict=True)]
         results = eqn.primitive.bind(*wrapped, **_compat.bind_params(eqn.primitive, eqn.params))
         results = results if eqn.primitive.multiple_results else [results]
-        return [_unwrap(value) for value in results]
+        return [_compat.key_data(value) for value in results]
 
     return _traced(eqn, function)
 
@@ -76,16 +76,6 @@ def _traced(eqn: Any, function: Function) -> Any:
     specs = [jax.ShapeDtypeStruct(data_shape(atom.aval), data_dtype(atom.aval)) for atom in eqn.invars]
     with eqn.ctx.manager:
         return untyped_jax.make_jaxpr(function)(*specs)
-
-
-def _wrap(value: Any, aval: Any) -> Any:
-    if not _compat.is_key_dtype(aval.dtype):
-        return value
-    return untyped_jax.random.wrap_key_data(value, impl=_compat.key_implementation_name(aval.dtype))
-
-
-def _unwrap(value: Any) -> Any:
-    return untyped_jax.random.key_data(value) if _compat.is_key_dtype(value.dtype) else value
 
 
 def _mapped(function: Function, times: int) -> Function:

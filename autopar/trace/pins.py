@@ -8,6 +8,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from autopar.core.graph import OpGraph
 from autopar.errors import TraceError
+from autopar.trace.keys import data_shape
 
 PINNED = frozenset({"reshard", "sharding_constraint", "shard_map"})
 Spec = tuple[tuple[str, ...] | None, ...]
@@ -24,14 +25,14 @@ def pinned_params(eqn: Any) -> dict[str, Any] | None:
     params = eqn.params
     if eqn.primitive.name == "shard_map":
         ins, outs = (
-            tuple(_spec(spec, len(atom.aval.shape)) for spec, atom in zip(specs, atoms, strict=True))
+            tuple(_spec(spec, atom.aval) for spec, atom in zip(specs, atoms, strict=True))
             for specs, atoms in ((params["in_specs"], eqn.invars), (params["out_specs"], eqn.outvars))
         )
         return {"axes": _axes(params["mesh"]), "ins": ins, "outs": outs, "proves": bool(params["check_vma"])}
     sharding = params["sharding"] if "sharding" in params else params["dst_sharding"]
     if not isinstance(sharding, NamedSharding) or sharding.mesh.empty:
         return None
-    spec = _spec(sharding.spec, len(eqn.invars[0].aval.shape))
+    spec = _spec(sharding.spec, eqn.invars[0].aval)
     if eqn.primitive.name == "reshard" and not any(spec):
         return None
     return {"axes": _axes(sharding.mesh), "ins": (spec,), "outs": (spec,)}
@@ -51,15 +52,31 @@ def check_one_mesh(graph: OpGraph) -> None:
         )
 
 
+def check_by_hand_throughout(eqn: Any, source: str) -> None:
+    """Whether a shard_map is over all axes of its mesh.
+
+    Raises:
+      TraceError: if not.
+    """
+    mesh, by_hand = eqn.params["mesh"], eqn.params["newly_manual_axes"]
+    left = [f"{name}={size}" for name, size in mesh.shape.items() if name not in by_hand and size > 1]
+    if left:
+        raise TraceError(
+            f"the shard_map at {source or 'an unknown line'} leaves mesh axes {', '.join(left)} to the compiler: a plan "
+            f"holds shard_maps over all axes of their mesh only. Name the others in its specs too (leave out axis_names)."
+        )
+
+
 def _axes(mesh: Any) -> tuple[tuple[str, int], ...]:
     return tuple((str(name), int(size)) for name, size in mesh.shape.items())
 
 
-def _spec(spec: Any, ndim: int) -> Spec:
+def _spec(spec: Any, aval: Any) -> Spec:
+    """The axes of each dim; those of a key's data are whole."""
     entries: list[tuple[str, ...] | None] = []
     for entry in spec:
         if entry is PartitionSpec.UNCONSTRAINED:
             entries.append(None)
         else:
             entries.append(() if entry is None else (entry,) if isinstance(entry, str) else tuple(entry))
-    return tuple(entries) + ((),) * (ndim - len(entries))
+    return tuple(entries) + ((),) * (len(data_shape(aval)) - len(entries))

@@ -8,7 +8,7 @@ boundary operators (`control`). Everything else becomes one operator.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -22,7 +22,7 @@ from autopar.trace import control, keys
 from autopar.trace.draft import Draft, DraftOp, Place
 from autopar.trace.finish import finish
 from autopar.trace.params import plain_params
-from autopar.trace.pins import PINNED, pinned_params
+from autopar.trace.pins import PINNED, check_by_hand_throughout, pinned_params
 
 CALLS = {
     "call": "call_jaxpr",
@@ -94,6 +94,8 @@ class Walker:
             return self._composite(eqn, eqn.params["composite"], ins, place)
         if eqn.effects and name not in CALLBACKS:
             raise TraceError(_effect_message(eqn, self.source(eqn, place)))
+        if name in CALLBACKS:
+            return self._callback(eqn, ins, place)
         if name in PINNED:
             return self._pinned(eqn, ins, place)
         if keys.has_keys(eqn) and name not in KEY_AGNOSTIC:
@@ -114,10 +116,23 @@ class Walker:
         return self.walk(jaxpr, consts, ins, inner)
 
     def _pinned(self, eqn: Any, ins: Tensors, place: Place) -> Tensors:
+        if eqn.primitive.name == "shard_map":
+            check_by_hand_throughout(eqn, self.source(eqn, place))
         params = pinned_params(eqn)
         if params is None:
             return ins
         return self._operator(eqn, ins, place, Payload(eqn.primitive, dict(eqn.params)), params)
+
+    def _callback(self, eqn: Any, ins: Tensors, place: Place) -> Tensors:
+        """A callback; typed keys come to it as their data, as in JAX. Booleans leave it as bytes, which add up."""
+        avals = [_compat.spec_of(var.aval) for var in eqn.outvars]
+        added = [_as_bytes(aval) for aval in avals]
+        outs = self._operator(eqn, ins, place, Payload(eqn.primitive, dict(eqn.params)), avals=added)
+        if added == avals:
+            return outs
+        closed = untyped_jax.make_jaxpr(lambda *given: [v.astype(a.dtype) for v, a in zip(given, avals, strict=True)])
+        jaxpr, consts = _compat.open_jaxpr(closed(*added))
+        return self.walk(jaxpr, consts, outs, replace(self.inside(eqn, place), source=self.source(eqn, place)))
 
     def inside(self, eqn: Any, place: Place) -> Place:
         """The place of a jaxpr in the parameters of `eqn`."""
@@ -157,9 +172,15 @@ class Walker:
         return self.walk(jaxpr, consts, ins, inner)
 
     def _operator(
-        self, eqn: Any, ins: Tensors, place: Place, payload: Payload, params: dict[str, Any] | None = None
+        self,
+        eqn: Any,
+        ins: Tensors,
+        place: Place,
+        payload: Payload,
+        params: dict[str, Any] | None = None,
+        avals: Sequence[Any] | None = None,
     ) -> Tensors:
-        outs = [self.draft.tensor(var.aval) for var in eqn.outvars]
+        outs = [self.draft.tensor(aval) for aval in avals or [var.aval for var in eqn.outvars]]
         params = plain_params(eqn.params) if params is None else params
         source = self.source(eqn, place)
         effect: Effect | None = None
@@ -193,7 +214,7 @@ class Walker:
         payload = Payload(eqn.primitive, dict(eqn.params))
         op = DraftOp(
             *(composite.kind, tuple(ins), tuple(outs), params, self.source(eqn, place), scope, place.region, payload),
-            body=_body(closed, [atom.aval for atom in eqn.invars]),
+            body=_body(closed, [atom.aval for atom in eqn.invars], self.while_trips),
         )
         self.draft.ops.append(op)
         return outs
@@ -208,9 +229,9 @@ class Walker:
         return self._sources[traceback]
 
 
-def _body(closed: Any, avals: list[Any]) -> OpGraph:
+def _body(closed: Any, avals: list[Any], while_trips: float) -> OpGraph:
     """The graph of a function; its hoisted constants are inputs too, the last ones."""
-    walker = Walker()
+    walker = Walker(while_trips)
     jaxpr, consts = _compat.open_jaxpr(closed)
     inputs = [walker.draft.tensor(aval) for aval in avals]
     outputs = walker.walk(jaxpr, consts, list(inputs), Place(_compat.empty_name_stack()))
@@ -224,6 +245,11 @@ _WALKERS: dict[str, Callable[[Walker, Any, Tensors, Place], Tensors]] = {
     **dict.fromkeys(REMATS, Walker.remat),
     **control.WALKERS,
 }
+
+
+def _as_bytes(aval: Any) -> Any:
+    """What stands for `aval` where only what can be added may: unsigned bytes for booleans."""
+    return untyped_jax.ShapeDtypeStruct(aval.shape, "uint8") if aval.dtype == bool else aval
 
 
 def _changes_nothing(eqn: Any) -> bool:

@@ -120,3 +120,29 @@ def test_what_does_not_divide_is_refused() -> None:
 
     with pytest.raises((NoFeasiblePlan, AutoparError), match="divi"):
         autopar.plan(lambda x: fn(x[:, :6]), X, cluster="cpu8")
+
+
+def test_typed_keys_have_shardings_too() -> None:
+    mesh = mesh_of(a=2, b=4)
+
+    def fn(keys: Any) -> Any:
+        keys = jax.lax.with_sharding_constraint(keys, NamedSharding(mesh, P("b")))
+        split = jax.shard_map(lambda k: jax.vmap(jax.random.split)(k), mesh=mesh, in_specs=P("b"), out_specs=P("b"))
+        return jax.vmap(jax.random.normal)(split(keys)[:, 0])
+
+    compiled = autopar.compile(fn, cluster="cpu8")
+    keys = jax.random.split(jax.random.key(0), 8)
+    assert [str(p) for p in placements(compiled.plan(keys), "sharding_constraint")] == ["[b, -]"]
+    assert_same(compiled(keys), jax.jit(fn)(keys))
+
+
+def test_a_shard_map_over_some_axes_only_is_refused() -> None:
+    mesh = mesh_of(a=2, b=4)
+
+    def fn(x: Any) -> Any:
+        return jax.shard_map(
+            lambda x: jax.lax.psum(x, "a"), mesh=mesh, in_specs=P("a"), out_specs=P(), axis_names={"a"}
+        )(x)
+
+    with pytest.raises(TraceError, match="leaves mesh axes b=4 to the compiler"):
+        autopar.compile(fn, cluster="cpu8").plan(X)

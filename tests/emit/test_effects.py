@@ -115,3 +115,68 @@ def test_a_training_step_that_prints() -> None:
     assert len(log) == 1
     for a, b in zip(found, jax.jit(step)(w, X / 64), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_booleans_and_negative_numbers_in_one_answer() -> None:
+    """Booleans cannot be added, complex numbers have no largest, and 0 is larger than what is below it."""
+    answer = np.ones(4, bool), np.full(4, -2, np.int8), np.full(4, -1.5, np.float32), np.full(4, -1 - 2j, np.complex64)
+    shapes = tuple(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in answer)
+    found = run(lambda x: (io_callback(lambda _: answer, shapes, x), x), {"x": 2, "y": 4}, X)[0]
+    for wanted, given in zip(answer, found, strict=True):
+        assert wanted.dtype == given.dtype
+        np.testing.assert_array_equal(wanted, given)
+
+
+def test_order_holds_around_a_rematerialised_block() -> None:
+    log: list[str] = []
+
+    def note(name: str, value: Any) -> None:
+        jax.debug.callback(lambda _: log.append(name), value, ordered=True)
+
+    def fn(x: Any) -> Any:
+        def block(x: Any) -> Any:
+            note("inside", x[1])
+            return jnp.sin(x)
+
+        note("before", x[0])
+        x = jax.checkpoint(block)(x)
+        note("behind", x[0])
+        return x
+
+    run(fn, {"x": 8}, X)
+    assert log == ["before", "inside", "behind"]
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_calls_in_the_test_of_a_while_loop_are_made(ordered: bool) -> None:
+    log: list[tuple[str, int]] = []
+
+    def note(name: str, value: Any) -> None:
+        jax.debug.callback(lambda v: log.append((name, int(v))), value, ordered=ordered)
+
+    def fn(x: Any) -> Any:
+        def going(state: Any) -> Any:
+            note("test", state[1])
+            return state[1] < 2
+
+        def body(state: Any) -> Any:
+            note("body", state[1])
+            return state[0] * 2, state[1] + 1
+
+        return jax.lax.while_loop(going, body, (x, 0))
+
+    found, _ = run(fn, {"x": 8}, X)
+    np.testing.assert_array_equal(found, 4 * X)
+    wanted = [("test", 0), ("body", 0), ("test", 1), ("body", 1), ("test", 2)]
+    assert log == wanted if ordered else sorted(log) == sorted(wanted)
+
+
+def test_a_key_comes_to_a_callback_as_its_data() -> None:
+    log: Log = []
+
+    def fn(key: Any, x: Any) -> Any:
+        jax.debug.callback(lambda k: log.append(np.asarray(k).copy()), key)
+        return x + 1
+
+    run(fn, {"x": 8}, jax.random.key(7), X)
+    np.testing.assert_array_equal(log, [jax.random.key_data(jax.random.key(7))])

@@ -300,3 +300,19 @@ def test_what_is_no_operator() -> None:
 def test_a_rule_that_does_not_fit_names_the_operator_and_its_line() -> None:
     with pytest.raises(RuleError, match=r"of 'product' \(test_operator.py:\d+.*\) says that operand 0 has 2 dims"):
         autopar.plan(lambda x: product(x, x), X[:, 0], cluster=SLOW, options=autopar.SearchOptions(operators="kept"))
+
+
+def test_a_loop_inside_may_carry_what_is_split() -> None:
+    """A carry that begins as zeros and takes up what is split: JAX's check of replication cannot follow it."""
+
+    @autopar.operator("a b -> a b", frozen="b")
+    def running(x: Any) -> Any:
+        def add(total: Any, column: Any) -> Any:
+            return total + column, total
+
+        return lax.scan(add, jnp.zeros(x.shape[:1], x.dtype), x.T)[1].T
+
+    settings: Any = {"mode": "data_parallel", "carry": None, "options": autopar.SearchOptions(operators="kept")}
+    compiled = autopar.compile(lambda x: running(x), cluster="cpu8", mesh={"x": 8}, **settings)
+    assert [str(p) for p in compiled.plan(X).record.stage.inputs] == ["[x, -]"]
+    assert_same(compiled(X), running(X))

@@ -103,7 +103,10 @@ def _tested_in_body(eqn: Any) -> Any:
             after = body(*consts[of_test:], *state[1])
             return test(*consts[:of_test], *after)[0], after
 
-        return lax.while_loop(lambda state: state[0], step, (test(*consts[:of_test], *given)[0], list(given)))[1]
+        def going(state: Any) -> Any:
+            return state[0]
+
+        return lax.while_loop(going, step, (test(*consts[:of_test], *given)[0], list(given)))[1]
 
     with eqn.ctx.manager:
         return make_jaxpr(loop)(*(_compat.spec_of(atom.aval) for atom in eqn.invars))

@@ -130,8 +130,11 @@ class Walker:
         outs = self._operator(eqn, ins, place, Payload(eqn.primitive, dict(eqn.params)), avals=added)
         if added == avals:
             return outs
-        closed = untyped_jax.make_jaxpr(lambda *given: [v.astype(a.dtype) for v, a in zip(given, avals, strict=True)])
-        jaxpr, consts = _compat.open_jaxpr(closed(*added))
+
+        def as_answered(*given: Any) -> list[Any]:
+            return [value.astype(aval.dtype) for value, aval in zip(given, avals, strict=True)]
+
+        jaxpr, consts = _compat.open_jaxpr(untyped_jax.make_jaxpr(as_answered)(*added))
         return self.walk(jaxpr, consts, outs, replace(self.inside(eqn, place), source=self.source(eqn, place)))
 
     def inside(self, eqn: Any, place: Place) -> Place:

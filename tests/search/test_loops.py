@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 import autopar
+from autopar.errors import InvalidOption
 
 LAYERS, WIDTH, BATCH = 6, 4096, 2048
 CLUSTER = "8xh100"
@@ -110,3 +111,9 @@ def test_the_rounds_of_a_while_loop_can_be_told() -> None:
         for o in options
     )
     assert many == pytest.approx(1000 * few, rel=0.05)
+
+
+@pytest.mark.parametrize("trips", [0, -1.0, float("nan"), float("inf"), "3", None, True])
+def test_rounds_that_are_none(trips: Any) -> None:
+    with pytest.raises(InvalidOption, match="pass how often while loops go round"):
+        autopar.SearchOptions(while_trips=trips)

@@ -204,10 +204,11 @@ class Walker:
         return self._scopes[key]
 
     def _composite(self, eqn: Any, composite: Composite, ins: Tensors, place: Place) -> Tensors:
-        """One operator, with what it computes as its body; on typed keys the function is walked in place."""
+        """One operator, with what it computes as its body; on typed keys or with pins inside it is walked in place."""
         with eqn.ctx.manager:
             closed = untyped_jax.make_jaxpr(composite.function)(*(_compat.spec_of(atom.aval) for atom in eqn.invars))
-        if keys.has_keys(eqn):
+        body = None if keys.has_keys(eqn) else _body(closed, [atom.aval for atom in eqn.invars], self.while_trips)
+        if body is None or any(op.kind in PINNED for op in body.ops):
             return self.inline(eqn, closed, ins, place)
         outs = [self.draft.tensor(var.aval) for var in eqn.outvars]
         params = {**plain_params(composite.static), "arguments": composite.arguments}
@@ -217,7 +218,7 @@ class Walker:
         payload = Payload(eqn.primitive, dict(eqn.params))
         op = DraftOp(
             *(composite.kind, tuple(ins), tuple(outs), params, self.source(eqn, place), scope, place.region, payload),
-            body=_body(closed, [atom.aval for atom in eqn.invars], self.while_trips),
+            body=body,
         )
         self.draft.ops.append(op)
         return outs

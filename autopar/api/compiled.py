@@ -240,6 +240,7 @@ def compiled_from(given: Plan, fn: Function | None, devices: tuple[Any, ...]) ->
             static_argnums=signature.static_argnums,
             donate_argnums=signature.donate_argnums,
             carry=signature.carry,
+            options=SearchOptions(while_trips=signature.while_trips),
         )
     return Compiled(function, replace(settings, devices=devices), given)
 
@@ -304,6 +305,7 @@ def _signature(traced: Traced, settings: Settings) -> Signature:
         (static,) if isinstance(static, int) else tuple(static),
         (donated,) if isinstance(donated, int) else tuple(donated),
         carry if carry is None or carry == "auto" else tuple(map(tuple, carry)),
+        settings.options.while_trips,
     )
 
 

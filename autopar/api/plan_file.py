@@ -19,6 +19,7 @@ from autopar.api.packed_plan import PlanField, Strict
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
 from autopar.core.plan import Plan
+from autopar.core.regions import WHILE_TRIPS
 from autopar.errors import PlanFileError
 from autopar.report.summary import Report
 
@@ -34,7 +35,7 @@ class Signature:
     """What a plan's function takes and gives: (path, shape, dtype) of every flat input, (shape, dtype) of outputs.
 
     Inputs are those of the graph: the flattened arguments, then the hoisted constants. The rest says how it is
-    called, as in `autopar.compile`.
+    called, as in `autopar.compile`, and how often its while loops were held to go round.
     """
 
     inputs: tuple[tuple[str, tuple[Size, ...], str], ...]
@@ -42,6 +43,7 @@ class Signature:
     static_argnums: tuple[int, ...] = ()
     donate_argnums: tuple[int, ...] = ()
     carry: Literal["auto"] | tuple[tuple[int | str, int | str], ...] | None = "auto"
+    while_trips: float = WHILE_TRIPS
 
 
 class PlanFile(Strict):

@@ -77,7 +77,7 @@ def _tile(local: LocalOp) -> Run:
 
 
 def _shard_map(local: LocalOp) -> Run:
-    """The body of a shard_map in the user's function, which runs inside of this one; keys come as their data."""
+    """The body of a shard_map in the user's function, which runs inside of this one as it is; keys are held as data."""
     jaxpr, constants = open_jaxpr(local.payload.params["jaxpr"])
 
     def run(*operands: Array) -> Sequence[Array]:

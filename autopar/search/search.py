@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import inf
+from math import inf, isfinite
+from numbers import Real
 from pathlib import Path
 from typing import Literal
 
@@ -16,7 +17,7 @@ from autopar.core.placement import StepKind
 from autopar.core.plan import Plan
 from autopar.core.regions import WHILE_TRIPS
 from autopar.core.space import Space
-from autopar.errors import NoFeasiblePlan
+from autopar.errors import InvalidOption, NoFeasiblePlan
 from autopar.passes.account import Account, account
 from autopar.passes.pipeline import build_program, program_states, write_dump
 from autopar.passes.program import ShardedProgram
@@ -46,6 +47,11 @@ class SearchOptions:
     while_trips: float = WHILE_TRIPS
     operators: Literal["best", "kept", "expanded"] = "best"
     solve: SolveOptions = field(default_factory=SolveOptions)
+
+    def __post_init__(self) -> None:
+        trips: object = self.while_trips
+        if isinstance(trips, bool) or not isinstance(trips, Real) or not isfinite(trips) or trips <= 0:
+            raise InvalidOption(f"while_trips is {trips!r}: pass how often while loops go round, a finite number > 0")
 
 
 @dataclass(frozen=True, eq=False)

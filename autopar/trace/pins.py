@@ -62,8 +62,8 @@ def check_by_hand_throughout(eqn: Any, source: str) -> None:
     left = [f"{name}={size}" for name, size in mesh.shape.items() if name not in by_hand and size > 1]
     if left:
         raise TraceError(
-            f"the shard_map at {source or 'an unknown line'} leaves mesh axes {', '.join(left)} to the compiler: a "
-            f"plan holds shard_maps over all axes of their mesh only. Leave out axis_names, so that it is over all."
+            f"the shard_map at {source or 'an unknown line'} leaves mesh axes {', '.join(left)} to the compiler; plans "
+            f"hold only those over all axes of their mesh. Leave out axis_names, and say in the specs what they split."
         )
 
 

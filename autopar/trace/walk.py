@@ -17,6 +17,7 @@ from autopar import _compat
 from autopar._compat import untyped_jax
 from autopar._payload import OPERATOR, Composite, Payload
 from autopar.core.graph import Effect, OpGraph, TensorInfo
+from autopar.core.regions import WHILE_TRIPS
 from autopar.errors import TraceError
 from autopar.trace import control, keys
 from autopar.trace.draft import Draft, DraftOp, Place
@@ -58,7 +59,7 @@ class Walker:
     The caches hold what depends on an equation only.
     """
 
-    while_trips: float = 1.0
+    while_trips: float = WHILE_TRIPS
     draft: Draft = field(default_factory=Draft)
     _sources: dict[Any, str] = field(default_factory=dict[Any, str])
     _scopes: dict[Any, str] = field(default_factory=dict[Any, str])
@@ -131,10 +132,10 @@ class Walker:
         if added == avals:
             return outs
 
-        def booleans(*given: Any) -> list[Any]:
+        def as_answered(*given: Any) -> list[Any]:
             return [value.astype(aval.dtype) for value, aval in zip(given, avals, strict=True)]
 
-        jaxpr, consts = _compat.open_jaxpr(untyped_jax.make_jaxpr(booleans)(*added))
+        jaxpr, consts = _compat.open_jaxpr(untyped_jax.make_jaxpr(as_answered)(*added))
         return self.walk(jaxpr, consts, outs, replace(self.inside(eqn, place), source=self.source(eqn, place)))
 
     def inside(self, eqn: Any, place: Place) -> Place:
@@ -204,10 +205,11 @@ class Walker:
         return self._scopes[key]
 
     def _composite(self, eqn: Any, composite: Composite, ins: Tensors, place: Place) -> Tensors:
-        """One operator, with what it computes as its body; on typed keys the function is walked in place."""
+        """One operator, with what it computes as its body; on typed keys or with pins inside it is walked in place."""
         with eqn.ctx.manager:
             closed = untyped_jax.make_jaxpr(composite.function)(*(_compat.spec_of(atom.aval) for atom in eqn.invars))
-        if keys.has_keys(eqn):
+        body = None if keys.has_keys(eqn) else _body(closed, [atom.aval for atom in eqn.invars], self.while_trips)
+        if body is None or any(op.kind in PINNED for op in body.ops):
             return self.inline(eqn, closed, ins, place)
         outs = [self.draft.tensor(var.aval) for var in eqn.outvars]
         params = {**plain_params(composite.static), "arguments": composite.arguments}
@@ -217,7 +219,7 @@ class Walker:
         payload = Payload(eqn.primitive, dict(eqn.params))
         op = DraftOp(
             *(composite.kind, tuple(ins), tuple(outs), params, self.source(eqn, place), scope, place.region, payload),
-            body=_body(closed, [atom.aval for atom in eqn.invars], self.while_trips),
+            body=body,
         )
         self.draft.ops.append(op)
         return outs
@@ -268,5 +270,6 @@ def _effect_message(eqn: Any, source: str) -> str:
     effects = ", ".join(sorted(type(effect).__name__ for effect in eqn.effects))
     return (
         f"{eqn.primitive.name!r} at {source or 'an unknown line'} has a side effect ({effects}), which a plan cannot "
-        f"hold. Take it out of the function; debug prints, debug callbacks and io_callback can stay."
+        f"hold. Take it out of the function; debug prints, debug callbacks and io_callback can stay, but not in a "
+        f"shard_map."
     )

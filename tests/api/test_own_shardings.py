@@ -146,3 +146,17 @@ def test_a_shard_map_over_some_axes_only_is_refused() -> None:
 
     with pytest.raises(TraceError, match="leaves mesh axes b=4 to the compiler"):
         autopar.compile(fn, cluster="cpu8").plan(X)
+
+
+@pytest.mark.parametrize("operators", ["kept", "best"])
+def test_a_constraint_in_a_function_made_an_operator_is_a_pin(operators: Any) -> None:
+    mesh = mesh_of(a=2, b=4)
+
+    @autopar.operator("a b -> a b", name=f"pinned_{operators}")
+    def pinned(x: Any) -> Any:
+        return jax.lax.with_sharding_constraint(jnp.sin(x), NamedSharding(mesh, P("b")))
+
+    options = autopar.SearchOptions(operators=operators)
+    compiled = autopar.compile(lambda x: pinned(x) * 2, cluster="cpu8", options=options)
+    assert [str(p) for p in placements(compiled.plan(X), "sharding_constraint")] == ["[b, -]"]
+    assert_same(compiled(X), jax.jit(lambda x: jnp.sin(x) * 2)(X))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 import pytest
 
 import autopar
+from autopar.errors import InvalidOption
 from autopar.report.groups import group_collectives, group_operators
 
 LAYERS, WIDTH, BATCH = 6, 4096, 2048
@@ -121,3 +123,20 @@ def test_the_report_of_a_loop_adds_up() -> None:
     assert sum(group.time_s for group in group_operators(report.operators)) == pytest.approx(report.compute_time_s)
     crossing = sum(group.time_s for group in group_collectives(report.collectives))
     assert 0.9 * report.communication_time_s <= crossing <= report.communication_time_s
+
+
+@pytest.mark.parametrize("trips", [0, -1.0, float("nan"), float("inf"), "3", None, True])
+def test_rounds_that_are_none(trips: Any) -> None:
+    with pytest.raises(InvalidOption, match="pass how often while loops go round"):
+        autopar.SearchOptions(while_trips=trips)
+
+
+def test_a_loaded_plan_goes_round_as_often(tmp_path: Path) -> None:
+    def fn(x: Any, w: Any) -> Any:
+        return jax.lax.while_loop(lambda h: jnp.max(h) < 1, lambda h: jnp.tanh(h @ w), x)
+
+    args = (jnp.ones((8, 8)), jnp.eye(8))
+    made = autopar.plan(fn, *args, cluster="cpu8", mesh={"x": 8}, options=autopar.SearchOptions(while_trips=77.0))
+    made.save(tmp_path / "plan.json")
+    again = autopar.Plan.load(tmp_path / "plan.json").compile(fn).plan(*args)
+    assert again.bound.planned.account == made.bound.planned.account

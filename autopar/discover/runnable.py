@@ -34,7 +34,7 @@ class Runnable:
         try:
             with _compat.without_mesh():
                 closed = untyped_jax.make_jaxpr(self._call)(*specs)
-        except Exception:
+        except Exception:  # a primitive refuses shapes by whatever error it likes: that is the answer
             return None
         shapes = tuple(tuple(aval.shape) for aval in closed.out_avals)
         return None if closed.effects or any(0 in shape for shape in shapes) else shapes
@@ -44,7 +44,7 @@ class Runnable:
         try:
             with _compat.without_mesh():
                 return [np.asarray(result) for result in self._run(*operands)]
-        except Exception:
+        except Exception:  # so does it refuse values; no rule is found then, and the user is told that there is none
             return None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from typing import Any
@@ -26,45 +27,54 @@ def local_function(program: ShardedProgram) -> Callable[..., tuple[Array, ...]]:
     """The function that every device runs: local inputs in, local outputs out."""
     last = {value: n for n, i in enumerate(program.instructions) for value in i.ins}
     last |= dict.fromkeys(program.outputs, len(program.instructions))
+    runner = _Runner(program, last)
     numbered = list(enumerate(program.instructions))
 
     def run(*inputs: Array) -> tuple[Array, ...]:
         env: Env = dict(zip(program.inputs, inputs, strict=True))
-        _run(program, numbered, env, last, None)
+        runner.run(numbered, env, None)
         return tuple(_read(program, env, value) for value in program.outputs)
 
     return run
 
 
-def _run(
-    program: ShardedProgram,
-    instructions: Sequence[tuple[int, Instruction]],
-    env: Env,
-    last: dict[int, int],
-    parent: int | None,
-) -> None:
-    tree = program.tree
-    for region, members in groupby(instructions, key=lambda member: tree.child_towards(parent, member[1].region)):
-        if region is None:
-            for _, instruction in members:
-                _step(program, instruction, env)
-        elif tree.kind(region) == "remat":
-            _run_remat(program, tree[region], list(members), env, last)
-        else:
-            _run_control(program, tree[region], list(members), env, last)
+@dataclass(frozen=True, eq=False)
+class _Runner:
+    """Runs the instructions of a program, region by region; `last` is the last instruction that reads each value."""
 
+    program: ShardedProgram
+    last: dict[int, int]
 
-def _run_control(
-    program: ShardedProgram,
-    region: Region,
-    members: Sequence[tuple[int, Instruction]],
-    env: Env,
-    last: dict[int, int],
-) -> None:
-    def run(inner: Sequence[tuple[int, Instruction]], inside: Env, parent: int) -> None:
-        _run(program, inner, inside, last, parent)
+    def run(self, instructions: control.Numbered, env: Env, parent: int | None) -> None:
+        """Runs `instructions`, which lie in the region `parent`, with the values `env`."""
+        program, tree = self.program, self.program.tree
+        for region, members in groupby(instructions, key=lambda member: tree.child_towards(parent, member[1].region)):
+            if region is None:
+                for _, instruction in members:
+                    _step(program, instruction, env)
+            elif tree.kind(region) == "remat":
+                self.run_remat(tree[region], list(members), env)
+            else:
+                inside = control.Control(program, tree[region], list(members), env, self.run, partial(_read, program))
+                control.RUN[inside.region.kind](inside)
 
-    control.RUN[region.kind](control.Control(program, region, members, env, run, partial(_read, program)))
+    def run_remat(self, region: Region, members: control.Numbered, env: Env) -> None:
+        """Runs a rematerialised block as one operator, so that XLA cannot undo it."""
+        inside = {value for _, instruction in members for value in instruction.outs}
+        end = members[-1][0]
+        ins = sorted({v for _, instruction in members for v in instruction.ins if v in env and v not in inside})
+        outs = sorted(value for value in inside if self.last.get(value, -1) > end)
+        if is_ordered([instruction for _, instruction in members]):
+            env[TOKEN] = token_of(self.program.mesh, env)
+            ins, outs = [*ins, TOKEN], [*outs, TOKEN]
+
+        def body(*values: Array) -> list[Array]:
+            local: Env = dict(zip(ins, values, strict=True))
+            self.run(members, local, region.id)
+            return [local[value] for value in outs]
+
+        results = _rematerialised(region, body, [env[value] for value in ins])
+        env.update(zip(outs, results, strict=True))
 
 
 def _step(program: ShardedProgram, instruction: Instruction, env: Env) -> None:
@@ -95,31 +105,6 @@ def _compute(program: ShardedProgram, compute: Compute, values: Sequence[Array])
     wanted = named if compute.op.kind == "shard_map" else [axes] * len(values)
     operands = [pcast_varying(value, axes) for value, axes in zip(values, wanted, strict=True)]
     return localize(compute.op, compute.strategy, program.mesh)(*operands)
-
-
-def _run_remat(
-    program: ShardedProgram,
-    region: Region,
-    members: Sequence[tuple[int, Instruction]],
-    env: Env,
-    last: dict[int, int],
-) -> None:
-    """Runs a rematerialised block as one operator, so that XLA cannot undo it."""
-    inside = {value for _, instruction in members for value in instruction.outs}
-    end = members[-1][0]
-    ins = sorted({v for _, instruction in members for v in instruction.ins if v in env and v not in inside})
-    outs = sorted(value for value in inside if last.get(value, -1) > end)
-    if is_ordered([instruction for _, instruction in members]):
-        env[TOKEN] = token_of(program.mesh, env)
-        ins, outs = [*ins, TOKEN], [*outs, TOKEN]
-
-    def body(*values: Array) -> list[Array]:
-        local: Env = dict(zip(ins, values, strict=True))
-        _run(program, members, local, last, region.id)
-        return [local[value] for value in outs]
-
-    results = _rematerialised(region, body, [env[value] for value in ins])
-    env.update(zip(outs, results, strict=True))
 
 
 def _rematerialised(region: Region, body: Callable[..., list[Array]], values: Sequence[Array]) -> Sequence[Array]:

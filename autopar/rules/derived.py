@@ -66,18 +66,12 @@ def _vmap(rule: Rule, inner: OpNode, op: OpNode, held: Sequence[bool]) -> Factor
 def _jvp(
     rule: Rule, inner: OpNode, op: OpNode, moving: Sequence[int], results: Sequence[int], outs: Outs
 ) -> FactorRule:
-    """Tangents have the factors of what they belong to; linear in them. What is reduced
-    by maximum or carried is frozen.
+    """Tangents have the factors of what they belong to; linear in them.
+
+    What is reduced by maximum or carried is frozen.
     """
-    count = len(op.ins) - len(moving)
-    base = rule(replace(inner, ins=op.ins[:count], outs=_tensors(op, outs)))
-    return _derivative(
-        op,
-        base,
-        (*base.ins, *(base.ins[i] for i in moving)),
-        tuple(base.outs[i] for i in results),
-        tuple(range(count, len(op.ins))),
-    )
+    base = _base(rule, inner, op, len(moving), outs)
+    return _derivative(op, base, [base.ins[i] for i in moving], [base.outs[i] for i in results])
 
 
 def _vjp(
@@ -88,24 +82,20 @@ def _vjp(
     With y[f] = F(x[f], w) the gradient of w is the sum over f of each part's; with y = sum over f of F(x[f], w) the
     gradient of y is the same for all parts. Linear in the gradients of the results.
     """
-    count = len(op.ins) - len(results)
-    base = rule(replace(inner, ins=op.ins[:count], outs=_tensors(op, outs)))
-    return _derivative(
-        op,
-        base,
-        (*base.ins, *(base.outs[i] for i in results)),
-        tuple(base.ins[i] for i in moving),
-        tuple(range(count, len(op.ins))),
-    )
+    base = _base(rule, inner, op, len(results), outs)
+    return _derivative(op, base, [base.outs[i] for i in results], [base.ins[i] for i in moving])
+
+
+def _base(rule: Rule, inner: OpNode, op: OpNode, given: int, outs: Outs) -> FactorRule:
+    """The rule of what was differentiated: its operands are those of `op` but the last `given`, its results `outs`."""
+    return rule(replace(inner, ins=op.ins[: len(op.ins) - given], outs=_tensors(op, outs)))
 
 
 def _derivative(
-    op: OpNode,
-    base: FactorRule,
-    ins: Sequence[TensorFactors],
-    outs: Sequence[TensorFactors],
-    linear: tuple[int, ...],
+    op: OpNode, base: FactorRule, given: Sequence[TensorFactors], outs: Sequence[TensorFactors]
 ) -> FactorRule:
+    """The rule of a derivative: what is `given` comes after the operands of `base`, and it is linear in that."""
+    ins = (*base.ins, *given)
     if base.offsets:
         raise RuleError(f"the rule of {op.kind!r} has offsets {sorted(base.offsets)}: a function has none")
     held = {f for dims in (*ins, *outs) for dim in dims for f in dim}
@@ -119,7 +109,7 @@ def _derivative(
         sizes={f: size for f, size in base.sizes.items() if f in held},
         reduced=dict.fromkeys(sorted(lacking), "sum"),
         frozen=frozen,
-        linear=linear_sets(op, linear),
+        linear=linear_sets(op, tuple(range(len(base.ins), len(ins)))),
     )
 
 

@@ -117,7 +117,7 @@ def bitcast_convert_type(op: OpNode) -> FactorRule:
     return FactorRule.of(op, ins=[dims[:before]], outs=[dims[:after]], frozen=frozen)
 
 
-@rule_for("optimization_barrier", "device_put", "reshard", "sharding_constraint")
+@rule_for("optimization_barrier", "device_put")
 def identity(op: OpNode) -> FactorRule:
     """outs[n] = ins[n]. What one axis splits it splits in all: a dim that not every tensor has is frozen."""
     dims = [[f"d{i}:{size}" for i, size in enumerate(tensor.shape)] for tensor in op.ins]

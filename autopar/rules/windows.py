@@ -28,6 +28,20 @@ class Sliding:
     frozen: list[Factor]
     exchanged: dict[Factor, TrafficOf]
 
+    def rule(
+        self, op: OpNode, ins: list[list[Dim]], outs: list[list[Dim]], linear: tuple[tuple[int, ...], ...]
+    ) -> FactorRule:
+        """The rule of `op` on tensors with these factors."""
+        return FactorRule.of(
+            op,
+            ins=ins,
+            outs=outs,
+            sizes=self.sizes,
+            linear=linear,
+            frozen=self.frozen,
+            exchanged=self.exchanged,
+        )
+
 
 def sliding(windows: Sequence[Window], traffic_of: Callable[[int, Window], TrafficOf]) -> Sliding:
     """The factors where `windows` lie on the dims of a tensor and `traffic_of` tells what is sent along a dim.
@@ -64,15 +78,8 @@ def reduce_window(op: OpNode) -> FactorRule:
         lambda d, window: neighbours(*((n, d, window.halo) for n in range(len(op.outs)))),
     )
     scalars: list[list[Dim]] = [[] for _ in op.ins[len(op.outs) :]]
-    return FactorRule.of(
-        op,
-        ins=[*([found.dims] * len(op.outs)), *scalars],
-        outs=[found.windows] * len(op.outs),
-        sizes=found.sizes,
-        linear=linear_sets(op, (0,)) if op.kind == "reduce_window_sum" else (),
-        frozen=found.frozen,
-        exchanged=found.exchanged,
-    )
+    linear = linear_sets(op, (0,)) if op.kind == "reduce_window_sum" else ()
+    return found.rule(op, [*([found.dims] * len(op.outs)), *scalars], [found.windows] * len(op.outs), linear=linear)
 
 
 @rule_for("select_and_scatter_add")
@@ -85,15 +92,7 @@ def select_and_scatter_add(op: OpNode) -> FactorRule:
         pooling_windows(op, op.ins[1], op.ins[0]),
         lambda d, window: neighbours((0, d, window.sources), (1, d, window.under_sources)),
     )
-    return FactorRule.of(
-        op,
-        ins=[found.windows, found.dims],
-        outs=[found.dims],
-        sizes=found.sizes,
-        linear=linear_sets(op, (0,)),
-        frozen=found.frozen,
-        exchanged=found.exchanged,
-    )
+    return found.rule(op, [found.windows, found.dims], [found.dims], linear=linear_sets(op, (0,)))
 
 
 @rule_for("select_and_gather_add")
@@ -103,12 +102,4 @@ def select_and_gather_add(op: OpNode) -> FactorRule:
         pooling_windows(op, op.ins[1], op.outs[0]),
         lambda d, window: neighbours((0, d, window.halo), (1, d, window.halo)),
     )
-    return FactorRule.of(
-        op,
-        ins=[found.dims, found.dims],
-        outs=[found.windows],
-        sizes=found.sizes,
-        linear=linear_sets(op, (0,)),
-        frozen=found.frozen,
-        exchanged=found.exchanged,
-    )
+    return found.rule(op, [found.dims, found.dims], [found.windows], linear=linear_sets(op, (0,)))

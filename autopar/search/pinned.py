@@ -6,12 +6,10 @@ from collections.abc import Sequence
 
 from autopar.core.graph import OpGraph, OpNode
 from autopar.core.mesh import DeviceMesh
+from autopar.core.pins import PINNED, Spec
 from autopar.core.placement import Placement
 from autopar.core.strategy import Strategy
 from autopar.errors import InvalidMesh, NoFeasiblePlan
-
-PINNED = frozenset({"reshard", "sharding_constraint", "shard_map"})
-Spec = tuple[tuple[str, ...] | None, ...]
 
 
 def own_mesh(graph: OpGraph) -> tuple[tuple[str, int], ...] | None:

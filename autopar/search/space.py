@@ -10,13 +10,14 @@ from typing import Literal
 from autopar.core.dataflow import Dataflow
 from autopar.core.graph import OpGraph, OpNode, TensorInfo
 from autopar.core.mesh import DeviceMesh
+from autopar.core.pins import PINNED
 from autopar.core.placement import Placement
 from autopar.core.plan import Stage
 from autopar.core.space import Space, carried_out
 from autopar.core.strategy import Strategy
 from autopar.errors import NoFeasiblePlan, PlanFileError
 from autopar.rules.enumerate import enumerate_strategies
-from autopar.search.pinned import PINNED, pinned_strategies
+from autopar.search.pinned import pinned_strategies
 from autopar.search.resolve import FindRule, no_rule, resolve
 
 Keep = Callable[[OpNode, tuple[Strategy, ...]], tuple[Strategy, ...]]

@@ -7,11 +7,9 @@ from typing import Any
 from jax.sharding import NamedSharding, PartitionSpec
 
 from autopar.core.graph import OpGraph
+from autopar.core.pins import PINNED, Spec
 from autopar.errors import TraceError
 from autopar.trace.keys import data_shape
-
-PINNED = frozenset({"reshard", "sharding_constraint", "shard_map"})
-Spec = tuple[tuple[str, ...] | None, ...]
 
 
 def pinned_params(eqn: Any) -> dict[str, Any] | None:

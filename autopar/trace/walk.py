@@ -17,13 +17,14 @@ from autopar import _compat
 from autopar._compat import untyped_jax
 from autopar._payload import OPERATOR, Composite, Payload
 from autopar.core.graph import Effect, OpGraph, TensorInfo
+from autopar.core.pins import PINNED
 from autopar.core.regions import WHILE_TRIPS
 from autopar.errors import TraceError
 from autopar.trace import control, keys
 from autopar.trace.draft import Draft, DraftOp, Place
 from autopar.trace.finish import finish
 from autopar.trace.params import plain_params
-from autopar.trace.pins import PINNED, check_by_hand_throughout, pinned_params
+from autopar.trace.pins import check_by_hand_throughout, pinned_params
 
 CALLS = {
     "call": "call_jaxpr",

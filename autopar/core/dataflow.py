@@ -95,8 +95,13 @@ def dataflow(graph: OpGraph) -> Dataflow:
     those of one phase, if there are several, get a copy together. An input is stored already, as it is passed.
     What a loop or choice is entered with is stored already too; each of its inner regions gets a copy if it has several
     uses. A scalar input has one placement only and needs no copies.
+
+    A tensor that is recomputed, and what is computed anew, get a stored copy however few their uses are: where either
+    may be read, that is where they meet. What recomputes reads there too, not from the copies of a phase; of inputs it
+    is one more reader of the backward pass.
     """
     uses = uses_of(graph)
+    joined = _joined(graph)
     copies: list[Copy] = []
     source: dict[Use, int | None] = {}
     results = [tensor for op in graph.ops for tensor in op.outs]
@@ -106,18 +111,53 @@ def dataflow(graph: OpGraph) -> Dataflow:
         producer = graph.producers.get(tensor.id)
         entered = graph.tree.kind(made_in) in CONTROL
         stored = None
-        if producer is not None and not entered and len(mine) > 1:
+        if producer is not None and not entered and len(mine) > (0 if tensor.id in joined else 1):
             stored = len(copies)
             stop = max(until(graph, made_in, use) for use in mine) + 1
             copies.append(Copy(stored, tensor, None, mine, producer.id + 1, stop, True, made_in))
         source.update(dict.fromkeys(mine, stored))
-        for group in _shared(graph, mine, made_in if entered else None) if tensor.ndim else ():
-            if stored is not None and group == mine:
+        sharing = mine if _is_input(graph, tensor) else [use for use in mine if not _recomputes(graph, use)]
+        for group in _shared(graph, sharing, made_in if entered else None) if tensor.ndim else ():
+            if (
+                stored is not None
+                and group == mine
+                and not (tensor.id in joined and _is_read_early(graph, uses, tensor))
+            ):
                 continue
             copy = _copy(graph, len(copies), tensor, stored, group)
             copies.append(copy)
             source.update(dict.fromkeys(group, copy.id))
     return Dataflow(tuple(copies), source, uses)
+
+
+def _joined(graph: OpGraph) -> frozenset[int]:
+    """The ids of what is recomputed, and of what is computed anew."""
+    twins = [op for op in graph.ops if op.recomputes is not None]
+    found = {tensor.id for op in twins for tensor in op.outs}
+    for op in twins:
+        original = graph.ops[op.recomputes or 0]
+        seen = graph.tree.path(op.region)
+        found.update(t.id for t in original.outs if (made_in := graph.made_in(t)) is None or made_in in seen)
+    return frozenset(found)
+
+
+def _is_read_early(graph: OpGraph, uses: Mapping[int, tuple[Use, ...]], tensor: TensorInfo) -> bool:
+    """Whether a tensor that is recomputed, or computed anew, has readers on both sides; in a loop it is held to have."""
+    producer = graph.producers[tensor.id]
+    if producer.recomputes is None or producer.region is not None:
+        return True
+    original = graph.ops[producer.recomputes]
+    return original is not producer and any(t.id in uses for t in original.outs)
+
+
+def _recomputes(graph: OpGraph, use: Use) -> bool:
+    return use.op is not None and graph.ops[use.op].recomputes is not None
+
+
+def _is_input(graph: OpGraph, tensor: TensorInfo) -> bool:
+    """Whether the tensor is an input, or what a scan slices of one."""
+    producer = graph.producers.get(tensor.id)
+    return producer is None or (producer.kind == "scan_slice" and producer.ins[0].id not in graph.producers)
 
 
 def _copy(graph: OpGraph, number: int, tensor: TensorInfo, source: int | None, group: tuple[Use, ...]) -> Copy:
@@ -141,6 +181,17 @@ def _shared(graph: OpGraph, uses: Iterable[Use], entered: int | None) -> list[tu
     groups: dict[object, list[Use]] = {}
     for use in uses:
         if use.op is not None:
-            inner = None if entered is None else graph.tree.child_towards(entered, use.region)
-            groups.setdefault(graph.ops[use.op].phase if inner is None else inner, []).append(use)
+            groups.setdefault(_group(graph, use, entered), []).append(use)
     return [tuple(group) for group in groups.values() if len(group) > 1]
+
+
+def _group(graph: OpGraph, use: Use, entered: int | None) -> object:
+    inner = None if entered is None else graph.tree.child_towards(entered, use.region)
+    return inner if use.op is None or inner is not None else graph.ops[use.op].phase
+
+
+def group_of(graph: OpGraph, copy: Copy) -> object:
+    """What the readers of `copy` have in common: their phase, or a loop's or choice's inner region; None if stored."""
+    made_in = graph.made_in(copy.tensor)
+    entered = made_in if graph.tree.kind(made_in) in CONTROL else None
+    return None if copy.stored else _group(graph, copy.uses[0], entered)

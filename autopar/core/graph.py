@@ -60,7 +60,8 @@ class OpNode:
     transposed operators, "update" for what depends on them and is not transposed itself, else "forward".
     `region` is the number of the innermost region that holds the operator, or None. An operator with an `effect` does
     something outside of the program, once; the ordered ones in the order of the graph. `body` is what it computes,
-    where it is a function treated as one operator: what it costs is read off it.
+    where it is a function treated as one operator: what it costs is read off it. `recomputes` is the operator that this
+    one repeats later on, so that its results need not be kept; itself, if it runs later instead (`core.recompute`).
     """
 
     id: int
@@ -75,6 +76,7 @@ class OpNode:
     payload: object = field(default=None, repr=False)
     effect: Effect | None = None
     body: OpGraph | None = field(default=None, repr=False)
+    recomputes: int | None = None
 
     @cached_property
     def signature(self) -> tuple[object, ...]:

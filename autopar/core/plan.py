@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement, StepKind
+from autopar.core.recompute import Recomputed
 from autopar.core.strategy import Strategy
 
 
@@ -26,7 +27,8 @@ class Plan:
 
     `objective_s` is the sum that the solver minimised, in seconds (another unit under another pricing);
     `lower_bound_s` is proven for that sum, over the space that `space` describes. `step_kinds` are the redistribution
-    steps that the space allows; () means all.
+    steps that the space allows; () means all. `recomputed` is what runs once more: the stage is one of the graph
+    rewritten so (`core.recompute.with_recomputed`).
     """
 
     stages: tuple[Stage, ...]
@@ -35,6 +37,7 @@ class Plan:
     lower_bound_s: float
     space: str = ""
     step_kinds: tuple[StepKind, ...] = ()
+    recomputed: tuple[Recomputed, ...] = ()
 
     @property
     def stage(self) -> Stage:

@@ -35,7 +35,7 @@ def assemble(
     With a limit, a copy that is not stored has every candidate twice: as an alias of its source, which takes no
     memory and must have the source's placement, and fresh (`placement_choice` undoes this).
     """
-    build = _Builder(graph, flow, space, router, limit_bytes is not None)
+    build = Builder(graph, flow, space, router, limit_bytes is not None)
     usages = build.usages() if limit_bytes is not None else ()
     return Problem(build.node_costs(pricing), build.edges(), usages, limit_bytes)
 
@@ -46,7 +46,7 @@ def placement_choice(space: Space, choice: Sequence[int]) -> tuple[int, ...]:
 
 
 @dataclass(eq=False)
-class _Builder:
+class Builder:
     """What the parts of one assembly share. Matrices and columns are cached by the identity of their tuples."""
 
     graph: OpGraph
@@ -72,6 +72,7 @@ class _Builder:
         self.made_by = {t.id: (op.id, k) for op in graph.ops for k, t in enumerate(op.outs)}
 
     def node_costs(self, pricing: Pricing) -> tuple[Floats, ...]:
+        """The costs of every variable."""
         costs: list[Floats] = [np.zeros(len(candidates)) for candidates in self.space.inputs]
         known: dict[tuple[object, ...], Floats] = {}
         for op, strategies in zip(self.graph.ops, self.space.strategies, strict=True):
@@ -87,6 +88,7 @@ class _Builder:
         return tuple(costs)
 
     def edges(self) -> tuple[Edge, ...]:
+        """The routes between variables, and which copies may be aliases."""
         found: list[Edge] = []
         for copy, candidates in self._copies():
             node, made, region = self._source(copy.tensor, copy.source)
@@ -114,6 +116,7 @@ class _Builder:
         return self.graph.tree.weight(self.graph.tree.site(source, reader))
 
     def usages(self) -> tuple[Usage, ...]:
+        """The bytes of every variable over time."""
         graph, space, end = self.graph, self.space, len(self.graph.ops) + 1
         in_memory = materialised(graph)
         found: list[Usage] = []

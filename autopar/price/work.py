@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from math import prod
 
-from autopar.core.dataflow import uses_of
-from autopar.core.graph import OpGraph, OpNode
+from autopar.core.dataflow import Use, uses_of
+from autopar.core.graph import OpGraph, OpNode, TensorInfo
 from autopar.core.regions import BOUNDARY
 from autopar.price.matrix_work import MATRIX_FLOPS
 
@@ -64,10 +64,11 @@ def materialised(graph: OpGraph) -> frozenset[int]:
 
     Inputs, outputs, results of operators that are not fusible, and whatever has several uses or one that is not
     fusible. The rest lives in registers inside one fused loop: the producer-consumer fusion that XLA does on every
-    backend, without its multi-output and horizontal forms.
+    backend, without its multi-output and horizontal forms. What is recomputed counts as if it were not: it is written
+    if it was before, both times.
     """
-    uses = uses_of(graph)
-    found = {tensor.id for tensor in (*graph.inputs, *graph.outputs)}
+    uses = _uses_without_recomputation(graph)
+    found = {tensor.id for tensor in (*graph.inputs, *graph.outputs)} | _unstacked(graph)
     for op in graph.ops:
         for tensor in op.outs:
             mine = uses.get(tensor.id, ())
@@ -81,7 +82,8 @@ def recomputed(graph: OpGraph) -> frozenset[int]:
     """The ids of tensors with several uses that each of them may compute anew, so that the operands live on.
 
     Results of cheap fusible operators that only fusible operators and reductions read. Whether XLA keeps such a tensor
-    or its operands depends on the fusions it comes upon; who wants an upper bound of memory counts both.
+    or its operands depends on the fusions it comes upon; who wants an upper bound of memory counts both. What is kept
+    for a recomputation is kept itself.
     """
     uses = uses_of(graph)
     found: set[int] = set()
@@ -90,9 +92,37 @@ def recomputed(graph: OpGraph) -> frozenset[int]:
             continue
         for tensor in op.outs:
             readers = [None if use.op is None else graph.ops[use.op] for use in uses.get(tensor.id, ())]
-            if len(readers) > 1 and all(reader is not None and _reads_fused(reader) for reader in readers):
+            held = any(reader is not None and reader.recomputes is not None for reader in readers)
+            fused = all(reader is not None and _reads_fused(reader) for reader in readers)
+            if len(readers) > 1 and fused and not (held and op.recomputes is None):
                 found.add(tensor.id)
     return frozenset(found)
+
+
+def _uses_without_recomputation(graph: OpGraph) -> dict[int, tuple[Use, ...]]:
+    """The uses of every tensor if nothing were recomputed: what reads a result computed anew reads the original's.
+
+    An operator that runs later instead stands for its original.
+    """
+    uses = uses_of(graph)
+    if all(op.recomputes is None for op in graph.ops):
+        return uses
+    first = {new.id: old.id for op in graph.ops if op.recomputes is not None for old, new in _pairs(graph, op)}
+    found: dict[int, list[Use]] = {}
+    for tensor, mine in uses.items():
+        own = [use for use in mine if use.op is None or graph.ops[use.op].recomputes in (None, use.op)]
+        found.setdefault(first.get(tensor, tensor), []).extend(own)
+    return {tensor: tuple(found.get(first.get(tensor, tensor), ())) for tensor in (*uses, *first, *first.values())}
+
+
+def _unstacked(graph: OpGraph) -> set[int]:
+    """The ids of what a loop's body computes anew for others: it was stacked otherwise, so it was written."""
+    in_loops = {t.id for op in graph.ops if op.recomputes is not None and op.region is not None for t in op.outs}
+    return in_loops.intersection(t.id for op in graph.ops if op.recomputes is None for t in op.ins)
+
+
+def _pairs(graph: OpGraph, twin: OpNode) -> zip[tuple[TensorInfo, TensorInfo]]:
+    return zip(graph.ops[twin.recomputes or 0].outs, twin.outs, strict=True)
 
 
 def workspace_bytes(op: OpNode, in_bytes: Sequence[int]) -> int:

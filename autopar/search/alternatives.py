@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from autopar.core.mesh import DeviceMesh
 from autopar.errors import NoFeasiblePlan, UnsupportedPrimitive
-from autopar.search.search import Planned, Task, announced, find_plan, search
+from autopar.search.recompute import find_plan
+from autopar.search.search import Planned, Task, announced
 
 _TIE = 1e-9
 """Sums of equal costs in another order differ by rounding: within this share two objectives are equal."""
@@ -23,7 +24,7 @@ def search_best(tasks: Sequence[Task], meshes: Sequence[DeviceMesh]) -> tuple[in
       UnsupportedPrimitive: the same.
     """
     if len(tasks) == 1:
-        return 0, search(tasks[0], meshes)
+        return 0, announced(tasks[0], find_plan(tasks[0], meshes))
     found: dict[int, Planned] = {}
     refusals: list[Exception] = []
     for position, task in enumerate(tasks):

@@ -15,6 +15,7 @@ from autopar.core.graph import OpGraph
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import StepKind
 from autopar.core.plan import Plan
+from autopar.core.recompute import with_recomputed
 from autopar.core.regions import WHILE_TRIPS
 from autopar.core.space import Space
 from autopar.errors import InvalidOption, NoFeasiblePlan
@@ -39,19 +40,23 @@ class SearchOptions:
     `max_mesh_axes` bounds the mesh shapes tried where none is given; `max_tightenings` (>= 1) how often a memory limit
     is tightened for what only the program counts; `while_trips` how often a while loop is held to go round. `operators`
     says what becomes of functions that were made operators (`autopar.operator`): "kept" whole, "expanded", or "best":
-    both are planned and the better plan is kept.
+    both are planned and the better plan is kept. `recompute` says whether activations may be computed
+    once more in the backward pass, rather than kept, where a memory limit binds: "auto", or "never".
     """
 
     max_mesh_axes: int = 2
     max_tightenings: int = 8
     while_trips: float = WHILE_TRIPS
     operators: Literal["best", "kept", "expanded"] = "best"
+    recompute: Literal["auto", "never"] = "auto"
     solve: SolveOptions = field(default_factory=SolveOptions)
 
     def __post_init__(self) -> None:
         trips: object = self.while_trips
         if isinstance(trips, bool) or not isinstance(trips, Real) or not isfinite(trips) or trips <= 0:
             raise InvalidOption(f"while_trips is {trips!r}: pass how often while loops go round, a finite number > 0")
+        if self.recompute not in ("auto", "never"):
+            raise InvalidOption(f"recompute is {self.recompute!r}: pass 'auto' or 'never'")
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,14 +100,27 @@ def announced(task: Task, planned: Planned) -> Planned:
     if not task.strict:
         warn_unwritten(task.graph, planned.plan.stage.mesh, planned.pricing, task.find)
     if task.dump is not None:
-        _dump(task.graph, dataflow(task.graph), planned.plan, planned.pricing, task.dump)
+        _dump(planned.graph, dataflow(planned.graph), planned.plan, planned.pricing, task.dump)
     return planned
 
 
 def find_plan(task: Task, meshes: Sequence[DeviceMesh]) -> Planned:
     """As `search`; nothing is said or written."""
+    return best_of(task, outcomes_of(task, meshes))
+
+
+def outcomes_of(task: Task, meshes: Sequence[DeviceMesh]) -> tuple[Outcome, ...]:
+    """What comes of each mesh."""
     flow = dataflow(task.graph)
-    outcomes = [_on_mesh(task, flow, mesh) for mesh in meshes]
+    return tuple(_on_mesh(task, flow, mesh) for mesh in meshes)
+
+
+def best_of(task: Task, outcomes: Sequence[Outcome]) -> Planned:
+    """The best plan of `outcomes`, with a bound that holds over all of them.
+
+    Raises:
+      NoFeasiblePlan: none of them has one.
+    """
     found = [outcome.planned for outcome in outcomes if outcome.planned is not None]
     if not found:
         misfits = [outcome.misfit for outcome in outcomes if outcome.misfit is not None]
@@ -112,7 +130,7 @@ def find_plan(task: Task, meshes: Sequence[DeviceMesh]) -> Planned:
         best.plan,
         fingerprint=task.fingerprint,
         lower_bound_s=min(best.plan.objective_s, *(outcome.lower_bound_s for outcome in outcomes)),
-        space=f"mode {task.mode}{_steps(best.plan)}, mesh {' or '.join(str(mesh) for mesh in meshes)}",
+        space=f"mode {task.mode}{_steps(best.plan)}, mesh {' or '.join(str(o.attempt.space.mesh) for o in outcomes)}",
     )
     return replace(best, plan=plan)
 
@@ -122,33 +140,38 @@ def _steps(plan: Plan) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class _Outcome:
-    """What came of one mesh: a plan or the reason why there is none, and a bound that holds for it either way."""
+class Outcome:
+    """What came of one mesh: a plan or the reason why there is none, and a bound that holds for it either way.
 
+    `attempt` is what was solved, `unlimited` the best plan without a memory limit.
+    """
+
+    attempt: Attempt
+    unlimited: Planned
     planned: Planned | None
     lower_bound_s: float
     misfit: NoFeasiblePlan | None = None
 
 
-def _on_mesh(task: Task, flow: Dataflow, mesh: DeviceMesh) -> _Outcome:
+def _on_mesh(task: Task, flow: Dataflow, mesh: DeviceMesh) -> Outcome:
     pricing = task.make_pricing(task.graph, mesh)
     pins = task.pins or pins_of(task.mode, task.graph, mesh)
     space = build_space(task.graph, flow, mesh, keep=pricing.keep, pins=pins, strict=task.strict, find=task.find)
-    attempt, planned = _unlimited(task, flow, space, pricing)
-    bound, limit = planned.plan.lower_bound_s, task.memory_limit_bytes
-    if limit is None or planned.account.peak_memory_bytes <= limit:
-        return _Outcome(planned, bound)
+    attempt, unlimited = _unlimited(task, flow, space, pricing)
+    bound, limit = unlimited.plan.lower_bound_s, task.memory_limit_bytes
+    if limit is None or unlimited.account.peak_memory_bytes <= limit:
+        return Outcome(attempt, unlimited, unlimited, bound)
     try:
-        planned = attempt.within(limit, planned)
+        planned = attempt.within(limit, unlimited)
     except NoFeasiblePlan as error:
-        return _Outcome(None, inf if error.proven else bound, error)
-    return _Outcome(planned, planned.plan.lower_bound_s)
+        return Outcome(attempt, unlimited, None, inf if error.proven else bound, error)
+    return Outcome(attempt, unlimited, planned, planned.plan.lower_bound_s)
 
 
-def _unlimited(task: Task, flow: Dataflow, space: Space, pricing: Pricing) -> tuple[_Attempt, Planned]:
+def _unlimited(task: Task, flow: Dataflow, space: Space, pricing: Pricing) -> tuple[Attempt, Planned]:
     """The best plan without a memory limit, with the first steps of the mode that leave any."""
     for step_kinds in step_kinds_of(task.mode):
-        attempt = _Attempt(task, flow, space, restricted(pricing, step_kinds), step_kinds)
+        attempt = Attempt(task, flow, space, restricted(pricing, step_kinds), step_kinds)
         try:
             return attempt, attempt.solve(None)
         except Infeasible:
@@ -184,16 +207,17 @@ def restore(graph: OpGraph, plan: Plan, make_pricing: MakePricing, find: FindRul
     Raises:
       PlanFileError: if an operator has a strategy that is not one of its own.
     """
+    graph = with_recomputed(graph, plan.recomputed).graph
     check_strategies(graph, plan.stage, find)
     pricing = restricted(make_pricing(graph, plan.stage.mesh), plan.step_kinds)
     router = Router(plan.stage.mesh, pricing.step_cost)
     program = build_program(graph, dataflow(graph), plan.stage, router, pricing.step_cost)
-    spent = _account(graph, program, pricing)
+    spent = account_of(graph, program, pricing)
     return Planned(graph, plan, program, spent, pricing)
 
 
 @dataclass(frozen=True, eq=False)
-class _Attempt:
+class Attempt:
     """Solving one space, with and without a memory limit."""
 
     task: Task
@@ -210,7 +234,8 @@ class _Attempt:
     def solve(self, limit_bytes: float | None) -> Planned:
         """The plan under `limit_bytes` on what the Problem counts; its bound is for that limit."""
         problem = assemble(self.task.graph, self.flow, self.space, self.pricing, self.router, limit_bytes)
-        return self._planned(solve(problem, options=self.task.options.solve))
+        solution = solve(problem, options=self.task.options.solve)
+        return self._planned(solution)
 
     def within(self, limit: int, planned: Planned) -> Planned:
         """A plan whose program peaks within `limit`; `planned` is the best without one.
@@ -247,7 +272,7 @@ class _Attempt:
         task = self.task
         stage = self.space.stage(placement_choice(self.space, solution.choice))
         program = build_program(task.graph, self.flow, stage, self.router, self.pricing.step_cost)
-        spent = _account(task.graph, program, self.pricing)
+        spent = account_of(task.graph, program, self.pricing)
         bound = solution.lower_bound
         plan = Plan((stage,), task.fingerprint, solution.objective, bound, step_kinds=self.step_kinds)
         return Planned(task.graph, plan, program, spent, self.pricing)
@@ -270,7 +295,8 @@ class _Attempt:
         )
 
 
-def _account(graph: OpGraph, program: ShardedProgram, pricing: Pricing) -> Account:
+def account_of(graph: OpGraph, program: ShardedProgram, pricing: Pricing) -> Account:
+    """What `program`, made from `graph`, costs in time and memory."""
     return account(
         program,
         pricing.op_cost,

@@ -1,0 +1,338 @@
+"""Assemble with recomputation: the Problem in which operators are chosen to keep their results or to run once more.
+
+The graph holds a twin of every operator that may be recomputed (`core.recompute`, with residuals). On top of what
+`price.assemble` has:
+
+    twin                 its strategies, or absent
+    join                 the stored copy of a twin's result, from which all that needs it reads: every placement twice,
+                         recomputed (the twin is there; the bytes are taken from then on) and kept (the twin is absent;
+                         the placement is the one in which its original was left; the bytes are taken all along)
+    residual, original   a stack and its slice that only a twin's readers read, and an operator whose result only these
+                         and twins read, may be absent too; what is absent is read by nothing that is not
+    hold                 what only twins read so late is held for them, or is not: a variable for each such stretch
+
+Copies of a phase under a join belong to the readers that are always there; twins read the join itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autopar.core.dataflow import Copy, Dataflow, Use, until
+from autopar.core.graph import OpGraph, TensorInfo
+from autopar.core.recompute import Rewritten
+from autopar.core.space import Space
+from autopar.price.assemble import Builder, Placements
+from autopar.price.pricing import Pricing
+from autopar.price.work import materialised
+from autopar.redistribute.route import Router
+from autopar.solve import Edge, Problem, Usage
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class RecomputeProblem:
+    """The Problem, and how many of its first variables are those of the space."""
+
+    problem: Problem
+    builder: RecomputeBuilder
+
+    def is_present(self, op: int, choice: Sequence[int]) -> bool:
+        """Whether operator `op` runs."""
+        return choice[self.builder.op_node[op]] < len(self.builder.space.strategies[op])
+
+
+@dataclass(frozen=True, eq=False)
+class Hold:
+    """A stretch of time, `start` to `stop`, in which only the twins of `uses` still need what `source` makes."""
+
+    tensor: TensorInfo
+    source: int | None
+    uses: tuple[Use, ...]
+    start: int
+    stop: int
+
+
+def assemble_recompute(
+    rewritten: Rewritten, flow: Dataflow, space: Space, pricing: Pricing, router: Router, limit_bytes: float
+) -> RecomputeProblem:
+    """The Problem of choosing from `space` and of what to recompute, within `limit_bytes`.
+
+    Args:
+      rewritten: the graph with every twin, and with residuals.
+      flow: its copies.
+      space: its candidates; those of a tensor's copy and of its join are the same.
+      pricing: of that graph.
+      router: the routes under the pricing.
+      limit_bytes: what a device may use.
+    """
+    build = RecomputeBuilder(rewritten.graph, _clipped(rewritten.graph, flow), space, router, True, rewritten=rewritten)
+    problem = Problem(build.node_costs(pricing), build.edges(), build.usages(), limit_bytes)
+    return RecomputeProblem(problem, build)
+
+
+def _clipped(graph: OpGraph, flow: Dataflow) -> Dataflow:
+    """`flow` with stored copies that end at their last reader that is always there; twins hold them longer."""
+
+    def clip(copy: Copy) -> Copy:
+        lasting = [use for use in copy.uses if not _is_twin(graph, use)]
+        if not copy.stored or not copy.uses:
+            return copy
+        if not lasting and _is_join(graph, copy):
+            return copy
+        stop = max((until(graph, copy.region, use) for use in lasting), default=copy.start) + 1
+        return replace(copy, stop=stop)
+
+    return Dataflow(tuple(map(clip, flow.copies)), flow.source, flow.uses)
+
+
+def _is_twin(graph: OpGraph, use: Use) -> bool:
+    return use.op is not None and graph.ops[use.op].recomputes is not None
+
+
+def _is_join(graph: OpGraph, copy: Copy) -> bool:
+    producer = graph.producers.get(copy.tensor.id)
+    return copy.stored and producer is not None and producer.recomputes is not None
+
+
+@dataclass(eq=False, kw_only=True)
+class RecomputeBuilder(Builder):
+    """The Builder of the graph with every twin."""
+
+    rewritten: Rewritten
+    holds: list[Hold] = field(default_factory=list[Hold])
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        graph = self.graph
+        self.written = materialised(graph)
+        self.twins = {twin.op: twin for twin in self.rewritten.twins}
+        self.joins = {copy.id for copy in self.flow.copies if _is_join(graph, copy)}
+        self.stored = {copy.tensor.id: copy for copy in self.flow.copies if copy.stored}
+        self.optional = self._optional_ops()
+        self.optional_copies = {copy.id for copy in self.flow.copies if self._is_optional_copy(copy)}
+        self.holds = self._holds()
+        self.first_hold = len(self.space.counts)
+
+    def _optional_ops(self) -> frozenset[int]:
+        """Twins, residuals that nobody else reads, and originals that only these read."""
+        graph = self.graph
+        outputs = {tensor.id for tensor in graph.outputs}
+        may = {op for twin in self.rewritten.twins for op in (twin.original, *twin.residuals) if op is not None}
+        found = set(self.twins)
+        for op in sorted(may, reverse=True):
+            readers = {use.op for t in graph.ops[op].outs for use in self.flow.uses.get(t.id, ())}
+            if readers <= found and outputs.isdisjoint(t.id for t in graph.ops[op].outs):
+                found.add(op)
+        return frozenset(found)
+
+    def _is_optional_copy(self, copy: Copy) -> bool:
+        producer = self.graph.producers.get(copy.tensor.id)
+        if producer is None or producer.id not in self.optional:
+            return False
+        return all(use.op in self.optional for use in copy.uses)
+
+    def node_costs(self, pricing: Pricing) -> tuple[Floats, ...]:
+        """Seconds of every candidate; what is absent costs nothing."""
+        costs = list(super().node_costs(pricing))
+        longer: dict[int, Floats] = {}
+        for op in self.optional:
+            cost = costs[self.op_node[op]]
+            costs[self.op_node[op]] = longer.setdefault(id(cost), np.append(cost, 0.0))
+        for copy in self.flow.copies:
+            node = self.first_copy + copy.id
+            count = len(costs[node]) * (2 if copy.id in self.joins else 1) + (copy.id in self.optional_copies)
+            costs[node] = np.zeros(count)
+        costs += [np.zeros(len(self._from(hold.tensor, hold.source)[1]) + 1) for hold in self.holds]
+        return tuple(costs)
+
+    def edges(self) -> tuple[Edge, ...]:
+        """Routes; what is absent is read by nothing that is there; joins and holds."""
+        found: list[Edge] = []
+        for copy, candidates in self._copies():
+            node, made, region = self._source(copy.tensor, copy.source)
+            cost = self._matrix(copy.tensor, made, candidates, self._weight(region, copy.region))
+            target = self.first_copy + copy.id
+            if copy.id in self.joins:
+                found += self._join(copy, Edge(node, target, cost), candidates)
+                continue
+            if self._doubled(copy):
+                cost = np.hstack([_same(made, candidates), cost])
+            edge = self._widened(Edge(node, target, cost), copy.source)
+            found.append(self._with_absent(edge, copy.tensor, copy.source, copy.id in self.optional_copies))
+        for use, source in self.flow.source.items():
+            edge = self._use_edge(use, source)
+            if edge is not None:
+                found.append(edge)
+        return (*found, *self._hold_edges())
+
+    def _use_edge(self, use: Use, source: int | None) -> Edge | None:
+        if use.op is not None:
+            tensor, target = self.graph.ops[use.op].ins[use.position], self.op_node[use.op]
+            wanted = self._placed(use.op, "ins", use.position)
+        else:
+            tensor, target = self.graph.outputs[use.position], self.output_node[use.position]
+            wanted = self.space.outputs[use.position] or self.space.inputs[target]
+        node, made, region = self._source(tensor, source)
+        if node == target:
+            return None
+        cost = self._matrix(tensor, made, wanted, self._weight(region, use.region))
+        return self._with_absent(
+            self._widened(Edge(node, target, cost), source), tensor, source, use.op in self.optional
+        )
+
+    def _widened(self, edge: Edge, source: int | None) -> Edge:
+        if source not in self.joins:
+            return super()._widened(edge, source)
+        key = (id(edge.cost), "twice")
+        if key not in self._matrices:
+            self._matrices[id(edge.cost), "alive"] = edge.cost  # keys are identities: it must outlive them
+            self._matrices[key] = np.vstack([edge.cost, edge.cost])
+        return Edge(edge.u, edge.v, self._matrices[key])
+
+    def _with_absent(self, edge: Edge, tensor: TensorInfo, source: int | None, reader: bool) -> Edge:
+        """The edge with a last row for an absent source, and with a last column for an absent reader."""
+        producer = self.graph.producers.get(tensor.id)
+        made = source in self.optional_copies if source is not None else producer and producer.id in self.optional
+        if not made and not reader:
+            return edge
+        key = (id(edge.cost), "absent", bool(made), reader)
+        if key not in self._matrices:
+            self._matrices[id(edge.cost), "alive"] = edge.cost
+            cost = np.pad(edge.cost, ((0, int(bool(made))), (0, int(reader))), constant_values=np.inf)
+            if reader:
+                cost[:, -1] = 0.0
+            self._matrices[key] = cost
+        return Edge(edge.u, edge.v, self._matrices[key])
+
+    def _join(self, copy: Copy, made: Edge, candidates: Placements) -> list[Edge]:
+        """A join between its twin and what would be kept."""
+        count, absent = len(candidates), copy.id in self.optional_copies
+        cost = np.full((len(made.cost) + 1, 2 * count + absent), np.inf)
+        cost[:-1, :count] = made.cost
+        cost[-1, count:] = 0.0
+        found = [Edge(made.u, made.v, cost)]
+        kept = self._kept(copy)
+        if kept is None:
+            forbidden = np.zeros((len(cost), 2 * count + absent))
+            forbidden[:, count : 2 * count] = np.inf
+            return [Edge(made.u, made.v, cost + forbidden)]
+        source, placements, optional = self._from(kept, None)
+        keeping = self._matrix_of_kept(kept, placements, candidates)
+        rows = np.zeros((len(placements) + optional, 2 * count + absent))
+        rows[: len(placements), count : 2 * count] = keeping
+        rows[len(placements) :, count : 2 * count] = np.inf
+        return [*found, Edge(source, made.v, rows)]
+
+    def _matrix_of_kept(self, kept: TensorInfo, placements: Placements, candidates: Placements) -> Floats:
+        """What is kept stays as it is; where only later readers need it, it is put right as soon as it is made."""
+        if kept.id in self.stored or self.graph.producers[kept.id].kind == "scan_slice":
+            return _same(placements, candidates)
+        return self._matrix(kept, placements, candidates, self._weight(*[self.graph.made_in(kept)] * 2))
+
+    def _kept(self, copy: Copy) -> TensorInfo | None:
+        """What a join reads where nothing is recomputed; None where there is no such tensor, or none in memory."""
+        twin = self.twins[self.made_by[copy.tensor.id][0]]
+        kept = twin.kept[self.made_by[copy.tensor.id][1]]
+        return kept if copy.tensor.id in self.written else None
+
+    def _from(self, tensor: TensorInfo, source: int | None) -> tuple[int, Placements, bool]:
+        """The node that makes `tensor` or stores it, its placements candidate by candidate, and whether it may go."""
+        if source is None and tensor.id in self.stored:
+            source = self.stored[tensor.id].id
+        node, placements, _ = self._source(tensor, source)
+        if source is not None:
+            return node, placements, source in self.optional_copies
+        producer = self.graph.producers.get(tensor.id)
+        return node, placements, producer is not None and producer.id in self.optional
+
+    def _holds(self) -> list[Hold]:
+        """The stretches at the end of a tensor's life in which only twins read it, if those are there."""
+        late: dict[tuple[int, int | None], list[Use]] = {}
+        for use, source in self.flow.source.items():
+            if _is_twin(self.graph, use) and use.op is not None:
+                late.setdefault((self.graph.ops[use.op].ins[use.position].id, source), []).append(use)
+        tensors = {t.id: t for op in self.graph.ops for t in op.ins}
+        found = [self._hold(tensors[tensor], source, uses) for (tensor, source), uses in late.items()]
+        return [hold for hold in found if hold is not None]
+
+    def _hold(self, tensor: TensorInfo, source: int | None, uses: Sequence[Use]) -> Hold | None:
+        graph, node = self.graph, self.input_node.get(tensor.id)
+        if (node is not None and node not in graph.donated) or tensor.id not in self.written:
+            return None
+        if source is not None and not self.flow.copies[source].stored:
+            return None
+        producer = graph.producers.get(tensor.id)
+        start = self._last_use(tensor, 0 if producer is None else producer.id) + 1
+        start = start if source is None else self.flow.copies[source].stop
+        made_in = graph.made_in(tensor)
+        needed = tuple(use for use in uses if until(graph, made_in, use) >= start)
+        stop = max((until(graph, made_in, use) for use in needed), default=start - 1) + 1
+        return Hold(tensor, source, needed, start, stop) if needed else None
+
+    def _last_use(self, tensor: TensorInfo, default: int = 0) -> int:
+        """The last use that is always there."""
+        made_in = self.graph.made_in(tensor)
+        uses = (use for use in self.flow.uses.get(tensor.id, ()) if not _is_twin(self.graph, use))
+        return max((until(self.graph, made_in, use) for use in uses), default=default)
+
+    def _hold_edges(self) -> list[Edge]:
+        """A hold is of the placement that is held; a twin that reads then needs it."""
+        found: list[Edge] = []
+        for n, hold in enumerate(self.holds):
+            node, placements, optional = self._from(hold.tensor, hold.source)
+            same = _same(placements, placements)
+            rows = np.vstack([same, same]) if hold.source in self.joins else same
+            rows = np.pad(rows, ((0, int(optional)), (0, 1)), constant_values=np.inf)
+            rows[:, -1] = 0.0
+            found.append(Edge(node, self.first_hold + n, rows))
+            for op in sorted({use.op for use in hold.uses if use.op is not None}):
+                needs = np.zeros((len(placements) + 1, len(self.space.strategies[op]) + 1))
+                needs[-1, :-1] = np.inf
+                found.append(Edge(self.first_hold + n, self.op_node[op], needs))
+        return found
+
+    def usages(self) -> tuple[Usage, ...]:
+        """Bytes over time: of inputs, operators and copies while they are surely needed, of joins and holds."""
+        copies = {self.first_copy + copy.id: copy for copy in self.flow.copies}
+        optional = {self.op_node[op] for op in self.optional}
+        optional |= {self.first_copy + copy for copy in self.optional_copies}
+        found: list[Usage] = []
+        for usage in super().usages():
+            copy = copies.get(usage.node)
+            if copy is not None and copy.tensor.id not in self.written:
+                continue
+            if copy is not None and copy.id in self.joins:
+                found += self._join_usages(copy, usage)
+            elif usage.node in optional:
+                found.append(replace(usage, size_bytes=np.append(usage.size_bytes, 0.0)))
+            else:
+                found.append(usage)
+        for n, hold in enumerate(self.holds):
+            size = np.append(self._bytes(hold.tensor, self._from(hold.tensor, hold.source)[1]), 0.0)
+            found.append(Usage(self.first_hold + n, hold.start, hold.stop, size))
+        return tuple(found)
+
+    def _join_usages(self, copy: Copy, usage: Usage) -> list[Usage]:
+        zeros, absent = np.zeros(len(usage.size_bytes)), np.zeros(int(copy.id in self.optional_copies))
+        found = [replace(usage, size_bytes=np.concatenate([usage.size_bytes, zeros, absent]))]
+        kept = self._kept(copy)
+        if kept is None:
+            return found
+        start = self.stored[kept.id].stop if kept.id in self.stored else self.graph.producers[kept.id].id + 1
+        if start < usage.stop:
+            size = np.concatenate([zeros, usage.size_bytes, absent])
+            found.append(replace(usage, start=start, size_bytes=size))
+        return found
+
+
+def _same(made: Placements, wanted: Placements) -> Floats:
+    """0 where both are one placement, forbidden elsewhere."""
+    number: dict[object, int] = {}
+    left, right = ([number.setdefault(p, len(number)) for p in side] for side in (made, wanted))
+    return np.where(np.equal.outer(left, right), 0.0, np.inf)

@@ -1,0 +1,167 @@
+"""Recomputable: which operators may run once more in the backward pass, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import sqrt
+
+from autopar.core.dataflow import Use, uses_of
+from autopar.core.graph import OpGraph, OpNode, TensorInfo
+from autopar.core.recompute import Recomputed, counterpart, sliced_anew
+from autopar.price.work import materialised
+
+_EXACT = frozenset({"eq", "ne"})
+_CHEAP = frozenset(
+    {
+        *("abs", "add", "add_any", "and", "broadcast_in_dim", "cbrt", "ceil", "clamp", "concatenate", "conj", "copy"),
+        *("convert_element_type", "cos", "cosh", "cumsum", "div", "dot_general", "dynamic_slice", "erf", "erf_inv"),
+        *("erfc", "exp", "exp2", "expand_dims", "expm1", "floor", "ge", "gt", "imag", "integer_pow", "iota"),
+        *("iota_2x32_shape", "is_finite", "le", "log", "log1p", "logistic", "lt", "max", "min", "mul", "neg", "not"),
+        *("one_minus_square", "or", "pad", "pow", "random_bits", "real", "reduce_max", "reduce_min", "reduce_prod"),
+        *("reduce_sum", "rem", "reshape", "rev", "round", "rsqrt", "select_n", "shift_left", "sign", "sin", "sinh"),
+        *("shift_right_arithmetic", "shift_right_logical", "slice", "split", "sqrt", "square", "squeeze"),
+        *("stop_gradient", "sub", "tan", "tanh", "threefry2x32", "transpose", "xor", "conv_general_dilated"),
+    }
+)
+_SPAN = 32.0
+_SMALL = 1e-3
+
+
+def recomputable(graph: OpGraph) -> tuple[Recomputed, ...]:
+    """What may be recomputed: operators of the forward pass whose results the backward pass reads, and what these need.
+
+    An operator runs again before the first that reads its result late, be that another that runs again. One that would
+    run long before its own late readers is kept instead: so a chain of layers is cut into stretches, each of which is
+    computed anew from what is kept where it begins. A stretch is about sqrt(32 n) of the n operators of the backward
+    pass: where n comes from equal layers, that is what balances what is kept and what is computed anew at once.
+
+    Left out are results that are compared for equality, which rounding may turn (`eq` marks where a maximum was), those
+    that outputs or the update read, callbacks, and what is small.
+    """
+    if not any(op.phase == "backward" for op in graph.ops):
+        return ()
+    return _Choosing(graph).chosen()
+
+
+@dataclass(eq=False)
+class _Choosing:
+    """What was chosen so far, last operator first: for each the operator before which it runs again."""
+
+    graph: OpGraph
+    before: dict[int, int] = field(default_factory=dict[int, int])
+
+    def __post_init__(self) -> None:
+        self.uses = uses_of(self.graph)
+        self.written = materialised(self.graph)
+        late = sum(op.phase == "backward" for op in self.graph.ops)
+        self.span = max(64.0, sqrt(_SPAN * late))
+
+    def chosen(self) -> tuple[Recomputed, ...]:
+        """All that may be recomputed."""
+        for op in reversed(self.graph.ops):
+            place = self._place(op) if self._may(op) else None
+            if place is not None:
+                self.before[op.id] = place
+        self._drop_without_operands()
+        self._drop_unread()
+        return tuple(Recomputed(op, before) for op, before in sorted(self.before.items()))
+
+    def _may(self, op: OpNode) -> bool:
+        kinds = {op.kind} if op.body is None else {inner.kind for inner in op.body.ops}
+        exact = op.kind in _EXACT and not any("float" in tensor.dtype for tensor in op.ins)
+        inside = op.region is None or self.graph.tree.kind(op.region) == "body"
+        return op.phase == "forward" and op.effect is None and inside and (exact or kinds <= _CHEAP)
+
+    def _place(self, op: OpNode) -> int | None:
+        """The first operator that reads a result late; None if that is none, or if it may not be recomputed."""
+        real: list[int] = []
+        for tensor in op.outs:
+            late = self._late_readers(op, tensor)
+            if late is None:
+                return None
+            real += late
+        twins = self._twins(op)
+        if not twins and not any(self._is_large(tensor) for tensor in op.outs if self._late_readers(op, tensor)):
+            return None
+        places = [*real, *twins]
+        if len({self.graph.ops[place].region for place in places}) != 1:
+            return None
+        is_far = self.graph.ops[places[0]].region is None and min(real or [max(twins)]) - min(places) > self.span
+        return None if is_far else min(places)
+
+    def _twins(self, op: OpNode) -> list[int]:
+        """Where those that read a result of `op` run again."""
+        readers = (use.op for tensor in op.outs for use in self.uses.get(tensor.id, ()))
+        return [self.before[reader] for reader in readers if reader in self.before]
+
+    def _late_readers(self, op: OpNode, tensor: TensorInfo) -> list[int] | None:
+        """The operators of the backward pass that read `tensor`, or slices of its stack; None if others might."""
+        uses = self.uses.get(tensor.id, ())
+        if op.region is None:
+            return self._readers(uses, None)
+        stacks = [use for use in uses if use.op is not None and self.graph.ops[use.op].kind == "scan_stack"]
+        if any(use.op is None for use in uses) or len(stacks) > 1:
+            return None
+        if not stacks:
+            return []
+        sliced = self.uses.get(self.graph.ops[stacks[0].op or 0].outs[0].id, ())
+        readers = [None if use.op is None else self.graph.ops[use.op] for use in sliced]
+        if len(readers) != 1 or readers[0] is None or readers[0].kind != "scan_slice":
+            return None
+        region = readers[0].region
+        (body,) = [r.id for r in self.graph.tree.children(region or 0) if r.kind == "body"]
+        if readers[0].phase != "backward" or counterpart(self.graph, tensor, body) is None:
+            return None
+        return self._readers(self.uses.get(readers[0].outs[0].id, ()), body)
+
+    def _readers(self, uses: Collection[Use], region: int | None) -> list[int] | None:
+        """The late ones among `uses`, if all of these are in `region` and none is of the update or exact."""
+        late: list[int] = []
+        early: list[int] = []
+        for use in uses:
+            op = None if use.op is None else self.graph.ops[use.op]
+            if op is None or op.phase == "update":
+                return None
+            if op.phase == "forward":
+                early.append(op.id)
+            elif op.region != region or op.kind in _EXACT:
+                return None
+            else:
+                late.append(op.id)
+        return None if late and early and max(early) > min(late) else late
+
+    def _is_large(self, tensor: TensorInfo) -> bool:
+        return tensor.id in self.written and tensor.size_bytes >= _SMALL * self._largest_bytes
+
+    @cached_property
+    def _largest_bytes(self) -> int:
+        tensors = (tensor for op in self.graph.ops for tensor in op.outs if op.phase == "forward")
+        return max((tensor.size_bytes for tensor in tensors), default=0)
+
+    def _drop_without_operands(self) -> None:
+        """Drops those whose operands are not to be had where they run again."""
+        made: set[int] = set()
+        for op in self.graph.ops:
+            if op.id not in self.before:
+                continue
+            region = self.graph.ops[self.before[op.id]].region
+            if all(tensor.id in made or self._is_there(tensor, region) for tensor in op.ins):
+                made.update(tensor.id for tensor in op.outs)
+            else:
+                del self.before[op.id]
+
+    def _is_there(self, tensor: TensorInfo, region: int | None) -> bool:
+        found = counterpart(self.graph, tensor, region)
+        if found is None:
+            return sliced_anew(self.graph, tensor, region) is not None
+        return found.literal is not None or found.id in self.written
+
+    def _drop_unread(self) -> None:
+        """Drops those that only dropped ones would read."""
+        for op in reversed(self.graph.ops):
+            if op.id not in self.before:
+                continue
+            if not self._twins(op) and not any(self._late_readers(op, tensor) for tensor in op.outs):
+                del self.before[op.id]

@@ -16,6 +16,7 @@ from pydantic_core import core_schema
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement, StepKind
 from autopar.core.plan import Plan, Stage
+from autopar.core.recompute import Recomputed
 from autopar.core.strategy import Exchange, Strategy
 
 Item = TypeVar("Item", bound=Hashable)
@@ -81,6 +82,7 @@ class PackedPlan(Strict):
     lower_bound_s: float
     space: str
     step_kinds: tuple[StepKind, ...]
+    recomputed: tuple[tuple[Index, Index], ...] = ()
 
     @classmethod
     def of(cls, plan: Plan) -> PackedPlan:
@@ -92,17 +94,21 @@ class PackedPlan(Strict):
             lower_bound_s=plan.lower_bound_s,
             space=plan.space,
             step_kinds=plan.step_kinds,
+            recomputed=tuple((one.op, one.before) for one in plan.recomputed),
         )
 
     def plan(self) -> Plan:
         """The plan that was packed. Equal placements and strategies are one object each."""
         stages = tuple(_unpack(stage) for stage in self.stages)
-        return Plan(stages, self.fingerprint, self.objective_s, self.lower_bound_s, self.space, self.step_kinds)
+        recomputed = tuple(Recomputed(op, before) for op, before in self.recomputed)
+        costs = self.objective_s, self.lower_bound_s
+        return Plan(stages, self.fingerprint, *costs, self.space, self.step_kinds, recomputed)
 
 
 def _plan_schema(_source: Any, handler: Callable[[Any], core_schema.CoreSchema]) -> core_schema.CoreSchema:
     def packed(plan: Plan) -> dict[str, Any]:
-        return PackedPlan.of(plan).model_dump(mode="json")
+        packed = PackedPlan.of(plan).model_dump(mode="json")
+        return packed if plan.recomputed else {name: value for name, value in packed.items() if name != "recomputed"}
 
     return core_schema.json_or_python_schema(
         json_schema=core_schema.no_info_after_validator_function(PackedPlan.plan, handler(PackedPlan)),

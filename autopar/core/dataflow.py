@@ -142,7 +142,7 @@ def _joined(graph: OpGraph) -> frozenset[int]:
 
 
 def _is_read_early(graph: OpGraph, uses: Mapping[int, tuple[Use, ...]], tensor: TensorInfo) -> bool:
-    """Whether a tensor that is recomputed, or computed anew, has readers on both sides; in a loop it is held to have."""
+    """Whether what is recomputed, or computed anew, has readers on both sides; in a loop it is held to have."""
     producer = graph.producers[tensor.id]
     if producer.recomputes is None or producer.region is not None:
         return True

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from autopar.core.graph import OpGraph, OpNode, TensorInfo
-from autopar.core.regions import LOOPS
+from autopar.core.regions import BOUNDARY, LOOPS
 
 Key = tuple[object, ...]
 """Where an operator of a rewritten graph comes from: ("op", id), ("twin", id, before) or ("slice", tensor, region)."""
@@ -61,8 +61,13 @@ def with_recomputed(graph: OpGraph, recomputed: Sequence[Recomputed], *, residua
     With `residuals` the stacks and slices that nobody reads any more stay: the graph in which either is chosen.
 
     Raises:
-      ValueError: an operand of a recomputation is not to be had where it stands.
+      ValueError: there is no such operator, it must run once, or an operand is not to be had where it runs again.
     """
+    for one in recomputed:
+        if not 0 <= one.op < one.before < len(graph.ops):
+            raise ValueError(f"operator {one.op} cannot run again before {one.before}: there are {len(graph.ops)}")
+        if graph.ops[one.op].effect is not None or graph.ops[one.op].kind in BOUNDARY:
+            raise ValueError(f"operator {one.op} ({graph.ops[one.op].kind}) cannot run again")
     return _Rewriting(graph, recomputed, residuals).result() if recomputed else _as_it_is(graph)
 
 

@@ -13,6 +13,7 @@ import jax
 from autopar._compat import open_jaxpr, pcast_varying, remat_primitive, untyped_jax, varying_axes
 from autopar.core.regions import BOUNDARY, Region
 from autopar.emit import control
+from autopar.emit.anew import Anew, anew, behind_barrier
 from autopar.emit.effects import TOKEN, is_ordered, run_callback, token_of
 from autopar.emit.localize import localize
 from autopar.emit.moves import run_move
@@ -27,7 +28,7 @@ def local_function(program: ShardedProgram) -> Callable[..., tuple[Array, ...]]:
     """The function that every device runs: local inputs in, local outputs out."""
     last = {value: n for n, i in enumerate(program.instructions) for value in i.ins}
     last |= dict.fromkeys(program.outputs, len(program.instructions))
-    runner = _Runner(program, last)
+    runner = _Runner(program, last, anew(program))
     numbered = list(enumerate(program.instructions))
 
     def run(*inputs: Array) -> tuple[Array, ...]:
@@ -40,18 +41,22 @@ def local_function(program: ShardedProgram) -> Callable[..., tuple[Array, ...]]:
 
 @dataclass(frozen=True, eq=False)
 class _Runner:
-    """Runs the instructions of a program, region by region; `last` is the last instruction that reads each value."""
+    """Runs the instructions of a program, region by region.
+
+    `last` is the last instruction that reads each value, `anew` what is read through a barrier where.
+    """
 
     program: ShardedProgram
     last: dict[int, int]
+    anew: dict[int, Anew]
 
     def run(self, instructions: control.Numbered, env: Env, parent: int | None) -> None:
         """Runs `instructions`, which lie in the region `parent`, with the values `env`."""
         program, tree = self.program, self.program.tree
         for region, members in groupby(instructions, key=lambda member: tree.child_towards(parent, member[1].region)):
             if region is None:
-                for _, instruction in members:
-                    _step(program, instruction, env)
+                for position, instruction in members:
+                    _step(program, instruction, env, self.anew.get(position))
             elif tree.kind(region) == "remat":
                 self.run_remat(tree[region], list(members), env)
             else:
@@ -77,8 +82,9 @@ class _Runner:
         env.update(zip(outs, results, strict=True))
 
 
-def _step(program: ShardedProgram, instruction: Instruction, env: Env) -> None:
-    values = [_read(program, env, value) for value in instruction.ins]
+def _step(program: ShardedProgram, instruction: Instruction, env: Env, due: Anew | None) -> None:
+    values: Sequence[Array] = [_read(program, env, value) for value in instruction.ins]
+    values = values if due is None else behind_barrier(due, instruction.ins, values, env)
     if isinstance(instruction, Compute) and instruction.op.kind in BOUNDARY:
         return
     if isinstance(instruction, Compute) and instruction.op.effect is not None:

@@ -114,6 +114,12 @@ class RecomputeBuilder(Builder):
         self.twins = {twin.op: twin for twin in self.rewritten.twins}
         self.joins = {copy.id for copy in self.flow.copies if _is_join(graph, copy)}
         self.stored = {copy.tensor.id: copy for copy in self.flow.copies if copy.stored}
+        self.join_of = {
+            kept.id: self.stored[new.id].id
+            for twin in self.rewritten.twins
+            for kept, new in zip(twin.kept, graph.ops[twin.op].outs, strict=True)
+            if kept is not None and new.id in self.stored
+        }
         self.optional = self._optional_ops()
         self.optional_copies = {copy.id for copy in self.flow.copies if self._is_optional_copy(copy)}
         self.holds = self._holds()
@@ -178,6 +184,8 @@ class RecomputeBuilder(Builder):
         else:
             tensor, target = self.graph.outputs[use.position], self.output_node[use.position]
             wanted = self.space.outputs[use.position] or self.space.inputs[target]
+        if self._needs_kept(tensor, use):
+            return self._kept_edge(tensor, use, wanted)
         node, made, region = self._source(tensor, source)
         if node == target:
             return None
@@ -185,6 +193,20 @@ class RecomputeBuilder(Builder):
         return self._with_absent(
             self._widened(Edge(node, target, cost), source), tensor, source, use.op in self.optional
         )
+
+    def _needs_kept(self, tensor: TensorInfo, use: Use) -> bool:
+        """Whether a twin reads what is computed anew only later: it needs it kept."""
+        return tensor.id in self.join_of and _is_twin(self.graph, use)
+
+    def _kept_edge(self, tensor: TensorInfo, use: Use, wanted: Placements) -> Edge:
+        """From the join of what is kept to a twin that reads it early."""
+        join = self.join_of[tensor.id]
+        made = self.space.copies[join]
+        cost = self._matrix(tensor, made, wanted, self._weight(self.flow.copies[join].region, use.region))
+        both = np.vstack([np.full(cost.shape, np.inf), cost])
+        rows = np.pad(both, ((0, int(join in self.optional_copies)), (0, 1)), constant_values=np.inf)
+        rows[:, -1] = 0.0
+        return Edge(self.first_copy + join, self.op_node[use.op or 0], rows)
 
     def _widened(self, edge: Edge, source: int | None) -> Edge:
         if source not in self.joins:
@@ -255,7 +277,9 @@ class RecomputeBuilder(Builder):
         """The stretches at the end of a tensor's life in which only twins read it, if those are there."""
         late: dict[tuple[int, int | None], list[Use]] = {}
         for use, source in self.flow.source.items():
-            if _is_twin(self.graph, use) and use.op is not None:
+            if use.op is None or not _is_twin(self.graph, use):
+                continue
+            if self.graph.ops[use.op].ins[use.position].id not in self.join_of:
                 late.setdefault((self.graph.ops[use.op].ins[use.position].id, source), []).append(use)
         tensors = {t.id: t for op in self.graph.ops for t in op.ins}
         found = [self._hold(tensors[tensor], source, uses) for (tensor, source), uses in late.items()]

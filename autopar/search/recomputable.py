@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import sqrt
+from itertools import accumulate
 
-from autopar.core.dataflow import Use, uses_of
+from autopar.core.dataflow import Use, until, uses_of
 from autopar.core.graph import OpGraph, OpNode, TensorInfo
-from autopar.core.recompute import Recomputed, counterpart, sliced_anew
+from autopar.core.recompute import Recomputed, counterpart, sliced_anew, with_recomputed
 from autopar.price.work import materialised
 
 _EXACT = frozenset({"eq", "ne"})
@@ -25,24 +26,41 @@ _CHEAP = frozenset(
         *("stop_gradient", "sub", "tan", "tanh", "threefry2x32", "transpose", "xor", "conv_general_dilated"),
     }
 )
-_SPAN = 32.0
+_SPANS = 7
 _SMALL = 1e-3
 
 
 def recomputable(graph: OpGraph) -> tuple[Recomputed, ...]:
     """What may be recomputed: operators of the forward pass whose results the backward pass reads, and what these need.
 
-    An operator runs again before the first that reads its result late, be that another that runs again. One that would
-    run long before its own late readers is kept instead: so a chain of layers is cut into stretches, each of which is
-    computed anew from what is kept where it begins. A stretch is about sqrt(32 n) of the n operators of the backward
-    pass: where n comes from equal layers, that is what balances what is kept and what is computed anew at once.
+    An operator runs again before the first that reads its result late, be that another that runs again: but not by more
+    than a span of operators before its own late readers; who needs it earlier needs it kept. So a chain of layers is
+    cut into stretches, each computed anew from what is kept where it begins. Of several spans the one is taken with
+    which the peak is smallest if all of it is computed anew.
 
     Left out are results that are compared for equality, which rounding may turn (`eq` marks where a maximum was), those
     that outputs or the update read, callbacks, and what is small.
     """
     if not any(op.phase == "backward" for op in graph.ops):
         return ()
-    return _Choosing(graph).chosen()
+    count = sum(op.phase == "backward" for op in graph.ops)
+    found = {_Choosing(graph, count >> k).chosen(): None for k in range(_SPANS) if count >> k}
+    return min(found, key=lambda some: live_peak_bytes(with_recomputed(graph, some).graph), default=())
+
+
+def live_peak_bytes(graph: OpGraph) -> int:
+    """The most bytes that whole tensors take at once, each from where it is made until it is read for the last time."""
+    uses, written = uses_of(graph), materialised(graph)
+    change = Counter[int]()
+    for op in graph.ops:
+        for tensor in op.outs:
+            if tensor.id in written:
+                made_in = graph.made_in(tensor)
+                is_stack = op.kind == "scan_stack" and op.region is not None
+                change[graph.spans[op.region or 0][0] if is_stack else op.id] += tensor.size_bytes
+                last = max((until(graph, made_in, use) for use in uses.get(tensor.id, ())), default=op.id)
+                change[last + 1] -= tensor.size_bytes
+    return max(accumulate(change[time] for time in range(len(graph.ops) + 2)), default=0)
 
 
 @dataclass(eq=False)
@@ -50,13 +68,12 @@ class _Choosing:
     """What was chosen so far, last operator first: for each the operator before which it runs again."""
 
     graph: OpGraph
+    span: int
     before: dict[int, int] = field(default_factory=dict[int, int])
 
     def __post_init__(self) -> None:
         self.uses = uses_of(self.graph)
         self.written = materialised(self.graph)
-        late = sum(op.phase == "backward" for op in self.graph.ops)
-        self.span = max(64.0, sqrt(_SPAN * late))
 
     def chosen(self) -> tuple[Recomputed, ...]:
         """All that may be recomputed."""
@@ -88,8 +105,10 @@ class _Choosing:
         places = [*real, *twins]
         if len({self.graph.ops[place].region for place in places}) != 1:
             return None
-        is_far = self.graph.ops[places[0]].region is None and min(real or [max(twins)]) - min(places) > self.span
-        return None if is_far else min(places)
+        if self.graph.ops[places[0]].region is not None:
+            return min(places)
+        own = min(real) if real else max(twins)
+        return min(place for place in places if place >= own - self.span)
 
     def _twins(self, op: OpNode) -> list[int]:
         """Where those that read a result of `op` run again."""

@@ -42,9 +42,7 @@ def find_plan(task: Task, meshes: Sequence[DeviceMesh]) -> Planned:
         return best_of(task, outcomes)
     rewritten = with_recomputed(task.graph, recomputed, residuals=True)
     best = min((o.planned.plan.objective_s for o in outcomes if o.planned is not None), default=float("inf"))
-    tried = [
-        o if _is_free(o) or o.unlimited.plan.lower_bound_s >= best else _better(task, o, rewritten) for o in outcomes
-    ]
+    tried = [o if _is_free(o) or _is_beaten(o, best) else _better(task, o, rewritten) for o in outcomes]
     planned = best_of(task, tried)
     return replace(planned, plan=replace(planned.plan, space=f"{planned.plan.space}, activations kept or recomputed"))
 
@@ -52,6 +50,11 @@ def find_plan(task: Task, meshes: Sequence[DeviceMesh]) -> Planned:
 def _is_free(outcome: Outcome) -> bool:
     """Whether the memory limit costs nothing: the best plan without one keeps within it."""
     return outcome.planned is outcome.unlimited
+
+
+def _is_beaten(outcome: Outcome, best_s: float) -> bool:
+    """Whether another mesh has a plan that is no worse than the best on this one without a memory limit."""
+    return outcome.unlimited.plan.lower_bound_s >= best_s
 
 
 def _better(task: Task, outcome: Outcome, rewritten: Rewritten) -> Outcome:

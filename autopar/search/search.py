@@ -15,10 +15,10 @@ from autopar.core.graph import OpGraph
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import StepKind
 from autopar.core.plan import Plan
-from autopar.core.recompute import with_recomputed
+from autopar.core.recompute import Recomputed, with_recomputed
 from autopar.core.regions import WHILE_TRIPS
 from autopar.core.space import Space
-from autopar.errors import InvalidOption, NoFeasiblePlan
+from autopar.errors import InvalidOption, NoFeasiblePlan, PlanFileError
 from autopar.passes.account import Account, account
 from autopar.passes.pipeline import build_program, program_states, write_dump
 from autopar.passes.program import ShardedProgram
@@ -205,15 +205,22 @@ def restore(graph: OpGraph, plan: Plan, make_pricing: MakePricing, find: FindRul
     """The program and account of `plan`, made earlier for `graph`: nothing is searched.
 
     Raises:
-      PlanFileError: if an operator has a strategy that is not one of its own.
+      PlanFileError: if an operator has a strategy that is not one of its own, or is recomputed where it cannot be.
     """
-    graph = with_recomputed(graph, plan.recomputed).graph
+    graph = _rewritten(graph, plan.recomputed)
     check_strategies(graph, plan.stage, find)
     pricing = restricted(make_pricing(graph, plan.stage.mesh), plan.step_kinds)
     router = Router(plan.stage.mesh, pricing.step_cost)
     program = build_program(graph, dataflow(graph), plan.stage, router, pricing.step_cost)
     spent = account_of(graph, program, pricing)
     return Planned(graph, plan, program, spent, pricing)
+
+
+def _rewritten(graph: OpGraph, recomputed: Sequence[Recomputed]) -> OpGraph:
+    try:
+        return with_recomputed(graph, recomputed).graph
+    except ValueError as error:
+        raise PlanFileError(f"the plan recomputes what cannot be: {error}. Plan again.") from error
 
 
 @dataclass(frozen=True, eq=False)

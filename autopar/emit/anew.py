@@ -1,0 +1,75 @@
+"""Anew: what a program computes once more must not be merged with the first time, nor run before it is due.
+
+A compiler that sees two equal computations keeps the result of one. So what a recomputation reads goes through an
+optimization barrier, together with what the backward pass made last: as jax.checkpoint does. In the body of another
+loop than the first time there is nothing to merge with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import jax
+
+from autopar._compat import untyped_jax
+from autopar.passes.program import Compute, Instruction, ShardedProgram
+
+Array = jax.Array
+lax = untyped_jax.lax
+
+
+@dataclass(frozen=True)
+class Anew:
+    """What instruction `position` of a recomputation reads through a barrier: `values`, beside the value `after`."""
+
+    values: frozenset[int]
+    after: int | None
+
+
+def anew(program: ShardedProgram) -> dict[int, Anew]:
+    """The instructions outside of regions that recompute, or move something for those only, by position."""
+    chosen = _recomputing(program)
+    made = {value for n in chosen for value in program.instructions[n].outs}
+    found: dict[int, Anew] = {}
+    after: int | None = None
+    for position, instruction in enumerate(program.instructions):
+        if position in chosen:
+            found[position] = Anew(frozenset(instruction.ins) - made, after)
+        elif isinstance(instruction, Compute) and instruction.op.phase == "backward" and instruction.region is None:
+            after = instruction.outs[0] if instruction.outs else after
+    return found
+
+
+def _recomputing(program: ShardedProgram) -> frozenset[int]:
+    readers: dict[int, list[int]] = {}
+    for position, instruction in enumerate(program.instructions):
+        for value in instruction.ins:
+            readers.setdefault(value, []).append(position)
+    found: set[int] = set()
+    kept = set(program.outputs)
+    for position in range(len(program.instructions) - 1, -1, -1):
+        instruction = program.instructions[position]
+        if instruction.region is None and _serves(instruction, readers, kept, found):
+            found.add(position)
+    return frozenset(found)
+
+
+def _serves(instruction: Instruction, readers: dict[int, list[int]], kept: set[int], found: set[int]) -> bool:
+    if isinstance(instruction, Compute):
+        return instruction.op.recomputes is not None
+    reading = {n for value in instruction.outs for n in readers.get(value, ())}
+    return bool(reading) and reading <= found and kept.isdisjoint(instruction.outs)
+
+
+def behind_barrier(due: Anew, ins: Sequence[int], values: Sequence[Array], env: dict[int, Array]) -> Sequence[Array]:
+    """`values`, which are those numbered `ins`, with what must wait behind a barrier."""
+    waiting = [n for n, value in enumerate(ins) if value in due.values and value in env]
+    if not waiting:
+        return values
+    last = [env[due.after]] if due.after is not None and due.after in env else []
+    held = lax.optimization_barrier([*(values[n] for n in waiting), *last])
+    found = list(values)
+    for n, value in zip(waiting, held, strict=False):
+        found[n] = value
+    return found

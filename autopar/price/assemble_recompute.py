@@ -167,6 +167,8 @@ class RecomputeBuilder(Builder):
             if copy.id in self.joins:
                 found += self._join(copy, Edge(node, target, cost), candidates)
                 continue
+            if copy.stored and copy.tensor.id in self.join_of and self._lasting_uses(copy.tensor) < 2:
+                cost = _same(made, candidates)
             if self._doubled(copy):
                 cost = np.hstack([_same(made, candidates), cost])
             edge = self._widened(Edge(node, target, cost), copy.source)
@@ -253,9 +255,17 @@ class RecomputeBuilder(Builder):
 
     def _matrix_of_kept(self, kept: TensorInfo, placements: Placements, candidates: Placements) -> Floats:
         """What is kept stays as it is; where only later readers need it, it is put right as soon as it is made."""
-        if kept.id in self.stored or self.graph.producers[kept.id].kind == "scan_slice":
+        is_slice = self.graph.producers[kept.id].kind == "scan_slice"
+        if kept.id in self.stored or is_slice or self._lasting_uses(kept) < 2:
             return _same(placements, candidates)
         return self._matrix(kept, placements, candidates, self._weight(*[self.graph.made_in(kept)] * 2))
+
+    def _lasting_uses(self, tensor: TensorInfo) -> int:
+        """How many uses a tensor has that are always there, those of its join included: of several a copy is stored."""
+        join = self.join_of.get(tensor.id)
+        later = () if join is None else self.flow.copies[join].uses
+        uses = (*self.flow.uses.get(tensor.id, ()), *later)
+        return sum(not _is_twin(self.graph, use) for use in uses)
 
     def _kept(self, copy: Copy) -> TensorInfo | None:
         """What a join reads where nothing is recomputed; None where there is no such tensor, or none in memory."""

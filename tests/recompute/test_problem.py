@@ -1,0 +1,149 @@
+"""The Problem of keeping or recomputing against every choice of what to recompute, each solved on its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import combinations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from autopar.core.dataflow import dataflow
+from autopar.core.graph import OpGraph
+from autopar.core.mesh import DeviceMesh
+from autopar.core.plan import Stage
+from autopar.core.recompute import Recomputed, with_recomputed
+from autopar.price.assemble import assemble
+from autopar.price.pricing import Roofline
+from autopar.redistribute.route import Router
+from autopar.search.recompute import RecomputeAttempt, recompute_attempt
+from autopar.search.recomputable import recomputable
+from autopar.search.search import Task, outcomes_of
+from autopar.search.space import build_space
+from autopar.solve import Infeasible, Problem, Solution, SolveOptions, solve
+from autopar.solve.problem import objective, peak, usage_over_time
+from autopar.trace import trace
+from cost_models import load_cluster
+from tests.recompute.steps import layer, scanned
+
+MESH = DeviceMesh.of({"x": 2})
+CLUSTER = load_cluster("8xh100")
+
+
+def spec(*shape: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+
+def sines(w, x):
+    """Two layers whose derivatives need what is computed early."""
+    return jax.grad(lambda w: (jnp.sin(jnp.sin(x @ w["a"]) @ w["b"]) ** 2).sum())(w)
+
+
+def gated(w, x):
+    """A product of two paths, read by several operators late."""
+
+    def loss(w):
+        h = x @ w["a"]
+        gate = jnp.exp(h)
+        return (((gate * h) @ w["b"]) * gate).sum()
+
+    return jax.grad(loss)(w)
+
+
+def chain(w, x):
+    """A chain in which what is recomputed needs what is recomputed."""
+
+    def loss(w):
+        h = x
+        for name in "ab":
+            h = jnp.tanh(h @ w[name])
+        return (h**3).sum()
+
+    return jax.grad(loss)(w)
+
+
+WEIGHTS = {"a": spec(256, 256), "b": spec(256, 256)}
+CASES = {
+    "sines": (sines, (WEIGHTS, spec(512, 256))),
+    "gated": (gated, (WEIGHTS, spec(512, 256))),
+    "chain": (chain, (WEIGHTS, spec(512, 256))),
+    "scanned": (scanned, ({"w": spec(2, 256, 256), "b": spec(2, 256)}, spec(512, 256), spec(512, 256))),
+}
+MOST = 5
+"""How many operators the oracle chooses among: it solves a Problem for each of their subsets."""
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """A graph, what may be recomputed, and its Problem."""
+
+    graph: OpGraph
+    recomputed: tuple[Recomputed, ...]
+
+    @cached_property
+    def attempt(self) -> RecomputeAttempt:
+        task = Task(self.graph, "", lambda graph, mesh: Roofline(graph, mesh, CLUSTER), memory_limit_bytes=10**12)
+        (outcome,) = outcomes_of(task, [MESH])
+        return recompute_attempt(task, outcome, with_recomputed(self.graph, self.recomputed, residuals=True))
+
+    @lru_cache  # noqa: B019 - as long as the test runs
+    def alone(self, recomputed: tuple[Recomputed, ...]) -> Problem | None:
+        """The Problem in which exactly this is recomputed."""
+        try:
+            graph = with_recomputed(self.graph, recomputed).graph
+        except ValueError:
+            return None
+        flow = dataflow(graph)
+        pricing = Roofline(graph, MESH, CLUSTER)
+        space = build_space(graph, flow, MESH, keep=pricing.keep)
+        return assemble(graph, flow, space, pricing, Router(MESH, pricing.step_cost), 1e12)
+
+    def best(self, limit: float) -> float | None:
+        """The least objective over all choices of what to recompute."""
+        found = [solved(self.alone(some), limit) for some in subsets(self.recomputed)]
+        return min((solution.objective for solution in found if solution is not None), default=None)
+
+
+def subsets(recomputed: Sequence[Recomputed]) -> list[tuple[Recomputed, ...]]:
+    return [some for n in range(len(recomputed) + 1) for some in combinations(recomputed, n)]
+
+
+def solved(problem: Problem | None, limit: float) -> Solution | None:
+    if problem is None:
+        return None
+    try:
+        return solve(Problem(problem.node_costs, problem.edges, problem.usages, limit), options=SolveOptions())
+    except Infeasible:
+        return None
+
+
+@lru_cache
+def setting(name: str) -> Setting:
+    fn, args = CASES[name]
+    graph = trace(fn, args).graph
+    recomputed = recomputable(graph)
+    large = sorted(recomputed, key=lambda one: -sum(t.size_bytes for t in graph.ops[one.op].outs))[:MOST]
+    kept = tuple(one for one in recomputed if one in large)
+    return Setting(graph, kept)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.85, 0.7, 0.55])
+@pytest.mark.parametrize("name", CASES)
+def test_its_optimum_is_the_best_of_all_choices(name: str, share: float) -> None:
+    here = setting(name)
+    free = solved(here.alone(()), 1e12)
+    assert free is not None
+    limit = share * free.peak
+    expected = here.best(limit)
+    problem = here.attempt.problem(limit).problem
+    try:
+        found = solve(problem, options=SolveOptions()).objective
+    except Infeasible:
+        found = None
+    assert (found is None) == (expected is None)
+    if found is not None and expected is not None:
+        assert found == pytest.approx(expected, rel=1e-9)

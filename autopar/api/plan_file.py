@@ -100,6 +100,8 @@ def dump(file: PlanFile, path: Path) -> None:
 def to_json(file: PlanFile) -> str:
     """The text of a plan file."""
     fields = file.model_dump(mode="json")
+    if file.report.recomputation is None:
+        del fields["report"]["recomputation"]
     lines = (f"{json.dumps(key)}: {json.dumps(fields[key], sort_keys=True, allow_nan=False)}" for key in sorted(fields))
     return "{\n" + ",\n".join(lines) + "\n}\n"
 

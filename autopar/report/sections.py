@@ -181,9 +181,19 @@ def _memory(report: Report) -> Section:
             "none" if limit is None else f"{format_quantity(limit, 'bytes')}, of which {_share(peak, limit)} used",
         ),
         ("outputs", format_quantity(outputs, "bytes")),
+        *_recomputed(report),
     )
     note = "Inputs live throughout a step unless donated; outputs count as part of the rest once they are made."
     return Section("Memory of a device", (Column(""), Column("")), rows, note)
+
+
+def _recomputed(report: Report) -> tuple[tuple[str, str], ...]:
+    what = report.recomputation
+    if what is None:
+        return ()
+    count, time = format_quantity(what.operators, "count"), format_quantity(what.time_s, "time")
+    saved = format_quantity(what.saved_bytes, "bytes")
+    return (("recomputed", f"{count} operators, {time} a step, in place of {saved} kept for the backward pass"),)
 
 
 def _alive(report: Report) -> Section:

@@ -60,12 +60,26 @@ class CollectiveRow:
 
 
 @dataclass(frozen=True)
+class Recomputation:
+    """What a step computes once more rather than keep it: how many operators, their time in a step, and what they save.
+
+    `saved_bytes` are those of the results that would lie in memory until the backward pass; an operator that merely
+    runs later costs nothing more.
+    """
+
+    operators: int
+    time_s: float
+    saved_bytes: int
+
+
+@dataclass(frozen=True)
 class Report:
     """What a plan says. Times are seconds a step under the plan's pricing, bytes are of one device.
 
     `objective_s` is the sum the solver minimised, `lower_bound_s` proven for it over `space`; `step_time_s` is the
     price of the emitted program. `peak` names what is alive at the peak of memory, largest first. `found_rules` are
-    operators whose rules were found by trial: their kind and the source line of the first.
+    operators whose rules were found by trial: their kind and the source line of the first. Operators that run again
+    have the phase "recompute"; `recomputation` sums them up, if there are any.
     """
 
     function: str
@@ -86,6 +100,7 @@ class Report:
     collectives: tuple[CollectiveRow, ...]
     peak: tuple[TensorRow, ...]
     found_rules: tuple[str, ...] = ()
+    recomputation: Recomputation | None = None
 
 
 def summarise(
@@ -128,7 +143,19 @@ def summarise(
         tuple(_collective_row(planned, move) for move in program.collectives),
         tuple(row(value) for value in spent.peak_values[:10]),
         found_rules,
+        recomputation(planned),
     )
+
+
+def recomputation(planned: Planned) -> Recomputation | None:
+    """What `planned` computes once more, what that costs, and the bytes of a device that it saves; None if nothing."""
+    program = planned.program
+    twins = [i for i in program.instructions if isinstance(i, Compute) and i.op.recomputes is not None]
+    again = [i for i in twins if i.op.recomputes != i.op.id]
+    read = {v for i in program.instructions if i not in twins for v in i.ins}
+    seconds = sum(program.runs(i) * planned.pricing.op_cost(i.op, i.strategy) for i in again)
+    saved = sum(program.runs(i) * program.local_bytes(v) for i in twins for v in i.outs if v in read)
+    return Recomputation(len(twins), seconds, int(saved)) if twins else None
 
 
 def _tensor_row(tensor: TensorInfo, placement: Placement, mesh: DeviceMesh, name: str = "") -> TensorRow:
@@ -142,7 +169,8 @@ def _operator_row(planned: Planned, compute: Compute) -> OperatorRow:
     outs = tuple(str(p) for p in strategy.outs)
     time = planned.pricing.op_cost(op, strategy)
     runs = planned.program.runs(compute)
-    return OperatorRow(op.kind, op.source, op.scope, op.phase, ins, outs, strategy.split, time, runs)
+    phase = op.phase if op.recomputes is None else "recompute"
+    return OperatorRow(op.kind, op.source, op.scope, phase, ins, outs, strategy.split, time, runs)
 
 
 def _collective_row(planned: Planned, move: Move) -> CollectiveRow:

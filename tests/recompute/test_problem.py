@@ -73,7 +73,7 @@ CASES = {
     "chain": (chain, (WEIGHTS, spec(512, 256))),
     "scanned": (scanned, ({"w": spec(2, 256, 256), "b": spec(2, 256)}, spec(512, 256), spec(512, 256))),
 }
-MOST = 5
+MOST = 3
 """How many operators the oracle chooses among: it solves a Problem for each of their subsets."""
 
 
@@ -125,13 +125,10 @@ def solved(problem: Problem | None, limit: float) -> Solution | None:
 def setting(name: str) -> Setting:
     fn, args = CASES[name]
     graph = trace(fn, args).graph
-    recomputed = recomputable(graph)
-    large = sorted(recomputed, key=lambda one: -sum(t.size_bytes for t in graph.ops[one.op].outs))[:MOST]
-    kept = tuple(one for one in recomputed if one in large)
-    return Setting(graph, kept)
+    return Setting(graph, recomputable(graph)[:MOST])
 
 
-@pytest.mark.parametrize("share", [1.0, 0.85, 0.7, 0.55])
+@pytest.mark.parametrize("share", [0.85, 0.6])
 @pytest.mark.parametrize("name", CASES)
 def test_its_optimum_is_the_best_of_all_choices(name: str, share: float) -> None:
     here = setting(name)

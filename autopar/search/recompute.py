@@ -8,7 +8,7 @@ no plan is worse for it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from autopar.core.dataflow import Dataflow, dataflow, group_of
 from autopar.core.mesh import DeviceMesh
@@ -66,8 +66,10 @@ def _better(task: Task, outcome: Outcome, rewritten: Rewritten) -> Outcome:
     try:
         found = attempt.within(limit, unbounded)
     except NoFeasiblePlan as error:
-        smallest = outcome.misfit is not None and (error.min_peak_bytes or 0) < (outcome.misfit.min_peak_bytes or 0)
-        return replace(outcome, misfit=error, lower_bound_s=0.0) if smallest else replace(outcome, lower_bound_s=0.0)
+        bound = min(outcome.lower_bound_s, *attempt.bounds, float("inf"))
+        misfits = [misfit for misfit in (outcome.misfit, error) if misfit is not None]
+        smallest = min(misfits, key=lambda misfit: misfit.min_peak_bytes or 0)
+        return replace(outcome, misfit=smallest, lower_bound_s=bound)
     kept = outcome.planned
     bound = min(outcome.lower_bound_s, found.plan.lower_bound_s)
     is_better = kept is None or found.plan.objective_s < kept.plan.objective_s
@@ -111,14 +113,21 @@ def _with_common_copies(rewritten: Rewritten, flow: Dataflow, space: Space) -> S
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RecomputeAttempt(Attempt):
-    """Solving for what to keep and what to compute once more. Space, flow and pricing are those of `rewritten`."""
+    """Solving for what to keep and what to compute once more. Space, flow and pricing are those of `rewritten`.
+
+    `bounds` are those found under the memory limit itself, before it was tightened.
+    """
 
     rewritten: Rewritten
+    bounds: list[float] = field(default_factory=list[float])
 
     def solve(self, limit_bytes: float | None) -> Planned:
         """The plan under `limit_bytes` on what the Problem counts; its bound is for that limit."""
         problem = self.problem(limit_bytes)
-        return self.planned(problem, solve(problem.problem, options=self.task.options.solve))
+        solution = solve(problem.problem, options=self.task.options.solve)
+        if limit_bytes == self.task.memory_limit_bytes:
+            self.bounds.append(solution.lower_bound)
+        return self.planned(problem, solution)
 
     def problem(self, limit_bytes: float | None) -> RecomputeProblem:
         """The Problem under `limit_bytes`."""

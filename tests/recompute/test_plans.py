@@ -1,0 +1,126 @@
+"""Plans that recompute: they fit where none does that keeps everything, compute the same, say what they do, are saved."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import autopar
+from autopar.emit.hlo import peak_memory_bytes
+from autopar.errors import InvalidOption, NoFeasiblePlan, PlanFileError
+from tests.recompute.steps import arrays, scanned, specs, unrolled
+
+OPTIONS = autopar.SearchOptions()
+NEVER = replace(OPTIONS, recompute="never")
+SETTING: dict[str, Any] = {"cluster": "8xh100", "mesh": {"x": 8}}
+ARGS = arrays(128, 4, 8192)
+
+
+@lru_cache
+def free() -> autopar.Plan:
+    """The plan of the scanned step that no limit binds."""
+    return autopar.plan(scanned, *specs(scanned, ARGS)[1], **SETTING)
+
+
+@lru_cache
+def limited(share: float) -> autopar.Plan:
+    """The plan within a share of that plan's peak."""
+    limit = int(share * free().peak_memory_bytes)
+    return autopar.plan(scanned, *specs(scanned, ARGS)[1], **SETTING, memory_limit_bytes=limit)
+
+
+def xla_peak(plan: autopar.Plan) -> int:
+    """What XLA sets aside for the program of `plan`."""
+    return peak_memory_bytes(plan.compile(devices=jax.devices()).lower(*specs(scanned, ARGS)[1]).compile())
+
+
+def test_there_is_a_plan_where_none_keeps_everything() -> None:
+    limit = int(0.6 * free().peak_memory_bytes)
+    with pytest.raises(NoFeasiblePlan):
+        autopar.plan(scanned, *specs(scanned, ARGS)[1], **SETTING, memory_limit_bytes=limit, options=NEVER)
+    plan = limited(0.6)
+    assert plan.peak_memory_bytes <= limit
+    assert plan.lower_bound_s <= plan.objective_s
+    assert plan.record.recomputed
+    assert "activations kept or recomputed" in plan.summary.space
+
+
+def test_its_values_are_the_plain_functions() -> None:
+    found = limited(0.6).compile(devices=jax.devices())(*ARGS)
+    wanted = jax.jit(scanned)(*ARGS)
+    for a, b in zip(jax.tree.leaves(wanted), jax.tree.leaves(found), strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6)
+
+
+def test_xla_sets_aside_as_much_less() -> None:
+    """Under scan the saving is XLA's too: the claimed peak is near what it sets aside, and that fell by as much."""
+    before, after = xla_peak(free()), xla_peak(limited(0.6))
+    assert after <= 0.65 * before
+    assert 0.9 <= limited(0.6).peak_memory_bytes / after <= 1.3
+
+
+def test_the_report_says_what_is_recomputed() -> None:
+    what = limited(0.6).summary.recomputation
+    assert what is not None
+    assert what.operators == len(limited(0.6).record.recomputed)
+    assert 2 * what.saved_bytes >= free().peak_memory_bytes - limited(0.6).peak_memory_bytes
+    assert what.time_s >= 0
+    assert "kept for the backward pass" in limited(0.6).report()
+    assert any(row.phase == "recompute" for row in limited(0.6).summary.operators)
+    assert free().summary.recomputation is None
+    assert "recomputed" not in free().report()
+
+
+def test_a_saved_plan_recomputes_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    limited(0.6).save(path)
+    loaded = autopar.Plan.load(path)
+    assert loaded.record == limited(0.6).record
+    bound = loaded.compile(scanned, devices=jax.devices()).plan(*specs(scanned, ARGS)[1])
+    assert str(bound.program()) == str(limited(0.6).program())
+    assert '"recomputed"' in path.read_text()
+    free().save(path)
+    assert "recomput" not in path.read_text()
+
+
+def test_a_damaged_plan_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    limited(0.6).save(path)
+    pairs = [[one.op, one.before] for one in limited(0.6).record.recomputed]
+    path.write_text(path.read_text().replace(f'"recomputed": {pairs}', '"recomputed": [[3, 999]]'))
+    with pytest.raises(PlanFileError, match="cannot run again before 999"):
+        autopar.Plan.load(path).compile(scanned, devices=jax.devices()).plan(*specs(scanned, ARGS)[1])
+
+
+def test_where_the_limit_does_not_bind_nothing_changes() -> None:
+    never = autopar.plan(scanned, *specs(scanned, ARGS)[1], **SETTING, options=NEVER)
+    assert never.record == free().record
+
+
+def test_a_limit_never_costs_more_than_without_recomputation() -> None:
+    limit = int(0.98 * free().peak_memory_bytes)
+    never = autopar.plan(scanned, *specs(scanned, ARGS)[1], **SETTING, memory_limit_bytes=limit, options=NEVER)
+    assert limited(0.98).objective_s <= never.objective_s
+    assert limited(0.98).peak_memory_bytes <= limit
+
+
+def test_unknown_choices_are_refused() -> None:
+    with pytest.raises(InvalidOption, match="'sometimes'"):
+        autopar.SearchOptions(recompute="sometimes")  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_layers_written_out() -> None:
+    """Without a loop the program's own account shows the saving; XLA on CPU undoes it."""
+    args = specs(unrolled, arrays(128, 3, 8192))[1]
+    whole = autopar.plan(unrolled, *args, **SETTING)
+    limit = int(0.9 * whole.peak_memory_bytes)
+    plan = autopar.plan(unrolled, *args, **SETTING, memory_limit_bytes=limit)
+    assert plan.peak_memory_bytes <= limit
+    assert plan.record.recomputed

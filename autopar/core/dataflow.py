@@ -135,7 +135,7 @@ def _joined(graph: OpGraph) -> frozenset[int]:
     twins = [op for op in graph.ops if op.recomputes is not None]
     found = {tensor.id for op in twins for tensor in op.outs}
     for op in twins:
-        original = graph.ops[op.recomputes or 0]
+        original = graph.original(op)
         seen = graph.tree.path(op.region)
         found.update(t.id for t in original.outs if (made_in := graph.made_in(t)) is None or made_in in seen)
     return frozenset(found)
@@ -146,7 +146,7 @@ def _is_read_early(graph: OpGraph, uses: Mapping[int, tuple[Use, ...]], tensor: 
     producer = graph.producers[tensor.id]
     if producer.recomputes is None or producer.region is not None:
         return True
-    original = graph.ops[producer.recomputes]
+    original = graph.original(producer)
     return original is not producer and any(t.id in uses for t in original.outs)
 
 

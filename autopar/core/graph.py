@@ -140,6 +140,10 @@ class OpGraph:
         entering = {(op.region, op.params["position"]): op.id for op in self.ops if op.kind == "carry_in"}
         return {op.id: entering[op.region, op.params["position"]] for op in self.ops if op.kind == "carry_out"}
 
+    def original(self, op: OpNode) -> OpNode:
+        """The operator that `op` repeats; `op` itself if it repeats none."""
+        return op if op.recomputes is None else self.ops[op.recomputes]
+
     def made_in(self, tensor: TensorInfo) -> int | None:
         """The region in which `tensor` is seen first; None for inputs."""
         producer = self.producers.get(tensor.id)

@@ -122,7 +122,7 @@ def _unstacked(graph: OpGraph) -> set[int]:
 
 
 def _pairs(graph: OpGraph, twin: OpNode) -> zip[tuple[TensorInfo, TensorInfo]]:
-    return zip(graph.ops[twin.recomputes or 0].outs, twin.outs, strict=True)
+    return zip(graph.original(twin).outs, twin.outs, strict=True)
 
 
 def workspace_bytes(op: OpNode, in_bytes: Sequence[int]) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 
 from autopar.core.dataflow import Dataflow, dataflow, group_of
 from autopar.core.mesh import DeviceMesh
@@ -27,6 +28,9 @@ from autopar.search.search import Attempt, Outcome, Planned, Task, account_of, b
 from autopar.search.space import build_space
 from autopar.solve import Infeasible, Solution, solve
 
+_WORTH = 1e-3
+"""What a memory limit must cost at least, as a share, before recomputing is looked into."""
+
 
 def find_plan(task: Task, meshes: Sequence[DeviceMesh]) -> Planned:
     """The best plan of `task` over `meshes`, with or without recomputation; its bound holds over all of them.
@@ -35,26 +39,23 @@ def find_plan(task: Task, meshes: Sequence[DeviceMesh]) -> Planned:
       NoFeasiblePlan: nothing fits in the memory limit on any of them; the smallest peak found is named.
     """
     outcomes = outcomes_of(task, meshes)
-    if task.options.recompute == "never" or all(_is_free(outcome) for outcome in outcomes):
-        return best_of(task, outcomes)
-    recomputed = recomputable(task.graph)
+    best = min((o.planned.plan.objective_s for o in outcomes if o.planned is not None), default=inf)
+    worth = [task.options.recompute == "auto" and _is_worth(outcome, best) for outcome in outcomes]
+    recomputed = recomputable(task.graph) if any(worth) else ()
     if not recomputed:
         return best_of(task, outcomes)
     rewritten = with_recomputed(task.graph, recomputed, residuals=True)
-    best = min((o.planned.plan.objective_s for o in outcomes if o.planned is not None), default=float("inf"))
-    tried = [o if _is_free(o) or _is_beaten(o, best) else _better(task, o, rewritten) for o in outcomes]
+    tried = [_better(task, o, rewritten) if w else o for o, w in zip(outcomes, worth, strict=True)]
     planned = best_of(task, tried)
-    return replace(planned, plan=replace(planned.plan, space=f"{planned.plan.space}, activations kept or recomputed"))
+    on = " or ".join(str(o.attempt.space.mesh) for o, w in zip(outcomes, worth, strict=True) if w)
+    return replace(planned, plan=replace(planned.plan, space=f"{planned.plan.space}, kept or recomputed on {on}"))
 
 
-def _is_free(outcome: Outcome) -> bool:
-    """Whether the memory limit costs nothing: the best plan without one keeps within it."""
-    return outcome.planned is outcome.unlimited
-
-
-def _is_beaten(outcome: Outcome, best_s: float) -> bool:
-    """Whether another mesh has a plan that is no worse than the best on this one without a memory limit."""
-    return outcome.unlimited.plan.lower_bound_s >= best_s
+def _is_worth(outcome: Outcome, best_s: float) -> bool:
+    """Whether the memory limit costs something on this mesh, and less might beat the best plan that keeps everything."""
+    if outcome.planned is outcome.unlimited:
+        return False
+    return outcome.unlimited.plan.lower_bound_s * (1 + _WORTH) < best_s
 
 
 def _better(task: Task, outcome: Outcome, rewritten: Rewritten) -> Outcome:
@@ -66,7 +67,7 @@ def _better(task: Task, outcome: Outcome, rewritten: Rewritten) -> Outcome:
     try:
         found = attempt.within(limit, unbounded)
     except NoFeasiblePlan as error:
-        bound = min(outcome.lower_bound_s, *attempt.bounds, float("inf"))
+        bound = min((outcome.lower_bound_s, *attempt.bounds))
         misfits = [misfit for misfit in (outcome.misfit, error) if misfit is not None]
         smallest = min(misfits, key=lambda misfit: misfit.min_peak_bytes or 0)
         return replace(outcome, misfit=smallest, lower_bound_s=bound)

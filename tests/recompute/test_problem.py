@@ -10,23 +10,20 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 from autopar.core.dataflow import dataflow
 from autopar.core.graph import OpGraph
 from autopar.core.mesh import DeviceMesh
-from autopar.core.plan import Stage
 from autopar.core.recompute import Recomputed, with_recomputed
 from autopar.price.assemble import assemble
 from autopar.price.pricing import Roofline
 from autopar.redistribute.route import Router
-from autopar.search.recompute import RecomputeAttempt, recompute_attempt
 from autopar.search.recomputable import recomputable
+from autopar.search.recompute import RecomputeAttempt, recompute_attempt
 from autopar.search.search import Task, outcomes_of
 from autopar.search.space import build_space
 from autopar.solve import Infeasible, Problem, Solution, SolveOptions, solve
-from autopar.solve.problem import objective, peak, usage_over_time
 from autopar.trace import trace
 from cost_models import load_cluster
 from tests.price.test_assemble import price_of

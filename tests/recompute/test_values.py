@@ -13,14 +13,14 @@ from autopar.core.recompute import with_recomputed
 from autopar.search.recomputable import recomputable
 from autopar.search.space import build_space
 from autopar.trace import Traced
-from tests.equivalence.cases import MESHES, Case, inputs_of
+from tests.equivalence.cases import MESHES, Case, assert_equal, inputs_of
 from tests.equivalence.check import run
-from tests.equivalence.cases import assert_equal
 from tests.equivalence.draw import local_plan
 from tests.recompute.steps import case, drawn
 from tests.trace.evaluate import evaluate
 
-NAMES = ["scanned", "unrolled", "tiny", "gpt"]
+SLOW = pytest.mark.slow
+NAMES = ["scanned", "unrolled", "tiny", pytest.param("gpt", marks=SLOW)]
 
 
 class Rewritten(Case):
@@ -49,7 +49,14 @@ def test_a_rewritten_graph_computes_the_same(name: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "mesh"), [("scanned", "8"), ("scanned", "2x4"), ("unrolled", "2x4"), ("tiny", "2x2x2"), ("gpt", "2x4")]
+    ("name", "mesh"),
+    [
+        ("scanned", "8"),
+        ("scanned", "2x4"),
+        ("unrolled", "2x4"),
+        ("tiny", "2x2x2"),
+        pytest.param("gpt", "2x4", marks=SLOW),
+    ],
 )
 @pytest.mark.parametrize("seed", range(2))
 def test_the_emitted_function_computes_the_same(name: str, mesh: str, seed: int) -> None:

@@ -120,6 +120,8 @@ class RecomputeBuilder(Builder):
             for kept, new in zip(twin.kept, graph.ops[twin.op].outs, strict=True)
             if kept is not None and new.id in self.stored
         }
+        originals = [twin.original for twin in self.rewritten.twins if twin.original is not None]
+        self.repeated = {tensor.id for op in originals for tensor in graph.ops[op].outs}
         self.optional = self._optional_ops()
         self.optional_copies = {copy.id for copy in self.flow.copies if self._is_optional_copy(copy)}
         self.holds = self._holds()
@@ -167,7 +169,7 @@ class RecomputeBuilder(Builder):
             if copy.id in self.joins:
                 found += self._join(copy, Edge(node, target, cost), candidates)
                 continue
-            if copy.stored and copy.tensor.id in self.join_of and self._lasting_uses(copy.tensor) < 2:
+            if copy.tensor.id in self.repeated and copy.stored and self._lasting_uses(copy.tensor) < 2:
                 cost = _same(made, candidates)
             if self._doubled(copy):
                 cost = np.hstack([_same(made, candidates), cost])

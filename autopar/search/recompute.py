@@ -52,7 +52,7 @@ def find_plan(task: Task, meshes: Sequence[DeviceMesh]) -> Planned:
 
 
 def _is_worth(outcome: Outcome, best_s: float) -> bool:
-    """Whether the memory limit costs something on this mesh, and less might beat the best plan that keeps everything."""
+    """Whether the memory limit costs something on this mesh, and less could beat the best plan that keeps all."""
     if outcome.planned is outcome.unlimited:
         return False
     return outcome.unlimited.plan.lower_bound_s * (1 + _WORTH) < best_s

@@ -61,10 +61,9 @@ def memory_rows(problem: Problem) -> Rows:
     count = len(problem.node_costs)
     if problem.usage_limit is None or not problem.usages:
         return Rows((), ((),) * count, 0, np.inf)
-    highest = _extreme_use(problem, np.max)
-    margin = 1e-9 * max(1.0, float(highest.max()))
-    times = _maximal_times(problem, (highest > problem.usage_limit - margin) & (highest > 0))
-    row_of = np.searchsorted(times, np.arange(len(highest) + 1))
+    wanted = _may_exceed(problem)
+    times = _maximal_times(problem, wanted)
+    row_of = np.searchsorted(times, np.arange(len(wanted) + 1))
     per_node: list[list[tuple[int, int, Floats]]] = [[] for _ in range(count)]
     for use in problem.usages:
         low, high = int(row_of[use.start]), int(row_of[use.stop])
@@ -76,9 +75,16 @@ def memory_rows(problem: Problem) -> Rows:
 
 def drop_slack(problem: Problem) -> Reduction:
     """Limit and usages go if the limit cannot bind, whatever is chosen."""
-    if not problem.usages or memory_rows(problem).count:
+    if not problem.usages or _may_exceed(problem).any():
         return unchanged(problem)
     return Reduction(without_limit(problem), 0.0, lambda choice: choice)
+
+
+def _may_exceed(problem: Problem) -> Bools:
+    """The times at which the limit can bind."""
+    highest = _extreme_use(problem, np.max)
+    limit = np.inf if problem.usage_limit is None else problem.usage_limit
+    return (highest > limit - 1e-9 * max(1.0, float(highest.max(initial=0.0)))) & (highest > 0)
 
 
 def least_use(problem: Problem) -> float:

@@ -1,7 +1,7 @@
 """Choices by annealing: a random forest of nodes is solved exactly, the others held, at costs with noise that cools.
 
-Memory is priced, so that the search goes back and forth across the limit; the cheapest choice that fits is kept. Prices
-move in one of two ways. Together: one factor on all of them rises while a row exceeds the limit and falls while all fit,
+Memory is priced, so that the search goes back and forth across the limit; the cheapest choice that fits is kept.
+Prices move in one of two ways. Together: one factor on all rises while a row exceeds the limit and falls while all fit,
 and a row that exceeds it becomes dearer for good (good where thousands of rows have a price). Each: a row's price rises
 by its own excess and falls by what it leaves free (good where a few rows decide).
 """

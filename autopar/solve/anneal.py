@@ -70,7 +70,8 @@ class _Control:
         self.memory, self.each = flat.memory, schedule.each
         self.prices, self.factor = prices.copy(), 1.0
         self.used = np.zeros(flat.memory.rows)
-        least = schedule.heat / (_FIRST_EXCESS * flat.memory.limit) if flat.memory.rows else 0.0
+        self.scale = flat.memory.limit or 1.0
+        least = schedule.heat / (_FIRST_EXCESS * self.scale) if flat.memory.rows else 0.0
         self.unit = max(float(prices.max(initial=0.0)), least)
 
     def fits(self, choice: Ints) -> bool:
@@ -78,7 +79,7 @@ class _Control:
         if not self.memory.rows:
             return True
         use_of(self.memory, choice, self.used)
-        excess = self.used / self.memory.limit - 1.0
+        excess = (self.used - self.memory.limit) / self.scale
         hot = self.used > self.memory.limit
         if self.each:
             steps = _EACH * self.unit * np.clip(excess, -_EACH_DOWN, _EACH_UP)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import networkx as nx
 
-from autopar.core.regions import Region, RegionTree
+from autopar.core.regions import LEAVING, Region, RegionTree
 
 Phase = Literal["forward", "backward", "update"]
 Effect = Literal["ordered", "unordered"]
@@ -142,6 +142,10 @@ class OpGraph:
         """The region in which `tensor` is seen first; None for inputs."""
         producer = self.producers.get(tensor.id)
         return None if producer is None else self.tree.made_in(producer.kind, producer.region)
+
+    def ready_at(self, op: OpNode) -> int:
+        """The position after which the results of `op` can be read: what leaves a region does so when that ends."""
+        return op.id if op.region is None or op.kind not in LEAVING else self.spans[op.region][1]
 
     @cached_property
     def view(self) -> nx.MultiDiGraph[int]:

@@ -51,15 +51,15 @@ def shared(x: Any, y: Any) -> Any:
 
 
 def looping(x: Any, w: Any, parts: Any) -> Any:
-    """A stack that is read long after, parts that are made before the loop, a loop in the loop, a value read in both."""
-    big = parts @ w
+    """A stack that is read long after, parts that are made before the loop, a loop in the loop, values read in both."""
+    big, seen = parts @ w, x @ w
 
     def body(h: Any, part: Any) -> Any:
-        wide = jnp.tanh(h @ w)
+        wide = jnp.tanh(h @ w) + seen
         inner = jax.lax.fori_loop(0, 2, lambda _, c: jnp.tanh(c @ w) + wide, h)
         return inner + part, (wide @ part).T
 
-    h, stack = jax.lax.scan(body, x, big)
+    h, stack = jax.lax.scan(body, jnp.sin(seen), big)
     low = jnp.sort(h, axis=0) @ w
     return jnp.sort(stack, axis=1)[0] + low, low
 

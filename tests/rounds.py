@@ -25,7 +25,7 @@ class Event:
 
 
 def events(tree: RegionTree, placed: Sequence[tuple[str, int | None]]) -> list[Event]:
-    """Every run of every position, in order: the operator (or move) there is of kind and in region `placed[position]`."""
+    """Every run of every position, in order: what stands there is of kind and in region `placed[position]`."""
     entered = {position for position, (kind, _) in enumerate(placed) if kind == "carry_in"}
     every = _walk(tree, [region for _, region in placed], 0, len(placed), None, ())
     return [event for event in every if event.position not in entered or event.rounds[-1][1] == 0]

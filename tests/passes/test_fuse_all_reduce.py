@@ -81,6 +81,21 @@ def test_the_update_waits_for_the_gradients_that_are_still_to_come() -> None:
     assert buckets(fused) == [(("x",), 3)]
 
 
+def test_effects_keep_their_order() -> None:
+    """The update calls first, and would wait for further gradients; the second call waits with it."""
+    build = Builder()
+    build.input()
+    first, second = gradients(build, 2)
+    update = build.compute([build.all_reduce(first, role="mirror")], kind="tell", phase="update", effect="ordered")
+    forward = build.compute([0], kind="tell", effect="ordered")
+    program = build.program([update, forward, build.all_reduce(second, role="mirror")])
+    fused = FuseAllReduce(price).apply(program)
+    verify(fused)
+    assert buckets(fused) == [(("x",), 2)]
+    told = [[i.outs[0] for i in p.instructions if isinstance(i, Compute) and i.op.effect] for p in (program, fused)]
+    assert told == [[update, forward]] * 2
+
+
 def test_dependent_ones_stay_apart() -> None:
     build = Builder()
     first = build.all_reduce(build.compute([build.input()], X))

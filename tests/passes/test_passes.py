@@ -15,6 +15,7 @@ from autopar.core.dataflow import dataflow
 from autopar.core.graph import OpGraph, OpNode, Phase, TensorInfo
 from autopar.core.placement import Placement
 from autopar.core.plan import Stage
+from autopar.core.regions import Region
 from autopar.core.strategy import Strategy
 from autopar.errors import InvalidOption, ProgramError
 from autopar.passes.insert_redistribution import InsertRedistribution, users_of
@@ -171,6 +172,27 @@ def test_gradients_of_parameters_are_mirrors_and_sums_of_the_forward_pass_are_no
     marked = MarkMirror(graph).apply(routed)
     verify(marked)
     assert [move.role for move in marked.collectives] == ["forward", "mirror"]
+
+
+@pytest.mark.parametrize("phase", ["forward", "backward"])
+def test_a_gradient_that_is_reduced_in_a_loop_is_a_mirror_too(phase: Phase) -> None:
+    """Each round sums a row; the rows leave the loop as one tensor of the parameter's shape, for the update."""
+    a, w, g, rows, new = tensor(0, (8, 4)), tensor(1, (3, 4)), tensor(2, (4,)), tensor(3, (3, 4)), tensor(4, (3, 4))
+    ops = (
+        OpNode(0, "reduce_sum", (a,), (g,), phase=phase, region=1),
+        OpNode(1, "scan_stack", (g,), (rows,), {"position": 0}, phase=phase, region=0),
+        op(2, "sub", [w, rows], new, "update"),
+    )
+    regions = (Region(0, "scan"), Region(1, "body", 0, 3.0))
+    graph = OpGraph(ops, (a, w), (new,), carry=((0, 1),), batch_inputs=(0,), regions=regions)
+    split, both = Placement((("x",), ())), Placement.replicated(2)
+    strategies = (as_is(split, PARTIAL), as_is(WHOLE, both), as_is(both, both, both))
+    routed = lower(graph, dataflow(graph), Stage(MESH, (split, both), strategies, (), (both,)))
+    marked = MarkMirror(graph).apply(InsertRedistribution(Router(MESH, price), price).apply(routed))
+    verify(marked)
+    assert [(move.region, move.role) for move in marked.collectives] == [
+        (1, "mirror" if phase == "backward" else "forward")
+    ]
 
 
 # The pipeline ---------------------------------------------------------------------------------------------------------

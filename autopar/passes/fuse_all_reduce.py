@@ -13,7 +13,8 @@ BucketKey = tuple[tuple[str, ...], str, str, int | None]
 
 @dataclass(frozen=True)
 class FuseAllReduce:
-    """Delays each all-reduce to the first use of any result in its bucket, and runs the bucket as one.
+    """Takes up each all-reduce once its operand is there, delays it to the first use of any result in its bucket, and
+    runs the bucket as one.
 
     A bucket holds all-reduces over the same axes, of the same kind and element type, in the same region; one that
     reaches `bucket_bytes` is closed. An all-reduce that needs a result of its own bucket closes it first. What the
@@ -26,6 +27,7 @@ class FuseAllReduce:
 
     def apply(self, program: ShardedProgram) -> ShardedProgram:
         """`program` with its all-reduces in buckets, each priced as one."""
+        program = _early(program)
         state = _Buckets(self, program)
         rest = _units(program)
         while rest:
@@ -58,6 +60,24 @@ class FuseAllReduce:
             source=", ".join(dict.fromkeys(move.source for move in moves)),
             reason=f"bucket of {len(moves)} all-reduces",
         )
+
+
+def _early(program: ShardedProgram) -> ShardedProgram:
+    """Every all-reduce right behind what makes its operand, if that is in its region."""
+    region = {value: i.region for i in program.instructions for value in i.outs}
+    reductions = {
+        i.ins[0]: i
+        for i in program.instructions
+        if isinstance(i, Move) and i.kind == "all_reduce" and len(i.ins) == 1 and region.get(i.ins[0], -1) == i.region
+    }
+    moved = set(map(id, reductions.values()))
+    done: list[Instruction] = []
+    for instruction in program.instructions:
+        following = [] if id(instruction) in moved else [instruction]
+        while following:
+            done += following
+            following = [reductions[v] for i in following for v in i.outs if v in reductions]
+    return program.with_instructions(tuple(done))
 
 
 def _order(instruction: Instruction) -> tuple[int, ...]:

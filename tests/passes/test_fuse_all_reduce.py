@@ -106,11 +106,32 @@ def test_dependent_ones_stay_apart() -> None:
 def test_an_early_use_closes_the_bucket() -> None:
     build = Builder()
     build.input()
-    a, b = gradients(build, 2)
-    early = build.compute([build.all_reduce(a)])
-    late = build.all_reduce(b)
+    early = build.compute([build.all_reduce(gradients(build, 1)[0])])
+    late = build.all_reduce(gradients(build, 1)[0])
     fused = FuseAllReduce(price).apply(build.program([early, late]))
     assert buckets(fused) == [(("x",), 1), (("x",), 1)]
+
+
+def test_what_can_be_reduced_goes_along_with_what_must() -> None:
+    """Both gradients are there when the first is used; the second is asked for only later."""
+    build = Builder()
+    build.input()
+    a, b = gradients(build, 2)
+    early = build.compute([build.all_reduce(a)])
+    program = build.program([early, build.all_reduce(b)])
+    fused = FuseAllReduce(price).apply(program)
+    verify(fused)
+    assert buckets(fused) == [(("x",), 2)]
+    assert meaning(fused) == meaning(program)
+
+
+def test_reductions_one_after_the_other_are_both_kept() -> None:
+    build = Builder()
+    both = build.compute([build.input()], Placement(((),), ("x", "y")))
+    last = build.compute([build.all_reduce(build.move("all_reduce", ("y",), both, X))])
+    fused = FuseAllReduce(price).apply(build.program([last]))
+    verify(fused)
+    assert buckets(fused) == [(("y",), 1), (("x",), 1)]
 
 
 @pytest.mark.parametrize(

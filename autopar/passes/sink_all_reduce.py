@@ -1,4 +1,4 @@
-"""sink_all_reduce: an all-reduce moves past views and scalings of its result, so that more of them end up side by side."""
+"""sink_all_reduce: all-reduces move past views and scalings of their results, so that more end up side by side."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def expert_products(batch: int = 256, width: int = 16, experts: int = 4) -> mode
 def mixture_of_experts(
     batch: int = 64, sequence: int = 16, width: int = 64, heads: int = 16, group: int = 32, experts: int = 16
 ) -> models.Model:
-    """Attention, then experts (the two best of `experts` for a token), each with a residual and a norm; squared error."""
+    """Attention, then experts (each token goes to two of them), both with a residual and a norm; squared error."""
     draw = np.random.default_rng(0)
     params = {
         "qkv": models.dense_init(draw, width, 3 * width, "float32"),

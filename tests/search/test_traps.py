@@ -33,6 +33,7 @@ from autopar.trace import fingerprint, trace
 from cost_models import load_cluster
 from tests import small_models as models
 from tests.cases.alpa import mlp, plan, state_step
+from tests.price.test_assemble import price_of
 from tests.solve.draw import problems
 
 MESH = DeviceMesh.of({"x": 2, "y": 4})
@@ -117,8 +118,8 @@ def test_mesh_axes_are_solved_together() -> None:
 def test_forward_and_backward_of_a_layer_are_not_confused() -> None:
     """Where batch and width are equal, products forward and backward have one signature.
 
-    Nothing that is shared by equal operators, or found to be a repetition, changes the optimum: the same numbers
-    without any shared arrays have it too.
+    The objective is what the plan costs operator by operator, and nothing that is shared by equal operators, or found
+    to be a repetition, changes the optimum: the same numbers without any shared arrays have it too.
     """
     graph = graph_of("square")
     found = planned(graph)
@@ -128,15 +129,18 @@ def test_forward_and_backward_of_a_layer_are_not_confused() -> None:
         if op.kind == "dot_general":
             phases.setdefault(op.signature, set()).add(op.phase)
     assert {"forward", "backward"} in phases.values()
+    pricing, stage = Roofline(graph, MESH, load_cluster(CLUSTER)), found.plan.stage
+    anew = price_of(graph, dataflow(graph), stage, pricing, Router(MESH, pricing.step_cost))
+    assert found.plan.objective_s == pytest.approx(anew, rel=1e-9)
     unshared = solve(_unshared(_problem(graph)))
     assert unshared.lower_bound == pytest.approx(unshared.objective, rel=1e-9)
     assert found.plan.objective_s == pytest.approx(unshared.objective, rel=1e-9)
 
 
-def _problem(graph: OpGraph) -> Problem:
+def _problem(graph: OpGraph, limit: float | None = None) -> Problem:
     flow, pricing = dataflow(graph), Roofline(graph, MESH, load_cluster(CLUSTER))
     space = build_space(graph, flow, MESH, keep=pricing.keep)
-    return assemble(graph, flow, space, pricing, Router(MESH, pricing.step_cost))
+    return assemble(graph, flow, space, pricing, Router(MESH, pricing.step_cost), limit)
 
 
 def _unshared(problem: Problem) -> Problem:
@@ -148,11 +152,12 @@ def _unshared(problem: Problem) -> Problem:
     return replace(problem, node_costs=costs, edges=edges)
 
 
+@pytest.mark.parametrize("limit", [None, 1e15])
 @pytest.mark.parametrize("model", ["mlp", "cnn", "gpt", "square"])
-def test_nothing_is_forbidden_by_a_huge_cost(model: str) -> None:
+def test_nothing_is_forbidden_by_a_huge_cost(model: str, limit: float | None) -> None:
     """Every finite entry is the price of something that can be done; what cannot be done has no entry, or inf."""
     graph = graph_of(model)
-    pricing, problem = Roofline(graph, MESH, load_cluster(CLUSTER)), _problem(graph)
+    pricing, problem = Roofline(graph, MESH, load_cluster(CLUSTER)), _problem(graph, limit)
     space = build_space(graph, dataflow(graph), MESH, keep=pricing.keep)
     dearest = max(cost_of(pricing, op, s) for op, all_ in zip(graph.ops, space.strategies, strict=True) for s in all_)
     assert max(costs.max() for costs in problem.node_costs) <= dearest

@@ -41,7 +41,7 @@ def by_time(
     """MindSpore's algorithm 2: the bucket of each node.
 
     From the end of the backward pass on, whole levels of equal work at a time. The first bucket is full when its size
-    reaches what can be reduced in the tail, the next ones when it reaches what can be during the work of the one before.
+    reaches what can be reduced in the tail, the next ones when it reaches what can be during the work before.
     """
     levels = [list(level) for _, level in groupby(sorted(nodes, key=lambda n: -n.work), key=lambda n: n.work)]
     capacity, bucket, size, begin = (tail_time - inherent_time) / bandwidth, 1, 0, levels[0][0].work

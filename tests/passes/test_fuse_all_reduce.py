@@ -167,6 +167,16 @@ def test_buckets_stay_in_their_region() -> None:
     assert sorted((move.region is None, len(move.ins)) for move in fused.collectives) == [(False, 2), (True, 1)]
 
 
+def test_a_block_is_not_interrupted_by_what_reduces_its_result() -> None:
+    build = Builder()
+    build.input()
+    inside = [build.compute([0], X, region=0), build.compute([0], X, region=0)]
+    program = build.program([build.all_reduce(v) for v in inside], regions=(Region(0, "remat"),))
+    fused = FuseAllReduce(price, bucket_bytes=1).apply(program)
+    verify(fused)
+    assert buckets(fused) == [(("x",), 1), (("x",), 1)]
+
+
 def test_other_moves_are_left_alone() -> None:
     build = Builder()
     rows = build.input(Placement((("x",),)))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
-from autopar.passes.program import Compute, Instruction, Move, ShardedProgram
+from autopar.passes.program import Compute, Instruction, Move, Role, ShardedProgram
 from autopar.redistribute.step import StepPrice
 
 BucketKey = tuple[tuple[str, ...], str, str, int | None]
@@ -45,18 +46,20 @@ class FuseAllReduce:
         return program.with_instructions(tuple(state.done))
 
     def fused(self, moves: list[Move]) -> Move:
-        """The bucket of `moves` as one move."""
+        """The bucket of `moves` as one move, of the role that most of its bytes have."""
         if len(moves) == 1:
             return moves[0]
         size = sum(move.size_bytes for move in moves)
-        roles = {move.role for move in moves}
+        roles: Counter[Role] = Counter()
+        for move in moves:
+            roles[move.role] += move.size_bytes
         return replace(
             moves[0],
             ins=tuple(v for move in moves for v in move.ins),
             outs=tuple(v for move in moves for v in move.outs),
             size_bytes=size,
             time_s=self.price("all_reduce", moves[0].axes, size),
-            role=moves[0].role if len(roles) == 1 else "backward",
+            role=max(roles, key=lambda role: roles[role]),
             source=", ".join(dict.fromkeys(move.source for move in moves)),
             reason=f"bucket of {len(moves)} all-reduces",
         )

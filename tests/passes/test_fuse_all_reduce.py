@@ -68,6 +68,17 @@ def test_independent_ones_become_one() -> None:
     assert (move.role, move.reason) == ("mirror", "bucket of 3 all-reduces")
 
 
+@pytest.mark.parametrize(("gradients", "role"), [(1, "forward"), (3, "mirror")])
+def test_a_bucket_has_the_role_of_most_of_its_bytes(gradients: int, role: str) -> None:
+    build = Builder()
+    build.input()
+    statistics = build.all_reduce(build.compute([0], X, size=16))
+    sums = [build.compute([0], X, phase="backward") for _ in range(gradients)]
+    program = build.program([statistics, *(build.all_reduce(v, role="mirror") for v in sums)])
+    (move,) = FuseAllReduce(price).apply(program).collectives
+    assert move.role == role
+
+
 def test_the_update_waits_for_the_gradients_that_are_still_to_come() -> None:
     """Each gradient is used at once by the update, which could run early and would split the bucket."""
     build = Builder()

@@ -2,6 +2,7 @@
 
 from autopar import operators
 from autopar.api import Compiled, Plan, compile, plan
+from autopar.api.constraints import at, data_parallel, forbid, manual, pin, replicate, semi_auto, tie
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
 from autopar.errors import AutoparError
@@ -18,12 +19,20 @@ __all__ = [
     "Placement",
     "Plan",
     "SearchOptions",
+    "at",
     "compile",
+    "data_parallel",
+    "forbid",
     "load_cluster",
+    "manual",
     "operator",
     "operators",
+    "pin",
     "plan",
     "register_rule",
+    "replicate",
+    "semi_auto",
+    "tie",
     "whole_along",
 ]
 __version__ = "0.1.0"

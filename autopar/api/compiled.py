@@ -9,6 +9,7 @@ from typing import Any, Unpack, overload
 
 from autopar._compat import is_tracer, untyped_jax
 from autopar.api.call import call_signature
+from autopar.api.constraints import checked
 from autopar.api.plan import Plan
 from autopar.api.plan_file import Signature, plan_file
 from autopar.api.runner import Bound, Runner
@@ -19,6 +20,8 @@ from autopar.operators import KEEP
 from autopar.price.pricing import MakePricing
 from autopar.report.summary import summarise
 from autopar.search.alternatives import search_best
+from autopar.search.constraints import Constraint
+from autopar.search.modes import constraints_of
 from autopar.search.pinned import own_mesh
 from autopar.search.resolve import found_rules
 from autopar.search.search import SearchOptions, Task, restore
@@ -94,6 +97,7 @@ def compile(  # noqa: A001 - the name that jax users expect
     dump: str | Path | None = None,
     devices: Sequence[Any] | None = None,
     pricing: MakePricing | None = None,
+    constraints: Sequence[Constraint] = (),
 ) -> Compiled | Callable[[Function], Compiled]:
     """A function that computes what `fn` does, split over the devices in the fastest way found.
 
@@ -103,7 +107,8 @@ def compile(  # noqa: A001 - the name that jax users expect
       fn: any function of pytrees that JAX can trace.
       cluster: a profile's name ("8xh100"), a profile's path, or a Cluster; None: the devices that are present.
       mesh: axis sizes by name, major to minor, or a jax Mesh; None: the sensible shapes are tried, the best kept.
-      mode: "auto", or "data_parallel" (data split along its first dim, all other inputs replicated).
+      mode: "auto"; "data_parallel" (data split along its first dim, all other inputs replicated); "semi_auto" (as
+        "auto", with constraints); "manual" (the constraints leave every input and output one placement).
       memory_limit_bytes: what a device may use; None: all that the cluster's devices have.
       static_argnums: positions of arguments that are compile-time constants.
       donate_argnums: positions of arguments whose memory the results may take.
@@ -114,10 +119,11 @@ def compile(  # noqa: A001 - the name that jax users expect
       dump: a directory in which every stage is written as a numbered file.
       devices: the devices to run on, in mesh order; None: those that are present.
       pricing: another pricing than the roofline of the cluster.
+      constraints: what the plan is held to: autopar.pin, replicate, forbid, tie.
 
     Raises (at the first call for a signature):
-      AutoparError: InvalidMesh, UnknownCluster, TraceError, UnsupportedPrimitive, NoFeasiblePlan; each says what,
-        where, and what to do.
+      AutoparError: InvalidMesh, UnknownCluster, InvalidConstraint, TraceError, UnsupportedPrimitive, NoFeasiblePlan;
+        each says what, where, and what to do.
     """
     settings = Settings(
         cluster,
@@ -132,6 +138,7 @@ def compile(  # noqa: A001 - the name that jax users expect
         dump,
         None if devices is None else tuple(devices),
         pricing,
+        checked(constraints),
     )
     if fn is not None:
         return Compiled(fn, settings)
@@ -156,6 +163,7 @@ def plan(
     options: SearchOptions = DEFAULT_OPTIONS,
     dump: str | Path | None = None,
     pricing: MakePricing | None = None,
+    constraints: Sequence[Constraint] = (),
     **kwargs: Any,
 ) -> Plan:
     """The plan of `fn` for arguments like these, on a cluster that need not be there.
@@ -174,6 +182,7 @@ def plan(
       options: see `compile`.
       dump: see `compile`.
       pricing: see `compile`.
+      constraints: see `compile`.
       **kwargs: passed to `fn`.
 
     Raises:
@@ -191,6 +200,7 @@ def plan(
         options,
         dump,
         pricing=pricing,
+        constraints=checked(constraints),
     )
     return make_plan(fn, settings, args, kwargs)
 
@@ -217,6 +227,7 @@ def _task(traced: Traced, settings: Settings, cluster: Cluster, limit: int | Non
         fingerprint(traced.graph),
         settings.make_pricing(cluster),
         settings.mode,
+        settings.constraints,
         memory_limit_bytes=limit,
         strict=settings.strict,
         options=settings.options,
@@ -241,6 +252,7 @@ def compiled_from(given: Plan, fn: Function | None, devices: tuple[Any, ...]) ->
             donate_argnums=signature.donate_argnums,
             carry=signature.carry,
             options=SearchOptions(while_trips=signature.while_trips),
+            constraints=signature.constraints,
         )
     return Compiled(function, replace(settings, devices=devices), given)
 
@@ -306,6 +318,7 @@ def _signature(traced: Traced, settings: Settings) -> Signature:
         (donated,) if isinstance(donated, int) else tuple(donated),
         carry if carry is None or carry == "auto" else tuple(map(tuple, carry)),
         settings.options.while_trips,
+        constraints_of(settings.mode, settings.constraints),
     )
 
 

@@ -16,19 +16,21 @@ from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import StepKind
 from autopar.core.plan import Plan
 from autopar.core.regions import WHILE_TRIPS
-from autopar.core.space import Space
 from autopar.errors import InvalidOption, NoFeasiblePlan
 from autopar.passes.account import Account, account
 from autopar.passes.pipeline import build_program, program_states, write_dump
 from autopar.passes.program import ShardedProgram
-from autopar.price.assemble import assemble, placement_choice
-from autopar.price.pricing import MakePricing, Pricing, restricted
+from autopar.price.assemble import placement_choice
+from autopar.price.pricing import MakePricing, Pricing
 from autopar.price.work import materialised, recomputed, workspace_bytes
 from autopar.redistribute.route import Router
-from autopar.search.modes import pins_of, step_kinds_of
+from autopar.search.constraints import Constraint, show, step_kinds_of
+from autopar.search.ground import Ground
+from autopar.search.modes import constraints_of
 from autopar.search.replicated import warn_unwritten
 from autopar.search.resolve import FindRule, no_rule
-from autopar.search.space import Pins, build_space, check_strategies
+from autopar.search.restriction import Restriction, can_name, restriction
+from autopar.search.space import check_strategies
 from autopar.solve import Infeasible, Solution, SolveOptions, solve
 
 
@@ -56,29 +58,38 @@ class SearchOptions:
 
 @dataclass(frozen=True, eq=False)
 class Planned:
-    """A plan with what it was made from and what it became."""
+    """A plan with what it was made from and what it became; `ground` is what it may be searched anew from."""
 
     graph: OpGraph
     plan: Plan
     program: ShardedProgram
     account: Account
     pricing: Pricing
+    ground: Ground
 
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What is to be planned: a graph, how it is priced, under which constraints; `find` finds rules by trial."""
+    """What is to be planned: a graph, how it is priced, under which constraints; `find` finds rules by trial.
+
+    `constraints` stand beside those of `mode`.
+    """
 
     graph: OpGraph
     fingerprint: str
     make_pricing: MakePricing
     mode: str = "auto"
-    pins: Pins | None = None
+    constraints: tuple[Constraint, ...] = ()
     memory_limit_bytes: int | None = None
     strict: bool = False
     options: SearchOptions = SearchOptions()
     dump: Path | None = None
     find: FindRule = no_rule
+
+    @cached_property
+    def all_constraints(self) -> tuple[Constraint, ...]:
+        """Those of the mode, then the others."""
+        return constraints_of(self.mode, self.constraints)
 
 
 def search(task: Task, meshes: Sequence[DeviceMesh]) -> Planned:
@@ -102,23 +113,39 @@ def announced(task: Task, planned: Planned) -> Planned:
 def find_plan(task: Task, meshes: Sequence[DeviceMesh]) -> Planned:
     """As `search`; nothing is said or written."""
     flow = dataflow(task.graph)
-    outcomes = [_on_mesh(task, flow, mesh) for mesh in meshes]
+    grounds = [Ground(task.graph, flow, mesh, task.make_pricing, task.strict, task.find) for mesh in meshes]
+    return find_on([(task, ground) for ground in nameable(task, grounds)])
+
+
+def nameable(task: Task, grounds: Sequence[Ground]) -> Sequence[Ground]:
+    """Those of `grounds` whose meshes have the axes that the constraints name; all, to be refused, if none has."""
+    named = [g for g in grounds if all(can_name(constraint, g.mesh) for constraint in task.all_constraints)]
+    return named or grounds
+
+
+def find_on(places: Sequence[tuple[Task, Ground]]) -> Planned:
+    """As `search`, on grounds that are there already."""
+    outcomes = [_on_ground(task, ground) for task, ground in places]
     found = [outcome.planned for outcome in outcomes if outcome.planned is not None]
     if not found:
         misfits = [outcome.misfit for outcome in outcomes if outcome.misfit is not None]
         raise min(misfits, key=lambda misfit: misfit.min_peak_bytes or 0)
     best = min(found, key=lambda planned: planned.plan.objective_s)
+    task, bound = places[0][0], min(outcome.lower_bound_s for outcome in outcomes)
     plan = replace(
         best.plan,
         fingerprint=task.fingerprint,
-        lower_bound_s=min(best.plan.objective_s, *(outcome.lower_bound_s for outcome in outcomes)),
-        space=f"mode {task.mode}{_steps(best.plan)}, mesh {' or '.join(str(mesh) for mesh in meshes)}",
+        lower_bound_s=min(best.plan.objective_s, bound),
+        space=described(task, best.plan.step_kinds, [ground.mesh for _, ground in places]),
     )
     return replace(best, plan=plan)
 
 
-def _steps(plan: Plan) -> str:
-    return f" (redistributing by {', '.join(plan.step_kinds)} only)" if plan.step_kinds else ""
+def described(task: Task, step_kinds: tuple[StepKind, ...], meshes: Sequence[DeviceMesh]) -> str:
+    """The space that was searched, for the user."""
+    steps = f" (redistributing by {', '.join(step_kinds)} only)" if step_kinds else ""
+    held = f", {show(task.constraints)}" if task.constraints else ""
+    return f"mode {task.mode}{steps}{held}, mesh {' or '.join(str(mesh) for mesh in meshes)}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,11 +157,8 @@ class _Outcome:
     misfit: NoFeasiblePlan | None = None
 
 
-def _on_mesh(task: Task, flow: Dataflow, mesh: DeviceMesh) -> _Outcome:
-    pricing = task.make_pricing(task.graph, mesh)
-    pins = task.pins or pins_of(task.mode, task.graph, mesh)
-    space = build_space(task.graph, flow, mesh, keep=pricing.keep, pins=pins, strict=task.strict, find=task.find)
-    attempt, planned = _unlimited(task, flow, space, pricing)
+def _on_ground(task: Task, ground: Ground) -> _Outcome:
+    attempt, planned = _unlimited(task, ground)
     bound, limit = planned.plan.lower_bound_s, task.memory_limit_bytes
     if limit is None or planned.account.peak_memory_bytes <= limit:
         return _Outcome(planned, bound)
@@ -145,17 +169,19 @@ def _on_mesh(task: Task, flow: Dataflow, mesh: DeviceMesh) -> _Outcome:
     return _Outcome(planned, planned.plan.lower_bound_s)
 
 
-def _unlimited(task: Task, flow: Dataflow, space: Space, pricing: Pricing) -> tuple[_Attempt, Planned]:
-    """The best plan without a memory limit, with the first steps of the mode that leave any."""
-    for step_kinds in step_kinds_of(task.mode):
-        attempt = _Attempt(task, flow, space, restricted(pricing, step_kinds), step_kinds)
+def _unlimited(task: Task, ground: Ground) -> tuple[_Attempt, Planned]:
+    """The best plan without a memory limit, with the first steps of the constraints that leave any."""
+    left = restriction(task.graph, ground.space, task.all_constraints)
+    for step_kinds in step_kinds_of(task.all_constraints):
+        attempt = _Attempt(task, ground, left, step_kinds)
         try:
             return attempt, attempt.solve(None)
         except Infeasible:
             continue
+    held = f" and {show(task.constraints)}" if task.constraints else ""
     raise NoFeasiblePlan(
-        f"no plan on mesh {space.mesh} satisfies the constraints of mode {task.mode!r}: no sequence of steps takes "
-        f"some tensor from where it is made to where it is pinned. Pin less, or choose another mode."
+        f"no plan on mesh {ground.mesh} satisfies the constraints of mode {task.mode!r}{held}: no sequence of steps "
+        f"takes some tensor from where it is made to where it is pinned. Pin less, or choose another mode."
     )
 
 
@@ -185,32 +211,27 @@ def restore(graph: OpGraph, plan: Plan, make_pricing: MakePricing, find: FindRul
       PlanFileError: if an operator has a strategy that is not one of its own.
     """
     check_strategies(graph, plan.stage, find)
-    pricing = restricted(make_pricing(graph, plan.stage.mesh), plan.step_kinds)
-    router = Router(plan.stage.mesh, pricing.step_cost)
-    program = build_program(graph, dataflow(graph), plan.stage, router, pricing.step_cost)
+    ground = Ground(graph, dataflow(graph), plan.stage.mesh, make_pricing, find=find)
+    pricing, router = ground.pricing(plan.step_kinds), ground.router(plan.step_kinds)
+    program = build_program(graph, ground.flow, plan.stage, router, pricing.step_cost)
     spent = _account(graph, program, pricing)
-    return Planned(graph, plan, program, spent, pricing)
+    return Planned(graph, plan, program, spent, pricing, ground)
 
 
 @dataclass(frozen=True, eq=False)
 class _Attempt:
-    """Solving one space, with and without a memory limit."""
+    """Solving what constraints leave on one ground, with and without a memory limit."""
 
     task: Task
-    flow: Dataflow
-    space: Space
-    pricing: Pricing
+    ground: Ground
+    left: Restriction
     step_kinds: tuple[StepKind, ...]
-
-    @cached_property
-    def router(self) -> Router:
-        """The routes under the pricing."""
-        return Router(self.space.mesh, self.pricing.step_cost)
 
     def solve(self, limit_bytes: float | None) -> Planned:
         """The plan under `limit_bytes` on what the Problem counts; its bound is for that limit."""
-        problem = assemble(self.task.graph, self.flow, self.space, self.pricing, self.router, limit_bytes)
-        return self._planned(solve(problem, options=self.task.options.solve))
+        reduction = self.left.apply(self.ground.problem(self.step_kinds, limit_bytes))
+        solution = solve(reduction.problem, options=self.task.options.solve)
+        return self._planned(solution, reduction.lift(solution.choice))
 
     def within(self, limit: int, planned: Planned) -> Planned:
         """A plan whose program peaks within `limit`; `planned` is the best without one.
@@ -243,14 +264,15 @@ class _Attempt:
                 raise
             return self.solve(error.min_peak_bytes), False
 
-    def _planned(self, solution: Solution) -> Planned:
-        task = self.task
-        stage = self.space.stage(placement_choice(self.space, solution.choice))
-        program = build_program(task.graph, self.flow, stage, self.router, self.pricing.step_cost)
-        spent = _account(task.graph, program, self.pricing)
+    def _planned(self, solution: Solution, choice: Sequence[int]) -> Planned:
+        task, ground = self.task, self.ground
+        stage = ground.space.stage(placement_choice(ground.space, choice))
+        pricing, router = ground.pricing(self.step_kinds), ground.router(self.step_kinds)
+        program = build_program(task.graph, ground.flow, stage, router, pricing.step_cost)
+        spent = _account(task.graph, program, pricing)
         bound = solution.lower_bound
         plan = Plan((stage,), task.fingerprint, solution.objective, bound, step_kinds=self.step_kinds)
-        return Planned(task.graph, plan, program, spent, self.pricing)
+        return Planned(task.graph, plan, program, spent, pricing, ground)
 
     def _misfit(self, limit: int, planned: Planned, proven: bool) -> NoFeasiblePlan:
         """That nothing fits in `limit`, or that nothing was found; `planned` has the smallest peak found."""
@@ -262,7 +284,7 @@ class _Attempt:
             for v in largest
         )
         return NoFeasiblePlan(
-            f"no plan on mesh {self.space.mesh} fits in the memory limit of {limit:,} bytes a device: the smallest "
+            f"no plan on mesh {self.ground.mesh} fits in the memory limit of {limit:,} bytes a device: the smallest "
             f"peak found is {smallest:,} bytes. Largest at the peak: {names}. Raise memory_limit_bytes, use more "
             f"devices, or donate the state.",
             smallest,

@@ -1,0 +1,81 @@
+"""Restriction: what constraints leave of a space, as numbers: the candidates that stay, and variables that are tied.
+
+A constraint adds no candidate and changes no price. So what is proven without it holds with it, and a plan under
+constraints is never cheaper than one without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autopar.core.graph import OpGraph
+from autopar.core.mesh import DeviceMesh
+from autopar.core.plan import Stage
+from autopar.core.space import Space
+from autopar.search.constraints import Constraint
+from autopar.search.matching import Matcher
+from autopar.search.narrowing import Narrowing, axes_of
+from autopar.solve import Edge, Problem
+from autopar.solve.reduction import Reduction, restrict
+
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Restriction:
+    """The candidates that stay, by variable (all of those that are not named), and the edges that tie variables."""
+
+    keep: Mapping[int, Bools]
+    ties: tuple[Edge, ...] = ()
+
+    def apply(self, problem: Problem) -> Reduction:
+        """`problem` with what stays only, and the way back for choices. Variables are its nodes."""
+        tied = problem
+        if self.ties:
+            tied = Problem(problem.node_costs, (*problem.edges, *self.ties), problem.usages, problem.usage_limit)
+        everything = {count: np.ones(count, dtype=np.bool_) for count in set(problem.counts)}
+        return restrict(tied, [self.keep.get(v, everything[count]) for v, count in enumerate(problem.counts)])
+
+
+def restriction(graph: OpGraph, space: Space, constraints: Sequence[Constraint]) -> Restriction:
+    """What `constraints` leave of `space`.
+
+    Raises:
+      InvalidConstraint: one is about nothing, names an axis that the mesh lacks, cannot hold, or contradicts others.
+    """
+    work = Narrowing(Matcher(graph, space))
+    work.take(constraints)
+    return Restriction(work.keep, work.ties())
+
+
+def holds(graph: OpGraph, stage: Stage, constraints: Sequence[Constraint]) -> bool:
+    """Whether the choices of `stage` satisfy `constraints`, which are about something in `graph`.
+
+    Raises:
+      InvalidConstraint: one is about nothing, or names an axis that the mesh lacks.
+    """
+    carried, loop_carries = dict(graph.carry), graph.loop_carries
+    alone = Space(
+        stage.mesh,
+        tuple((placement,) for placement in stage.inputs),
+        tuple(() if op in loop_carries else (strategy,) for op, strategy in enumerate(stage.strategies)),
+        tuple((placement,) for placement in stage.copies),
+        tuple(
+            () if n in carried or graph.outputs[n].literal is not None else (placement,)
+            for n, placement in enumerate(stage.outputs)
+        ),
+        graph.carry,
+        tuple(loop_carries.items()),
+    )
+    work = Narrowing(Matcher(graph, alone), strict=False)
+    work.take(constraints)
+    return all(mask.all() for mask in work.keep.values())
+
+
+def can_name(constraint: Constraint, mesh: DeviceMesh) -> bool:
+    """Whether `mesh` has the axes that `constraint` names."""
+    return axes_of(constraint) <= set(mesh.names)

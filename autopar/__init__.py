@@ -8,7 +8,7 @@ from autopar.core.placement import Placement
 from autopar.errors import AutoparError
 from autopar.operators import operator
 from autopar.rules.user import register_rule, whole_along
-from autopar.search.search import SearchOptions
+from autopar.search.task import SearchOptions
 from cost_models import Cluster, load_cluster
 
 __all__ = [

@@ -24,7 +24,8 @@ from autopar.search.constraints import Constraint
 from autopar.search.modes import constraints_of
 from autopar.search.pinned import own_mesh
 from autopar.search.resolve import found_rules
-from autopar.search.search import SearchOptions, Task, restore
+from autopar.search.search import restore
+from autopar.search.task import SearchOptions, Task
 from autopar.trace import CONSTANT, Traced, fingerprint, input_signature, trace
 from cost_models import Cluster
 
@@ -242,6 +243,7 @@ def task_of(traced: Traced, settings: Settings, cluster: Cluster) -> Task:
         options=settings.options,
         dump=None if settings.dump is None else Path(settings.dump),
         find=find_rule,
+        prices_devices=settings.pricing is None,
     )
 
 

@@ -13,7 +13,7 @@ from autopar.api.call import flatten, unflatten
 from autopar.api.settings import Settings
 from autopar.core.mesh import DeviceMesh
 from autopar.emit.wrap import device_mesh, placements, shardings, wrap
-from autopar.search.search import Planned
+from autopar.search.task import Planned
 from autopar.trace import Traced
 
 

@@ -18,7 +18,7 @@ from autopar.errors import InvalidMesh, InvalidOption, UnknownCluster
 from autopar.price.pricing import MakePricing, Pricing, Roofline
 from autopar.search.constraints import Constraint
 from autopar.search.mesh_shapes import mesh_shapes
-from autopar.search.search import SearchOptions
+from autopar.search.task import SearchOptions
 from cost_models import Cluster, ProfileError, UnknownClusterError, cluster_of_devices, load_cluster
 
 MeshLike = Mapping[str, int] | Mesh | None

@@ -1,7 +1,8 @@
 """Mesh shapes: the factorisations of a cluster's devices that its topology makes sensible, and which contain others.
 
 A shape is told by its strides: the devices that one step along each of its axes skips. An axis lies evenly on a level
-if one of their strides divides the other; so (16, 4) is sensible on 8 servers of 8 devices, (6, 4) on 4 servers of 6 not.
+if one of their strides divides the other; so (16, 4) is sensible on 8 servers of 8 devices, but (6, 4) is
+not on 4 servers of 6.
 
     shape (2, 4, 8): strides 32, 8, 1        servers of 8 devices: strides 8, 1
 
@@ -21,6 +22,7 @@ from math import prod
 from autopar.core.mesh import DeviceMesh
 
 NAMES = ("x", "y", "z", "w")
+MAX_AXES = len(NAMES)
 
 
 def mesh_shapes(level_sizes: Sequence[int], max_axes: int) -> tuple[DeviceMesh, ...]:

@@ -16,7 +16,8 @@ from autopar.core.mesh import DeviceMesh
 from autopar.price.alpa import Alpa, alpa_pricing
 from autopar.price.pricing import restricted
 from autopar.search.constraints import Named, Replicate
-from autopar.search.search import Planned, Task, search
+from autopar.search.search import search
+from autopar.search.task import Planned, Task
 from autopar.trace import fingerprint, trace
 from tests import small_models as models
 from tests.cases.alpa import LINES, all_reduce, mlp, plan, state_step

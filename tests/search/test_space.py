@@ -1,4 +1,4 @@
-"""The space: how many placements there are, what modes pin, which mesh shapes are tried, what is never split."""
+"""The space: how many placements there are, what modes pin, what is never split."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
 from autopar.core.space import Space
 from autopar.errors import UnsupportedPrimitive
-from autopar.search.mesh_shapes import mesh_shapes
 from autopar.search.space import all_placements, build_space
 from autopar.trace import trace
 
@@ -74,32 +73,6 @@ def test_exactly_the_placements_that_divide(shape: list[int], sizes: list[int]) 
     found = all_placements(tuple(shape), mesh)
     assert len(found) == len(set(found)) == wanted
     assert all(p.fits(shape, mesh) and not p.unreduced for p in found)
-
-
-# mesh_shapes ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("levels", "most", "shapes"),
-    [
-        ((8,), 1, [(8,)]),
-        ((8,), 2, [(8,), (2, 4)]),
-        ((8,), 3, [(8,), (2, 4), (2, 2, 2)]),
-        ((1, 8), 2, [(8,), (2, 4)]),
-        ((4, 8), 1, [(32,)]),
-        ((4, 8), 2, [(32,), (4, 8)]),
-        ((4, 8), 3, [(32,), (4, 8), (4, 2, 4), (2, 2, 8)]),
-        ((6,), 2, [(6,), (2, 3)]),
-        ((7,), 3, [(7,)]),
-        ((1,), 2, [(1,)]),
-    ],
-)
-def test_mesh_shapes(levels: tuple[int, ...], most: int, shapes: list[tuple[int, ...]]) -> None:
-    found = mesh_shapes(levels, most)
-    assert {mesh.sizes for mesh in found} == set(shapes)
-    assert len(found) == len(shapes)
-    assert found[0].sizes == (prod(levels),)
-    assert all(mesh.size == prod(levels) for mesh in found)
 
 
 # variables ------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,112 @@
+"""Attempt: what constraints leave on one mesh, solved with and without a memory limit, and lowered to programs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from autopar.core.graph import OpGraph
+from autopar.core.placement import StepKind
+from autopar.core.plan import Plan
+from autopar.errors import NoFeasiblePlan
+from autopar.passes.account import Account, account
+from autopar.passes.pipeline import build_program
+from autopar.passes.program import ShardedProgram
+from autopar.price.assemble import placement_choice
+from autopar.price.pricing import Pricing
+from autopar.price.work import materialised, recomputed, workspace_bytes
+from autopar.search.ground import Ground
+from autopar.search.restriction import Restriction
+from autopar.search.task import Planned, Task
+from autopar.solve import Infeasible, Solution, SolveOptions, solve
+
+
+@dataclass(frozen=True, eq=False)
+class Attempt:
+    """Solving what constraints leave on one ground, with and without a memory limit."""
+
+    task: Task
+    ground: Ground
+    left: Restriction
+    step_kinds: tuple[StepKind, ...]
+
+    def solve(self, limit_bytes: float | None, options: SolveOptions | None = None) -> Planned:
+        """The plan under `limit_bytes` on what the Problem counts; its bound is for that limit."""
+        reduction = self.left.apply(self.ground.problem(self.step_kinds, limit_bytes))
+        solution = solve(reduction.problem, options=options or self.task.options.solve)
+        return self._planned(solution, reduction.lift(solution.choice))
+
+    def within(self, limit: int, planned: Planned) -> Planned:
+        """A plan whose program peaks within `limit`; `planned` is the best without one.
+
+        The program holds more than the Problem counts: the buffers of redistributions on their way to a single
+        operator, and what lowering shares. So where a program still exceeds the limit, the Problem's becomes what is
+        left of it beside those hidden bytes, until the choice of least peak is all that is left. That always rules out
+        the choice before. Only the bounds of the looser problems hold.
+        """
+        bound, smallest, tight, proven = planned.plan.lower_bound_s, planned, float(limit), False
+        for _ in range(self.task.options.max_tightenings):
+            planned, fits = self._solve_or_least(tight)
+            bound = max(bound, planned.plan.lower_bound_s) if tight == limit else bound
+            smallest = min(smallest, planned, key=lambda p: p.account.peak_memory_bytes)
+            if planned.account.peak_memory_bytes <= limit:
+                held = min(bound, planned.plan.objective_s)
+                return replace(planned, plan=replace(planned.plan, lower_bound_s=held))
+            if not fits:
+                proven = tight == limit
+                break
+            tight = limit - (planned.account.peak_memory_bytes - planned.counted_bytes)
+        raise self._misfit(limit, smallest, proven)
+
+    def _solve_or_least(self, limit_bytes: float) -> tuple[Planned, bool]:
+        """As `solve`, and True; where nothing keeps within the limit, the best of what is closest to it, and False."""
+        try:
+            return self.solve(limit_bytes), True
+        except Infeasible as error:
+            if error.min_peak_bytes is None:
+                raise
+            return self.solve(error.min_peak_bytes), False
+
+    def _planned(self, solution: Solution, choice: Sequence[int]) -> Planned:
+        task, ground = self.task, self.ground
+        stage = ground.space.stage(placement_choice(ground.space, choice))
+        pricing, router = ground.pricing(self.step_kinds), ground.router(self.step_kinds)
+        program = build_program(task.graph, ground.flow, stage, router, pricing.step_cost)
+        spent = account_of(task.graph, program, pricing)
+        bound = solution.lower_bound
+        plan = Plan((stage,), task.fingerprint, solution.objective, bound, step_kinds=self.step_kinds)
+        return Planned(task, plan, program, spent, pricing, ground, counted_bytes=solution.peak)
+
+    def _misfit(self, limit: int, planned: Planned, proven: bool) -> NoFeasiblePlan:
+        """That nothing fits in `limit`, or that nothing was found; `planned` has the smallest peak found."""
+        program, smallest = planned.program, planned.account.peak_memory_bytes
+        largest = [program.values[v] for v in planned.account.peak_values[:3]]
+        names = ", ".join(
+            f"{v.tensor.name or f'result of {_producer(planned, v.tensor.id)}'} "
+            f"{v.tensor.dtype}{list(v.tensor.shape)} {v.placement} ({program.local_bytes(v.id):,} bytes)"
+            for v in largest
+        )
+        return NoFeasiblePlan(
+            f"no plan on mesh {self.ground.mesh} fits in the memory limit of {limit:,} bytes a device: the smallest "
+            f"peak found is {smallest:,} bytes. Largest at the peak: {names}. Raise memory_limit_bytes, use more "
+            f"devices, or donate the state.",
+            smallest,
+            proven,
+        )
+
+
+def account_of(graph: OpGraph, program: ShardedProgram, pricing: Pricing) -> Account:
+    """What `program` costs in time and memory."""
+    return account(
+        program,
+        pricing.op_cost,
+        materialised(graph),
+        graph.donated,
+        recomputed=recomputed(graph),
+        workspace=workspace_bytes,
+    )
+
+
+def _producer(planned: Planned, tensor: int) -> str:
+    op = planned.graph.producers.get(tensor)
+    return f"{op.kind} ({op.source})" if op else "a constant"

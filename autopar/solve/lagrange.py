@@ -66,7 +66,7 @@ def solve_at_prices(problem: Problem, options: SolveOptions, start: Answer) -> t
 
 def _priced(problem: Problem, rows: Rows, options: SolveOptions, start: Answer) -> Priced:
     """Prices by exact eliminations, as long as they fit the options."""
-    search, schedule = LocalSearch(problem, rows, options), Prices(rows)
+    search, schedule = LocalSearch(problem, rows), Prices(rows)
     best, bound, best_prices = start, -np.inf, np.zeros(rows.count)
     now, work = best_prices, 0.0
     for _ in range(options.max_price_steps):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
 
 import numpy as np
 
-from autopar.solve.problem import Edge, Floats, Problem
+from autopar.solve.problem import Edge, Floats, Problem, Usage
 from autopar.solve.reduction import Choice, Reduction, compact, unchanged
+from autopar.solve.rows import memory_rows
 
 
 def share_equal(problem: Problem) -> Reduction:
@@ -80,6 +82,15 @@ def fold_constant(problem: Problem) -> Reduction:
         return unchanged(problem)
     smaller = Problem(tuple(costs), tuple(edges), problem.usages, problem.usage_limit)
     return Reduction(smaller, 0.0, lambda choice: choice)
+
+
+def merge_usages(problem: Problem) -> Reduction:
+    """Usages as the rows that can bind see them: those of one node disjoint, times that cannot bind left out."""
+    rows = memory_rows(problem)
+    if not rows.count:
+        return unchanged(problem)
+    usages = tuple(Usage(part.node, part.low, part.high, part.size_bytes) for part in rows.segments)
+    return Reduction(replace(problem, usages=usages), 0.0, lambda choice: choice)
 
 
 def drop_lone(problem: Problem) -> Reduction:

@@ -115,11 +115,14 @@ def _maximal_times(problem: Problem, wanted: Bools) -> Ints:
 
 
 def _disjoint(node: int, parts: list[tuple[int, int, Floats]]) -> list[Segment]:
-    """The parts cut at each other's ends and added up where they overlap."""
-    cuts = sorted({end for low, high, _ in parts for end in (low, high)})
-    segments: list[Segment] = []
-    for low, high in pairwise(cuts):
-        sizes = [size for a, b, size in parts if a <= low and high <= b]
-        if sizes:
-            segments.append(Segment(node, low, high, np.sum(sizes, axis=0)))
-    return segments
+    """The parts cut at each other's ends and added up where they overlap, equal neighbours joined."""
+    if len(parts) < 2:
+        return [Segment(node, *part) for part in parts]
+    cuts = np.unique([end for low, high, _ in parts for end in (low, high)])
+    change = np.zeros((len(cuts), len(parts[0][2])))
+    sizes = np.array([size for _, _, size in parts])
+    np.add.at(change, np.searchsorted(cuts, [low for low, _, _ in parts]), sizes)
+    np.subtract.at(change, np.searchsorted(cuts, [high for _, high, _ in parts]), sizes)
+    totals = np.maximum(np.cumsum(change, axis=0), 0.0)
+    begins = [0, *(i for i in range(1, len(cuts)) if change[i].any())]
+    return [Segment(node, int(cuts[i]), int(cuts[j]), totals[i]) for i, j in pairwise(begins) if totals[i].any()]

@@ -208,27 +208,36 @@ def plan(
 def make_plan(fn: Function, settings: Settings, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
     """The plan of `fn` under `settings`: trace, then search."""
     target = settings.target()
-    limit = settings.limit_bytes(target.cluster)
     traces = alternatives(fn, settings, args, kwargs)
-    tasks = [_task(traced, settings, target.cluster, limit) for traced in traces]
+    tasks = [task_of(traced, settings, target.cluster) for traced in traces]
     position, planned = search_best(tasks, settings.meshes(target, own_mesh(traces[0].graph)))
-    traced = traces[position]
+    return made_plan(Bound(fn, settings, traces[position], planned), target.cluster)
+
+
+def made_plan(bound: Bound, cluster: Cluster) -> Plan:
+    """The plan that was found, as the user holds it."""
+    planned = bound.planned
     found = tuple(f"{kind} ({op.source})" for kind, (op, _) in found_rules(planned.graph, find_rule).items())
     report = summarise(
-        planned, function=_name(fn), cluster=target.cluster.name, memory_limit_bytes=limit, found_rules=found
+        planned,
+        function=_name(bound.fn),
+        cluster=cluster.name,
+        memory_limit_bytes=planned.task.memory_limit_bytes,
+        found_rules=found,
     )
-    file = plan_file(planned.plan, report, target.cluster.to_dict(), _signature(traced, settings))
-    return Plan(file, Bound(fn, settings, traced, planned))
+    file = plan_file(planned.plan, report, cluster.to_dict(), _signature(bound.traced, bound.settings))
+    return Plan(file, bound)
 
 
-def _task(traced: Traced, settings: Settings, cluster: Cluster, limit: int | None) -> Task:
+def task_of(traced: Traced, settings: Settings, cluster: Cluster) -> Task:
+    """What is to be planned."""
     return Task(
         traced.graph,
         fingerprint(traced.graph),
         settings.make_pricing(cluster),
         settings.mode,
         settings.constraints,
-        memory_limit_bytes=limit,
+        memory_limit_bytes=settings.limit_bytes(cluster),
         strict=settings.strict,
         options=settings.options,
         dump=None if settings.dump is None else Path(settings.dump),
@@ -244,15 +253,17 @@ def compiled_from(given: Plan, fn: Function | None, devices: tuple[Any, ...]) ->
     else:
         assert fn is not None
         function = fn
-        signature = given.file.signature
+        signature, limit = given.file.signature, given.summary.memory_limit_bytes
+        cluster = Cluster.from_dict(given.file.cluster)
         settings = Settings(
-            cluster=Cluster.from_dict(given.file.cluster),
+            cluster=cluster,
             mesh=dict(given.mesh.axes),
             static_argnums=signature.static_argnums,
             donate_argnums=signature.donate_argnums,
             carry=signature.carry,
             options=SearchOptions(while_trips=signature.while_trips),
             constraints=signature.constraints,
+            memory_limit_bytes=None if limit == int(cluster.device.memory_bytes) else limit,
         )
     return Compiled(function, replace(settings, devices=devices), given)
 
@@ -276,7 +287,7 @@ def _bind(given: Plan, fn: Function, settings: Settings, args: tuple[Any, ...], 
             f"(plan {given.record.fingerprint[:12]}, function {fingerprint(traced.graph)[:12]}). Plan it again."
         )
     cluster = Cluster.from_dict(given.file.cluster)
-    planned = restore(traced.graph, given.record, settings.make_pricing(cluster), find_rule)
+    planned = restore(task_of(traced, settings, cluster), given.record)
     return Plan(given.file, Bound(fn, settings, traced, planned))
 
 

@@ -16,7 +16,7 @@ from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import StepKind
 from autopar.core.plan import Plan
 from autopar.core.regions import WHILE_TRIPS
-from autopar.errors import InvalidOption, NoFeasiblePlan
+from autopar.errors import InvalidOption, NoFeasiblePlan, PlanFileError
 from autopar.passes.account import Account, account
 from autopar.passes.pipeline import build_program, program_states, write_dump
 from autopar.passes.program import ShardedProgram
@@ -29,7 +29,7 @@ from autopar.search.ground import Ground
 from autopar.search.modes import constraints_of
 from autopar.search.replicated import warn_unwritten
 from autopar.search.resolve import FindRule, no_rule
-from autopar.search.restriction import Restriction, can_name, restriction
+from autopar.search.restriction import Restriction, can_name, holds, restriction
 from autopar.search.space import check_strategies
 from autopar.solve import Infeasible, Solution, SolveOptions, solve
 
@@ -58,14 +58,25 @@ class SearchOptions:
 
 @dataclass(frozen=True, eq=False)
 class Planned:
-    """A plan with what it was made from and what it became; `ground` is what it may be searched anew from."""
+    """A plan with what it was made from and what it became.
 
-    graph: OpGraph
+    `task` and `ground` are what it may be searched anew from. `unlimited` is the best plan without a memory limit, where
+    that is known and another; `is_unlimited` says that it is known to be this one.
+    """
+
+    task: Task
     plan: Plan
     program: ShardedProgram
     account: Account
     pricing: Pricing
     ground: Ground
+    unlimited: Planned | None = None
+    is_unlimited: bool = False
+
+    @property
+    def graph(self) -> OpGraph:
+        """The graph."""
+        return self.task.graph
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +125,7 @@ def find_plan(task: Task, meshes: Sequence[DeviceMesh]) -> Planned:
     """As `search`; nothing is said or written."""
     flow = dataflow(task.graph)
     grounds = [Ground(task.graph, flow, mesh, task.make_pricing, task.strict, task.find) for mesh in meshes]
-    return find_on([(task, ground) for ground in nameable(task, grounds)])
+    return find_on(task, nameable(task, grounds))
 
 
 def nameable(task: Task, grounds: Sequence[Ground]) -> Sequence[Ground]:
@@ -123,20 +134,19 @@ def nameable(task: Task, grounds: Sequence[Ground]) -> Sequence[Ground]:
     return named or grounds
 
 
-def find_on(places: Sequence[tuple[Task, Ground]]) -> Planned:
-    """As `search`, on grounds that are there already."""
-    outcomes = [_on_ground(task, ground) for task, ground in places]
+def find_on(task: Task, grounds: Sequence[Ground], unlimited: Planned | None = None) -> Planned:
+    """As `search`, on grounds that are there already; on a single one the best plan without a limit may be given."""
+    outcomes = [on_ground(task, ground, unlimited) for ground in grounds]
     found = [outcome.planned for outcome in outcomes if outcome.planned is not None]
     if not found:
         misfits = [outcome.misfit for outcome in outcomes if outcome.misfit is not None]
         raise min(misfits, key=lambda misfit: misfit.min_peak_bytes or 0)
     best = min(found, key=lambda planned: planned.plan.objective_s)
-    task, bound = places[0][0], min(outcome.lower_bound_s for outcome in outcomes)
     plan = replace(
         best.plan,
         fingerprint=task.fingerprint,
-        lower_bound_s=min(best.plan.objective_s, bound),
-        space=described(task, best.plan.step_kinds, [ground.mesh for _, ground in places]),
+        lower_bound_s=min(best.plan.objective_s, *(outcome.lower_bound_s for outcome in outcomes)),
+        space=described(task, best.plan.step_kinds, [ground.mesh for ground in grounds]),
     )
     return replace(best, plan=plan)
 
@@ -149,7 +159,7 @@ def described(task: Task, step_kinds: tuple[StepKind, ...], meshes: Sequence[Dev
 
 
 @dataclass(frozen=True, eq=False)
-class _Outcome:
+class Outcome:
     """What came of one mesh: a plan or the reason why there is none, and a bound that holds for it either way."""
 
     planned: Planned | None
@@ -157,21 +167,30 @@ class _Outcome:
     misfit: NoFeasiblePlan | None = None
 
 
-def _on_ground(task: Task, ground: Ground) -> _Outcome:
-    attempt, planned = _unlimited(task, ground)
+def on_ground(task: Task, ground: Ground, unlimited: Planned | None = None) -> Outcome:
+    """What comes of one mesh; `unlimited` is the best plan without a memory limit, if it is known.
+
+    Raises:
+      NoFeasiblePlan: the constraints leave no plan, with or without a memory limit.
+      InvalidConstraint: one is about nothing, cannot hold or contradicts others.
+    """
+    attempt, free = _unlimited(task, ground, unlimited)
+    planned = replace(free, task=task, is_unlimited=True)
     bound, limit = planned.plan.lower_bound_s, task.memory_limit_bytes
     if limit is None or planned.account.peak_memory_bytes <= limit:
-        return _Outcome(planned, bound)
+        return Outcome(planned, bound)
     try:
-        planned = attempt.within(limit, planned)
+        planned = replace(attempt.within(limit, planned), unlimited=planned)
     except NoFeasiblePlan as error:
-        return _Outcome(None, inf if error.proven else bound, error)
-    return _Outcome(planned, planned.plan.lower_bound_s)
+        return Outcome(None, inf if error.proven else bound, error)
+    return Outcome(planned, planned.plan.lower_bound_s)
 
 
-def _unlimited(task: Task, ground: Ground) -> tuple[_Attempt, Planned]:
+def _unlimited(task: Task, ground: Ground, known: Planned | None) -> tuple[_Attempt, Planned]:
     """The best plan without a memory limit, with the first steps of the constraints that leave any."""
     left = restriction(task.graph, ground.space, task.all_constraints)
+    if known is not None:
+        return _Attempt(task, ground, left, known.plan.step_kinds), known
     for step_kinds in step_kinds_of(task.all_constraints):
         attempt = _Attempt(task, ground, left, step_kinds)
         try:
@@ -204,18 +223,24 @@ def _lines(graph: OpGraph, plan: Plan) -> str:
     return "\n".join(lines)
 
 
-def restore(graph: OpGraph, plan: Plan, make_pricing: MakePricing, find: FindRule = no_rule) -> Planned:
-    """The program and account of `plan`, made earlier for `graph`: nothing is searched.
+def restore(task: Task, plan: Plan) -> Planned:
+    """The program and account of `plan`, made earlier for `task`: nothing is searched.
 
     Raises:
-      PlanFileError: if an operator has a strategy that is not one of its own.
+      PlanFileError: if an operator has a strategy that is not one of its own, or a constraint does not hold.
     """
-    check_strategies(graph, plan.stage, find)
-    ground = Ground(graph, dataflow(graph), plan.stage.mesh, make_pricing, find=find)
+    graph = task.graph
+    check_strategies(graph, plan.stage, task.find)
+    if not holds(graph, plan.stage, task.all_constraints):
+        raise PlanFileError(
+            f"the plan does not keep to its own constraints, {show(task.all_constraints)}: the file is damaged. Plan "
+            f"again."
+        )
+    ground = Ground(graph, dataflow(graph), plan.stage.mesh, task.make_pricing, task.strict, task.find)
     pricing, router = ground.pricing(plan.step_kinds), ground.router(plan.step_kinds)
     program = build_program(graph, ground.flow, plan.stage, router, pricing.step_cost)
     spent = _account(graph, program, pricing)
-    return Planned(graph, plan, program, spent, pricing, ground)
+    return Planned(task, plan, program, spent, pricing, ground)
 
 
 @dataclass(frozen=True, eq=False)
@@ -272,7 +297,7 @@ class _Attempt:
         spent = _account(task.graph, program, pricing)
         bound = solution.lower_bound
         plan = Plan((stage,), task.fingerprint, solution.objective, bound, step_kinds=self.step_kinds)
-        return Planned(task.graph, plan, program, spent, pricing, ground)
+        return Planned(task, plan, program, spent, pricing, ground)
 
     def _misfit(self, limit: int, planned: Planned, proven: bool) -> NoFeasiblePlan:
         """That nothing fits in `limit`, or that nothing was found; `planned` has the smallest peak found."""

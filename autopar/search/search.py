@@ -60,8 +60,8 @@ class SearchOptions:
 class Planned:
     """A plan with what it was made from and what it became.
 
-    `task` and `ground` are what it may be searched anew from. `unlimited` is the best plan without a memory limit, where
-    that is known and another; `is_unlimited` says that it is known to be this one.
+    `task` and `ground` are what it may be searched anew from. `unlimited` is the best plan without a memory limit,
+    where that is known and another; `is_unlimited` says that it is known to be this one.
     """
 
     task: Task

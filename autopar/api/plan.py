@@ -38,16 +38,17 @@ class Plan:
     """A plan: placements and strategies for everything, what they cost, and what is proven of them.
 
     Times are seconds a step, bytes are of one device. `summary` is the typed Report behind every figure. A plan that
-    was loaded knows no function until `compile(fn)` is given one.
+    was loaded knows no function until `compile(fn)` is given one. `record` holds the choices themselves.
     """
 
-    file: PlanFile
+    record: core.Plan
+    _make_file: Callable[[], PlanFile] = field(repr=False)
     _bound: Bound | None = field(default=None, repr=False)
 
-    @property
-    def record(self) -> core.Plan:
-        """The choices themselves."""
-        return self.file.plan
+    @cached_property
+    def file(self) -> PlanFile:
+        """All that is known of the plan without its function; the report in it is made when it is first asked for."""
+        return self._make_file()
 
     @property
     def summary(self) -> Report:
@@ -62,7 +63,7 @@ class Plan:
     @property
     def objective_s(self) -> float:
         """The sum that the solver minimised: nothing fused or overlapped."""
-        return self.summary.objective_s
+        return self.record.objective_s
 
     @property
     def compute_time_s(self) -> float:
@@ -82,12 +83,12 @@ class Plan:
     @property
     def lower_bound_s(self) -> float:
         """Proven: no plan in the space searched (`summary.space`) has a smaller objective."""
-        return self.summary.lower_bound_s
+        return self.record.lower_bound_s
 
     @property
     def gap(self) -> float:
         """(objective - lower bound) / objective; 0 means proven optimal in the space searched."""
-        return self.summary.gap
+        return self.record.gap
 
     @property
     def mesh(self) -> DeviceMesh:
@@ -142,7 +143,7 @@ class Plan:
     @property
     def constraints(self) -> tuple[Constraint, ...]:
         """What the plan is held to, the constraints of its mode included."""
-        return self.file.signature.constraints
+        return self.file.signature.constraints if self._bound is None else self._bound.planned.task.all_constraints
 
     def resolve(
         self,
@@ -202,7 +203,8 @@ class Plan:
         Raises:
           PlanFileError: if the file is missing, corrupt, or no plan.
         """
-        return cls(plan_file.load(Path(path)))
+        file = plan_file.load(Path(path))
+        return cls(file.plan, lambda: file)
 
     def __str__(self) -> str:
         return self.report()

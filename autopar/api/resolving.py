@@ -12,7 +12,6 @@ from autopar.api.settings import ClusterLike
 from autopar.errors import InvalidOption
 from autopar.search.constraints import Constraint
 from autopar.search.replan import replan
-from cost_models import Cluster
 
 
 def resolved(
@@ -25,14 +24,14 @@ def resolved(
         settings = replace(settings, mode="auto", constraints=checked(constraints))
     if memory_limit_bytes is not None:
         settings = replace(settings, memory_limit_bytes=memory_limit_bytes)
-    target = Cluster.from_dict(plan.file.cluster)
+    target = bound.cluster
     if cluster is not None:
         if settings.pricing is not None:
             raise InvalidOption("the plan has a pricing of its own, which no cluster changes: plan again with another")
         settings = replace(settings, cluster=cluster, mesh=dict(plan.mesh.axes), devices=None)
         target = settings.target().cluster
-    task = task_of(bound.traced, settings, target)
+    task = task_of(bound.traced, settings, target, bound.planned.task.fingerprint)
     if cluster is None:
         task = replace(task, make_pricing=bound.planned.task.make_pricing)
     planned = replan(bound.planned, task)
-    return made_plan(replace(bound, settings=settings, planned=planned), target)
+    return made_plan(replace(bound, settings=settings, planned=planned, cluster=target))

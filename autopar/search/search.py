@@ -254,9 +254,8 @@ class _Attempt:
 
     def solve(self, limit_bytes: float | None) -> Planned:
         """The plan under `limit_bytes` on what the Problem counts; its bound is for that limit."""
-        reduction = self.left.apply(self.ground.problem(self.step_kinds, limit_bytes))
-        solution = solve(reduction.problem, options=self.task.options.solve)
-        return self._planned(solution, reduction.lift(solution.choice))
+        problem = self.left.apply(self.ground.problem(self.step_kinds, limit_bytes))
+        return self._planned(solve(problem, options=self.task.options.solve))
 
     def within(self, limit: int, planned: Planned) -> Planned:
         """A plan whose program peaks within `limit`; `planned` is the best without one.
@@ -289,9 +288,9 @@ class _Attempt:
                 raise
             return self.solve(error.min_peak_bytes), False
 
-    def _planned(self, solution: Solution, choice: Sequence[int]) -> Planned:
+    def _planned(self, solution: Solution) -> Planned:
         task, ground = self.task, self.ground
-        stage = ground.space.stage(placement_choice(ground.space, choice))
+        stage = ground.space.stage(placement_choice(ground.space, solution.choice))
         pricing, router = ground.pricing(self.step_kinds), ground.router(self.step_kinds)
         program = build_program(task.graph, ground.flow, stage, router, pricing.step_cost)
         spent = _account(task.graph, program, pricing)

@@ -11,7 +11,7 @@ from autopar._compat import is_tracer, untyped_jax
 from autopar.api.call import call_signature
 from autopar.api.constraints import checked
 from autopar.api.plan import Plan
-from autopar.api.plan_file import Signature, plan_file
+from autopar.api.plan_file import PlanFile, Signature, plan_file
 from autopar.api.runner import Bound, Runner
 from autopar.api.settings import DEFAULT_OPTIONS, ClusterLike, MeshLike, Options, Settings
 from autopar.discover import find_rule
@@ -212,12 +212,16 @@ def make_plan(fn: Function, settings: Settings, args: tuple[Any, ...], kwargs: d
     traces = alternatives(fn, settings, args, kwargs)
     tasks = [task_of(traced, settings, target.cluster) for traced in traces]
     position, planned = search_best(tasks, settings.meshes(target, own_mesh(traces[0].graph)))
-    return made_plan(Bound(fn, settings, traces[position], planned), target.cluster)
+    return made_plan(Bound(fn, settings, traces[position], planned, target.cluster))
 
 
-def made_plan(bound: Bound, cluster: Cluster) -> Plan:
+def made_plan(bound: Bound) -> Plan:
     """The plan that was found, as the user holds it."""
-    planned = bound.planned
+    return Plan(bound.planned.plan, lambda: _file_of(bound), bound)
+
+
+def _file_of(bound: Bound) -> PlanFile:
+    planned, cluster = bound.planned, bound.cluster
     found = tuple(f"{kind} ({op.source})" for kind, (op, _) in found_rules(planned.graph, find_rule).items())
     report = summarise(
         planned,
@@ -226,15 +230,14 @@ def made_plan(bound: Bound, cluster: Cluster) -> Plan:
         memory_limit_bytes=planned.task.memory_limit_bytes,
         found_rules=found,
     )
-    file = plan_file(planned.plan, report, cluster.to_dict(), _signature(bound.traced, bound.settings))
-    return Plan(file, bound)
+    return plan_file(planned.plan, report, cluster.to_dict(), _signature(bound.traced, bound.settings))
 
 
-def task_of(traced: Traced, settings: Settings, cluster: Cluster) -> Task:
-    """What is to be planned."""
+def task_of(traced: Traced, settings: Settings, cluster: Cluster, known_as: str | None = None) -> Task:
+    """What is to be planned; `known_as` is the graph's fingerprint, where it is known."""
     return Task(
         traced.graph,
-        fingerprint(traced.graph),
+        known_as or fingerprint(traced.graph),
         settings.make_pricing(cluster),
         settings.mode,
         settings.constraints,
@@ -290,7 +293,7 @@ def _bind(given: Plan, fn: Function, settings: Settings, args: tuple[Any, ...], 
         )
     cluster = Cluster.from_dict(given.file.cluster)
     planned = restore(task_of(traced, settings, cluster), given.record)
-    return Plan(given.file, Bound(fn, settings, traced, planned))
+    return Plan(given.record, lambda: given.file, Bound(fn, settings, traced, planned, cluster))
 
 
 def alternatives(fn: Function, settings: Settings, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Traced]:

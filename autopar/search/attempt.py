@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from autopar.core.graph import OpGraph
 from autopar.core.placement import StepKind
@@ -23,18 +22,31 @@ from autopar.solve import Infeasible, Solution, SolveOptions, solve
 
 @dataclass(frozen=True, eq=False)
 class Attempt:
-    """Solving what constraints leave on one ground, with and without a memory limit."""
+    """Solving what constraints leave on one ground, with and without a memory limit.
+
+    Under one limit after another the Problem is the same but for the limit, and what was met under one is where the
+    next starts from.
+    """
 
     task: Task
     ground: Ground
     left: Restriction
     step_kinds: tuple[StepKind, ...]
+    _met: list[Solution] = field(default_factory=list[Solution])
 
     def solve(self, limit_bytes: float | None, options: SolveOptions | None = None) -> Planned:
         """The plan under `limit_bytes` on what the Problem counts; its bound is for that limit."""
-        reduction = self.left.apply(self.ground.problem(self.step_kinds, limit_bytes))
-        solution = solve(reduction.problem, options=options or self.task.options.solve)
-        return self._planned(solution, reduction.lift(solution.choice))
+        problem = self.left.apply(self.ground.problem(self.step_kinds, limit_bytes))
+        warm = None if limit_bytes is None else self._within(limit_bytes)
+        solution = solve(problem, options=options or self.task.options.solve, warm=warm)
+        if limit_bytes is not None:
+            self._met.append(solution)
+        return self._planned(solution)
+
+    def _within(self, limit_bytes: float) -> Solution | None:
+        """The cheapest of the solutions met under other limits that keeps within this one too."""
+        fitting = [solution for solution in self._met if solution.peak <= limit_bytes]
+        return min(fitting, key=lambda solution: solution.objective, default=None)
 
     def within(self, limit: int, planned: Planned) -> Planned:
         """A plan whose program peaks within `limit`; `planned` is the best without one.
@@ -67,9 +79,9 @@ class Attempt:
                 raise
             return self.solve(error.min_peak_bytes), False
 
-    def _planned(self, solution: Solution, choice: Sequence[int]) -> Planned:
+    def _planned(self, solution: Solution) -> Planned:
         task, ground = self.task, self.ground
-        stage = ground.space.stage(placement_choice(ground.space, choice))
+        stage = ground.space.stage(placement_choice(ground.space, solution.choice))
         pricing, router = ground.pricing(self.step_kinds), ground.router(self.step_kinds)
         program = build_program(task.graph, ground.flow, stage, router, pricing.step_cost)
         spent = account_of(task.graph, program, pricing)

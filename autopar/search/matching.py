@@ -62,7 +62,8 @@ class Matcher:
         else:
             wanted = target.pattern if isinstance(target, Named) else ""
             known = list(self._names)
-        close = get_close_matches(wanted, known, n=_SHOWN, cutoff=0.5)
+        containing = [name for name in known if wanted and wanted in name]
+        close = list(dict.fromkeys([*get_close_matches(wanted, known, n=_SHOWN, cutoff=0.5), *containing]))[:_SHOWN]
         return f"Close to it: {', '.join(close)}." if close else f"There are, for example: {', '.join(known[:_SHOWN])}."
 
     @cached_property

@@ -109,5 +109,11 @@ def _roughly(options: SolveOptions) -> SolveOptions:
     """The work that is spent on a shape before it is known whether it can be the best."""
     work = min(options.max_elimination_work, ROUGH_WORK)
     return replace(
-        options, max_elimination_work=work, max_sweeps=20, max_forest_moves=0, max_cp_sat_entries=0, max_price_steps=0
+        options,
+        max_elimination_work=work,
+        max_sweeps=20,
+        max_rounds=0,
+        anneal_passes=0,
+        max_cp_sat_entries=0,
+        max_price_steps=0,
     )

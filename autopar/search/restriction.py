@@ -1,13 +1,13 @@
 """Restriction: what constraints leave of a space, as numbers: the candidates that stay, and variables that are tied.
 
-A constraint adds no candidate and changes no price. So what is proven without it holds with it, and a plan under
-constraints is never cheaper than one without.
+A constraint adds no candidate, changes no price and renumbers nothing. So what is proven without it holds with it, and
+a plan under constraints is never cheaper than one without.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,6 @@ from autopar.search.constraints import Constraint
 from autopar.search.matching import Matcher
 from autopar.search.narrowing import Narrowing, axes_of
 from autopar.solve import Edge, Problem
-from autopar.solve.reduction import Reduction, restrict
 
 Bools = NDArray[np.bool_]
 
@@ -32,13 +31,12 @@ class Restriction:
     keep: Mapping[int, Bools]
     ties: tuple[Edge, ...] = ()
 
-    def apply(self, problem: Problem) -> Reduction:
-        """`problem` with what stays only, and the way back for choices. Variables are its nodes."""
-        tied = problem
-        if self.ties:
-            tied = Problem(problem.node_costs, (*problem.edges, *self.ties), problem.usages, problem.usage_limit)
-        everything = {count: np.ones(count, dtype=np.bool_) for count in set(problem.counts)}
-        return restrict(tied, [self.keep.get(v, everything[count]) for v, count in enumerate(problem.counts)])
+    def apply(self, problem: Problem) -> Problem:
+        """`problem` with what does not stay forbidden, and with the ties; the nodes are the space's variables."""
+        costs = list(problem.node_costs)
+        for variable, mask in self.keep.items():
+            costs[variable] = np.where(mask, costs[variable], np.inf)
+        return replace(problem, node_costs=tuple(costs), edges=(*problem.edges, *self.ties))
 
 
 def restriction(graph: OpGraph, space: Space, constraints: Sequence[Constraint]) -> Restriction:

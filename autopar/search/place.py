@@ -108,12 +108,5 @@ def _met(planned: Planned, limit: int | None) -> Progress[Planned]:
 def _roughly(options: SolveOptions) -> SolveOptions:
     """The work that is spent on a shape before it is known whether it can be the best."""
     work = min(options.max_elimination_work, ROUGH_WORK)
-    return replace(
-        options,
-        max_elimination_work=work,
-        max_sweeps=20,
-        max_rounds=0,
-        anneal_passes=0,
-        max_cp_sat_entries=0,
-        max_price_steps=0,
-    )
+    options = replace(options, max_elimination_work=work, max_sweeps=20, max_rounds=1, anneal_passes=1)
+    return replace(options, max_cp_sat_entries=0, max_price_steps=0)

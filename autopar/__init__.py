@@ -1,7 +1,7 @@
 """autopar: finds the fastest way to split a JAX function over a cluster, proves how good it is, and runs it so."""
 
 from autopar import operators
-from autopar.api import Compiled, Plan, compile, plan
+from autopar.api import Compiled, Front, Plan, compile, front, plan
 from autopar.api.constraints import at, data_parallel, forbid, manual, pin, replicate, semi_auto, tie
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
@@ -16,6 +16,7 @@ __all__ = [
     "Cluster",
     "Compiled",
     "DeviceMesh",
+    "Front",
     "Placement",
     "Plan",
     "SearchOptions",
@@ -23,6 +24,7 @@ __all__ = [
     "compile",
     "data_parallel",
     "forbid",
+    "front",
     "load_cluster",
     "manual",
     "operator",

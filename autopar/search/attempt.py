@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from math import inf
 
 from autopar.core.graph import OpGraph
 from autopar.core.placement import StepKind
@@ -18,6 +19,8 @@ from autopar.search.ground import Ground
 from autopar.search.restriction import Restriction
 from autopar.search.task import Planned, Task
 from autopar.solve import Infeasible, Solution, SolveOptions, solve
+from autopar.solve.least_peak import least_peak
+from autopar.solve.problem import objective
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +44,16 @@ class Attempt:
         solution = solve(problem, options=options or self.task.options.solve, warm=warm)
         if limit_bytes is not None:
             self._met.append(solution)
+        return self._planned(solution)
+
+    def least(self) -> Planned | None:
+        """The plan of the least peak that the Problem counts, as far as found; its bound says nothing."""
+        problem = self.left.apply(self.ground.problem(self.step_kinds, 0.0))
+        found = least_peak(problem, self.task.options.solve)
+        if found.choice is None:
+            return None
+        solution = Solution(found.choice, objective(problem, found.choice), -inf, found.peak)
+        self._met.append(solution)
         return self._planned(solution)
 
     def _within(self, limit_bytes: float) -> Solution | None:

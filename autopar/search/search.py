@@ -71,9 +71,9 @@ def find_on(task: Task, grounds: Sequence[Ground], unlimited: Planned | None = N
 
 def settled(task: Task, grounds: Sequence[Ground], standing: Standing[Planned], planned: Planned) -> Planned:
     """`planned`, which came out of a race on `grounds`, with the bound over all of them and the space searched."""
-    searched, ruled_out = (
-        [g.mesh for g, f in zip(grounds, standing.finished, strict=True) if f == side] for side in (True, False)
-    )
+    own = planned.plan.stage.mesh
+    ended = {g.mesh: f or g.mesh == own for g, f in zip(grounds, standing.finished, strict=True)}
+    searched, ruled_out = ([mesh for mesh in ended if ended[mesh] == side] for side in (True, False))
     plan = replace(
         planned.plan,
         fingerprint=task.fingerprint,

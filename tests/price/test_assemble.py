@@ -104,9 +104,7 @@ def bytes_over_time(graph: OpGraph, flow: Dataflow, stage: Stage, fresh: dict[in
             if copy.start <= now < copy.stop and (copy.stored or fresh[copy.id]):
                 total += p.local_size(copy.tensor.shape, MESH) * copy.tensor.itemsize
         for tensor, p in zip(graph.outputs, stage.outputs, strict=True):
-            given = any(
-                (graph.inputs[n].shape, graph.inputs[n].dtype) == (tensor.shape, tensor.dtype) for n in graph.donated
-            )
+            offered = [(graph.inputs[n].shape, graph.inputs[n].dtype) for n in graph.donated]
             made_at = next((op.id for op in graph.ops if tensor in op.outs), end + 1)
             if tensor.literal is None and (tensor.shape, tensor.dtype) not in offered and now < made_at:
                 total += p.local_size(tensor.shape, MESH) * tensor.itemsize

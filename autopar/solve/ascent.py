@@ -16,7 +16,7 @@ from autopar.solve.anneal import Schedule, anneal
 from autopar.solve.dual import Certificate, Dual, State
 from autopar.solve.options import SolveOptions
 from autopar.solve.polish import LocalSearch
-from autopar.solve.problem import Floats, Problem
+from autopar.solve.problem import Floats, Problem, objective
 from autopar.solve.reduction import Choice, Ints
 from autopar.solve.rows import Rows, memory_rows
 from autopar.solve.watch import Watch
@@ -108,7 +108,7 @@ class Ascent:
             self.held = now if now.bound > self.held.bound else self.held
             choice = self.dual.decode()
             if check:
-                best = better(best, Answer(*self.search.improve(choice.tolist()), bound=-np.inf))
+                best = better(best, self._answer(choice))
                 cutoff = min(upper, best.objective)
                 gap = cutoff - self.held.bound if np.isfinite(cutoff) else abs(self.held.bound)
                 stalls = stalls + 1 if self.held.bound - last <= _STALLED * gap else 0
@@ -118,6 +118,12 @@ class Ascent:
             if self.rows.count and sweep >= _FIRST_PRICE:
                 self._reprice(now, choice, min(upper, best.objective))
         return best, tuple(choice.tolist())
+
+    def _answer(self, choice: Ints) -> Answer:
+        """The choice with its cost, if it is within the limit."""
+        fits = not self.rows.count or bool((self.dual.used(choice) <= self.rows.limit).all())
+        found = tuple(choice.tolist())
+        return Answer(found, objective(self.problem, found), -np.inf) if fits else Answer(None, np.inf, -np.inf)
 
     def _reprice(self, now: State, choice: Ints, upper: float) -> None:
         held, used = self.held, self.dual.used(choice)

@@ -85,7 +85,7 @@ def _minimise_core(problem: Problem, options: SolveOptions, watch: Watch, upper:
         certificate, found = ascent.round(round_, min(upper, best.objective), best.choice, watch)
         best, low = better(best, found), max(low, certificate.bound)
         watch.raise_bound(low)
-        if is_closed(low, min(upper, best.objective)):
+        if is_closed(low, min(upper, best.objective)) or watch.left_s() <= 0:
             break
         inside = _narrowed(certificate, options, watch, _Known(best, low, upper), depth)
         if inside is not None:
@@ -93,8 +93,6 @@ def _minimise_core(problem: Problem, options: SolveOptions, watch: Watch, upper:
         if entries(certificate) <= options.max_cp_sat_entries:
             known = _finished(certificate, options, watch, _Known(best, low, upper))
             return _answer(known.best, known.low, upper)
-        if watch.left_s() <= 0:
-            break
     return _answer(best, low, upper)
 
 

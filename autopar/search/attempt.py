@@ -18,7 +18,7 @@ from autopar.price.work import materialised, recomputed, workspace_bytes
 from autopar.search.ground import Ground
 from autopar.search.restriction import Restriction
 from autopar.search.task import Planned, Task
-from autopar.solve import Infeasible, Solution, SolveOptions, solve
+from autopar.solve import Infeasible, Problem, Solution, SolveOptions, solve
 from autopar.solve.least_peak import least_peak
 from autopar.solve.problem import objective
 
@@ -27,8 +27,8 @@ from autopar.solve.problem import objective
 class Attempt:
     """Solving what constraints leave on one ground, with and without a memory limit.
 
-    Under one limit after another the Problem is the same but for the limit, and what was met under one is where the
-    next starts from.
+    Under one limit after another the Problem is the same but for the limit: what was met under one is where the next
+    starts from, and no limit is solved twice.
     """
 
     task: Task
@@ -36,27 +36,44 @@ class Attempt:
     left: Restriction
     step_kinds: tuple[StepKind, ...]
     _met: list[Solution] = field(default_factory=list[Solution])
+    _solved: dict[float, Planned] = field(default_factory=dict[float, Planned])
+    _refused: list[tuple[float, Infeasible]] = field(default_factory=list[tuple[float, Infeasible]])
 
     def solve(self, limit_bytes: float | None, options: SolveOptions | None = None) -> Planned:
-        """The plan under `limit_bytes` on what the Problem counts; its bound is for that limit."""
+        """The plan under `limit_bytes` on what the Problem counts; its bound is for that limit.
+
+        Raises:
+          Infeasible: proven, here or under a looser limit before.
+        """
         problem = self.left.apply(self.ground.problem(self.step_kinds, limit_bytes))
-        warm = None if limit_bytes is None else self._within(limit_bytes)
-        solution = solve(problem, options=options or self.task.options.solve, warm=warm)
-        if limit_bytes is not None:
-            self._met.append(solution)
-        return self._planned(solution)
+        if limit_bytes is None:
+            return self._planned(solve(problem, options=options or self.task.options.solve))
+        for refused, reason in self._refused:
+            if limit_bytes <= refused:
+                raise reason
+        if limit_bytes not in self._solved:
+            self._solved[limit_bytes] = self._planned(self._within_limit(problem, limit_bytes))
+        return self._solved[limit_bytes]
+
+    def _within_limit(self, problem: Problem, limit_bytes: float) -> Solution:
+        try:
+            solution = solve(problem, options=self.task.options.solve, warm=self._cheapest_within(limit_bytes))
+        except Infeasible as reason:
+            self._refused.append((limit_bytes, reason))
+            raise
+        self._met.append(solution)
+        return solution
 
     def least(self) -> Planned | None:
-        """The plan of the least peak that the Problem counts, as far as found; its bound says nothing."""
+        """The cheapest plan of the least peak that the Problem counts, as far as found; its bound is for that peak."""
         problem = self.left.apply(self.ground.problem(self.step_kinds, 0.0))
         found = least_peak(problem, self.task.options.solve)
         if found.choice is None:
             return None
-        solution = Solution(found.choice, objective(problem, found.choice), -inf, found.peak)
-        self._met.append(solution)
-        return self._planned(solution)
+        self._met.append(Solution(found.choice, objective(problem, found.choice), -inf, found.peak))
+        return self.solve(found.peak)
 
-    def _within(self, limit_bytes: float) -> Solution | None:
+    def _cheapest_within(self, limit_bytes: float) -> Solution | None:
         """The cheapest of the solutions met under other limits that keeps within this one too."""
         fitting = [solution for solution in self._met if solution.peak <= limit_bytes]
         return min(fitting, key=lambda solution: solution.objective, default=None)

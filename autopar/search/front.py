@@ -1,8 +1,9 @@
 """Front: the best plan for one memory limit after another, from the least peak found up to the fastest plan of all.
 
-    limit_k = least * (most / least) ^ (k / (points - 1))       k = 0 .. points - 1
+    limit_k = least * (most / least) ^ (k / (points - 1))       k = 1 .. points - 2
 
-`most` is the peak of the fastest plan within the task's own limit, `least` the smallest peak of a program found. All
+`most` is the peak of the fastest plan within the task's own limit, `least` the smallest peak of a program found, by
+halving what lies between the peak of the fastest plan and the least that the Problem needs. All these
 limits are solved on the same candidates and prices, from tight to loose: each starts from the plans met before, which
 keep within it too. What is bounded under a loose limit is bounded under every tighter one.
 """
@@ -21,6 +22,8 @@ from autopar.search.place import Place
 from autopar.search.race import TIE, race
 from autopar.search.search import announced, contained, nameable, refusal, settled
 from autopar.search.task import Planned, Task
+
+_HALVINGS = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,9 +48,39 @@ def find_front(tasks: Sequence[Task], meshes: Sequence[DeviceMesh], points: int)
     fastest = _best(sweeps, outer)
     announced(tasks[fastest.position], fastest.planned)
     most = fastest.planned.account.peak_memory_bytes
-    least = min((sweep.least_peak_bytes() for sweep in sweeps), default=most)
-    found = [_best(sweeps, limit) for limit in limits(min(least, most), most, points)[:-1]]
-    return thinned(monotone([*found, replace(fastest, limit_bytes=most)]))
+    lowest = _lowest(sweeps, most)
+    least = min([most, *(point.planned.account.peak_memory_bytes for point in lowest)])
+    inner = [_best(sweeps, limit) for limit in limits(least, most, points)[1:-1]]
+    found = sorted([*lowest, *inner, replace(fastest, limit_bytes=most)], key=lambda point: point.limit_bytes)
+    return _spread(thinned(monotone(found)), points)
+
+
+def _lowest(sweeps: Sequence[_Sweep], most: int) -> list[Point]:
+    """Points of little memory: the range between what the Problem needs at least and the least found is halved.
+
+    The program holds more than the Problem counts, so the least peak of the one need not be that of the other.
+    """
+    low, high = min(sweep.least_peak_bytes() for sweep in sweeps), most
+    found: list[Point] = []
+    for _ in range(_HALVINGS):
+        middle = max(1, int((low * high) ** 0.5))
+        if middle <= low or middle >= high:
+            break
+        try:
+            found.append(_best(sweeps, middle))
+            high = min(high, found[-1].planned.account.peak_memory_bytes)
+        except NoFeasiblePlan:
+            low = middle
+    return found
+
+
+def _spread(points: Sequence[Point], count: int) -> tuple[Point, ...]:
+    """At most `count` of the points: again and again the one goes whose neighbours are closest in memory."""
+    kept = list(points)
+    while len(kept) > count:
+        ratios = [kept[n + 1].limit_bytes / kept[n - 1].limit_bytes for n in range(1, len(kept) - 1)]
+        del kept[1 + ratios.index(min(ratios))]
+    return tuple(kept)
 
 
 def limits(least: int, most: int, points: int) -> list[int]:
@@ -144,20 +177,19 @@ class _Sweep:
         self.met.append(found)
         return settled(task, self.grounds, standing, replace(found, task=task))
 
-    def least_peak_bytes(self) -> int:
-        """The smallest peak of a program found, on the meshes whose plans are not all among another's."""
+    def least_peak_bytes(self) -> float:
+        """The least peak that the Problem counts, on the meshes whose plans are not all among another's; inf: none."""
         covered = {n for inside in self.inside for n in inside}
-        for n, place in enumerate(self.places):
-            if n in covered:
-                continue
+        peaks: list[float] = []
+        for place in (place for n, place in enumerate(self.places) if n not in covered):
             try:
                 attempt, _ = place.free
             except (NoFeasiblePlan, InvalidConstraint):
                 continue
-            planned = attempt.least()
-            if planned is not None:
+            if (planned := attempt.least()) is not None:
                 self.met.append(planned)
-        return min(planned.account.peak_memory_bytes for planned in self.met)
+                peaks.append(planned.counted_bytes)
+        return min(peaks, default=inf)
 
     def _fitting(self, limit: int | None) -> list[Planned]:
         return [p for p in self.met if limit is None or p.account.peak_memory_bytes <= limit]

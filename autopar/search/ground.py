@@ -73,7 +73,7 @@ class Ground:
         return problem if limit_bytes is None else replace(problem, usage_limit=limit_bytes)
 
     def standing(self, step_kinds: StepKinds, options: SolveOptions) -> Standing | None:
-        """The Problem without a limit with its nodes eliminated, to be solved anew at once; None if that takes too much.
+        """The Problem without a limit, its nodes eliminated, to be solved anew at once; None if that takes too much.
 
         `options` say how large tables may be; those of the first call hold.
         """

@@ -46,7 +46,7 @@ class Bucket:
 class Standing:
     """A solved problem, and what is needed to solve it again with other costs of some nodes.
 
-    `buckets` are in the order of elimination; `rank` says where each node stands in it, `readers` in whose scopes it is.
+    `buckets` are in the order of elimination; `rank` says where each node stands in it, `readers` whose scopes have it.
     `folded` is what edges that depend on one end only add to the costs of that end. `costs` (with `folded`), `left` and
     `choice` are by node.
     """

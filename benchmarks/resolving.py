@@ -4,9 +4,8 @@
 
 A training step of an unrolled GPT with Adam, in shape only, planned for 8 H100. Seconds of wall clock and of CPU, once
 each; of the CPU's those in the solver, in the program with its account, and the rest (for the first plan: trace, space,
-prices). The first change that is solved for gets the Problem ready for further ones, which is counted. A pin that the
-plan keeps to already needs no solving where the plan is proven optimal, nor does a limit that it fits in. "--tight" adds
-a limit of nine tenths of the plan's peak. Reports are made when they are asked for: not counted.
+prices). A pin that the plan keeps to already needs no solving where the plan is proven optimal, nor does a limit that
+it fits in. "--tight" adds a limit of nine tenths of the plan's peak. Reports are made when asked for: not counted.
 """
 
 from __future__ import annotations

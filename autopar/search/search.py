@@ -134,14 +134,9 @@ def nameable(task: Task, grounds: Sequence[Ground]) -> Sequence[Ground]:
     return named or grounds
 
 
-def find_on(
-    task: Task, grounds: Sequence[Ground], unlimited: Planned | None = None, *, is_again: bool = False
-) -> Planned:
-    """As `search`, on grounds that are there already.
-
-    On a single one the best plan without a limit may be given. `is_again` as for `on_ground`.
-    """
-    outcomes = [on_ground(task, ground, unlimited, is_again=is_again) for ground in grounds]
+def find_on(task: Task, grounds: Sequence[Ground], unlimited: Planned | None = None) -> Planned:
+    """As `search`, on grounds that are there already; on a single one the best plan without a limit may be given."""
+    outcomes = [on_ground(task, ground, unlimited) for ground in grounds]
     found = [outcome.planned for outcome in outcomes if outcome.planned is not None]
     if not found:
         misfits = [outcome.misfit for outcome in outcomes if outcome.misfit is not None]
@@ -172,16 +167,14 @@ class Outcome:
     misfit: NoFeasiblePlan | None = None
 
 
-def on_ground(task: Task, ground: Ground, unlimited: Planned | None = None, *, is_again: bool = False) -> Outcome:
+def on_ground(task: Task, ground: Ground, unlimited: Planned | None = None) -> Outcome:
     """What comes of one mesh; `unlimited` is the best plan without a memory limit, if it is known.
-
-    `is_again`: the ground is solved on again and again, so it pays to get it ready for that (`Ground.standing`).
 
     Raises:
       NoFeasiblePlan: the constraints leave no plan, with or without a memory limit.
       InvalidConstraint: one is about nothing, cannot hold or contradicts others.
     """
-    attempt, free = _unlimited(task, ground, unlimited, is_again)
+    attempt, free = _unlimited(task, ground, unlimited)
     planned = replace(free, task=task, is_unlimited=True)
     bound, limit = planned.plan.lower_bound_s, task.memory_limit_bytes
     if limit is None or planned.account.peak_memory_bytes <= limit:
@@ -193,13 +186,13 @@ def on_ground(task: Task, ground: Ground, unlimited: Planned | None = None, *, i
     return Outcome(planned, planned.plan.lower_bound_s)
 
 
-def _unlimited(task: Task, ground: Ground, known: Planned | None, is_again: bool) -> tuple[_Attempt, Planned]:
+def _unlimited(task: Task, ground: Ground, known: Planned | None) -> tuple[_Attempt, Planned]:
     """The best plan without a memory limit, with the first steps of the constraints that leave any."""
     left = restriction(task.graph, ground.space, task.all_constraints)
     if known is not None:
         return _Attempt(task, ground, left, known.plan.step_kinds), known
     for step_kinds in step_kinds_of(task.all_constraints):
-        attempt = _Attempt(task, ground, left, step_kinds, is_again)
+        attempt = _Attempt(task, ground, left, step_kinds)
         try:
             return attempt, attempt.solve(None)
         except Infeasible:
@@ -258,13 +251,12 @@ class _Attempt:
     ground: Ground
     left: Restriction
     step_kinds: tuple[StepKind, ...]
-    is_again: bool = False
 
     def solve(self, limit_bytes: float | None) -> Planned:
         """The plan under `limit_bytes` on what the Problem counts; its bound is for that limit."""
         options = self.task.options.solve
         problem = self.left.apply(self.ground.problem(self.step_kinds, limit_bytes))
-        if self.is_again and limit_bytes is None and not self.left.ties:
+        if limit_bytes is None and not self.left.ties:
             standing = self.ground.standing(self.step_kinds, options)
             if standing is not None:
                 return self._planned(standing.solve(problem))

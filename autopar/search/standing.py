@@ -28,6 +28,7 @@ Floats = NDArray[np.float64]
 Table = tuple[Floats, tuple[int, ...]]
 """An array and what its axes are: -1 for the node that is eliminated, else a position in its scope."""
 _SMALL = 64
+_KEPT_ENTRIES = 30_000_000  # 8 bytes each, for as long as the plan is held
 _PROVEN = 1e-9  # relative: sums in another order differ by less
 
 
@@ -131,7 +132,7 @@ def standing(problem: Problem, options: SolveOptions) -> Standing | None:
         cost = problem.node_costs[bucket.node] + folded[bucket.node]
         costs[bucket.node] = same.setdefault(cost.tobytes(), cost)
         left[bucket.node] = kernel.eliminate(bucket.shape, _tables(bucket, costs, left))
-        if kernel.entries > options.max_total_entries:
+        if kernel.entries > min(options.max_total_entries, _KEPT_ENTRIES):
             return None
     choice = [0] * len(buckets)
     readers: dict[int, list[int]] = {}

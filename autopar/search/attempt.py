@@ -47,13 +47,22 @@ class Attempt:
         """
         problem = self.left.apply(self.ground.problem(self.step_kinds, limit_bytes))
         if limit_bytes is None:
-            return self._planned(solve(problem, options=options or self.task.options.solve))
+            return self._planned(self._without_limit(problem, options))
         for refused, reason in self._refused:
             if limit_bytes <= refused:
                 raise reason
         if limit_bytes not in self._solved:
             self._solved[limit_bytes] = self._planned(self._within_limit(problem, limit_bytes))
         return self._solved[limit_bytes]
+
+    def _without_limit(self, problem: Problem, options: SolveOptions | None) -> Solution:
+        """Solved from what stands of it already, unless with little work only."""
+        usual = self.task.options.solve
+        if options is None and not self.left.ties:
+            standing = self.ground.standing(self.step_kinds, usual)
+            if standing is not None:
+                return standing.solve(problem)
+        return solve(problem, options=options or usual)
 
     def _within_limit(self, problem: Problem, limit_bytes: float) -> Solution:
         try:

@@ -170,12 +170,12 @@ class _Sweep:
         known = min(self._fitting(limit), key=lambda planned: planned.plan.objective_s, default=None)
         runs = [place.run(limit, roughly=len(self.places) > 1) for place in self.places]
         below = inf if known is None else known.plan.objective_s
-        standing = race(runs, self.inside, below=below)
-        found = standing.found or known
+        finish = race(runs, self.inside, below=below)
+        found = finish.found or known
         if found is None:
-            raise refusal(standing.misfits)
+            raise refusal(finish.misfits)
         self.met.append(found)
-        return settled(task, self.grounds, standing, replace(found, task=task))
+        return settled(task, self.grounds, finish, replace(found, task=task))
 
     def least_peak_bytes(self) -> float:
         """The least peak that the Problem counts, on the meshes whose plans are not all among another's; inf: none."""

@@ -16,7 +16,8 @@ from autopar.price.pricing import MakePricing, Pricing, restricted
 from autopar.redistribute.route import Router
 from autopar.search.resolve import FindRule, no_rule
 from autopar.search.space import build_space
-from autopar.solve import Problem
+from autopar.search.standing import Standing, standing
+from autopar.solve import Problem, SolveOptions
 
 StepKinds = tuple[StepKind, ...]
 
@@ -36,6 +37,7 @@ class Ground:
     find: FindRule = no_rule
     _given: Space | None = None
     _routers: dict[StepKinds, Router] = field(default_factory=dict[StepKinds, Router])
+    _standing: dict[StepKinds, Standing | None] = field(default_factory=dict[StepKinds, Standing | None])
     _problems: dict[tuple[StepKinds, bool], Problem] = field(default_factory=dict[tuple[StepKinds, bool], Problem])
 
     @cached_property
@@ -69,6 +71,15 @@ class Ground:
             self._problems[key] = assemble(self.graph, self.flow, self.space, pricing, router, most)
         problem = self._problems[key]
         return problem if limit_bytes is None else replace(problem, usage_limit=limit_bytes)
+
+    def standing(self, step_kinds: StepKinds, options: SolveOptions) -> Standing | None:
+        """The Problem without a limit, its nodes eliminated, to be solved anew at once; None if that takes too much.
+
+        `options` say how large tables may be; those of the first call hold.
+        """
+        if step_kinds not in self._standing:
+            self._standing[step_kinds] = standing(self.problem(step_kinds, None), options)
+        return self._standing[step_kinds]
 
     def repriced(self, make_pricing: MakePricing) -> Ground:
         """The same candidates under other prices, as after a change of the cluster's links.

@@ -72,9 +72,9 @@ class Place:
             return self._attempt(self.known.plan.step_kinds), self.known
         if "rough" in self.__dict__ and self.rough is not None and not self.rough[1].plan.gap:
             return self.rough
-        return self._unlimited(self.task.options.solve)
+        return self._unlimited(None)
 
-    def _unlimited(self, options: SolveOptions) -> tuple[Attempt, Planned]:
+    def _unlimited(self, options: SolveOptions | None) -> tuple[Attempt, Planned]:
         """With the first steps of the constraints that leave any plan."""
         task = self.task
         for step_kinds in step_kinds_of(task.all_constraints):

@@ -36,7 +36,7 @@ class Progress(Generic[Found]):
 
 
 @dataclass(frozen=True)
-class Standing(Generic[Found]):
+class Finish(Generic[Found]):
     """How a race ended: the cheapest found and whose it is, every entrant's bound, who got to the end, misfits.
 
     Invariant: the least of `bounds` and `objective` bounds all that any entrant may find.
@@ -55,7 +55,7 @@ def race(
     contained: Sequence[Collection[int]],
     bounds: Sequence[float] | None = None,
     below: float = inf,
-) -> Standing[Found]:
+) -> Finish[Found]:
     """The cheapest that any entrant finds, if it is cheaper than `below`; of equals the first found.
 
     Args:
@@ -72,7 +72,7 @@ def race(
         running = [n for n, bound in enumerate(known) if not finished[n] and not _reaches(bound, best)]
         if not running:
             reasons = tuple(misfits[n] for n in sorted(misfits))
-            return Standing(winner, found, best, tuple(known), tuple(finished), reasons)
+            return Finish(winner, found, best, tuple(known), tuple(finished), reasons)
         leader = min(running, key=lambda n: (known[n], n))
         progress = next(entrants[leader], None)
         if progress is None:

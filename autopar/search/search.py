@@ -21,7 +21,7 @@ from autopar.search.ground import Ground
 from autopar.search.mesh_shapes import refines
 from autopar.search.narrowing import axes_of
 from autopar.search.place import Place
-from autopar.search.race import Standing, race
+from autopar.search.race import Finish, race
 from autopar.search.replicated import warn_unwritten
 from autopar.search.restriction import can_name, holds
 from autopar.search.space import check_strategies
@@ -63,21 +63,21 @@ def find_on(task: Task, grounds: Sequence[Ground], unlimited: Planned | None = N
     """As `search`, on grounds that are there already; on a single one the best plan without a limit may be given."""
     places = [Place(task, ground, unlimited) for ground in grounds]
     runs = [place.run(task.memory_limit_bytes, roughly=len(places) > 1) for place in places]
-    standing = race(runs, contained(task, grounds))
-    if standing.found is None:
-        raise refusal(standing.misfits)
-    return settled(task, grounds, standing, standing.found)
+    finish = race(runs, contained(task, grounds))
+    if finish.found is None:
+        raise refusal(finish.misfits)
+    return settled(task, grounds, finish, finish.found)
 
 
-def settled(task: Task, grounds: Sequence[Ground], standing: Standing[Planned], planned: Planned) -> Planned:
+def settled(task: Task, grounds: Sequence[Ground], finish: Finish[Planned], planned: Planned) -> Planned:
     """`planned`, which came out of a race on `grounds`, with the bound over all of them and the space searched."""
     own = planned.plan.stage.mesh
-    ended = {g.mesh: f or g.mesh == own for g, f in zip(grounds, standing.finished, strict=True)}
+    ended = {g.mesh: f or g.mesh == own for g, f in zip(grounds, finish.finished, strict=True)}
     searched, ruled_out = ([mesh for mesh in ended if ended[mesh] == side] for side in (True, False))
     plan = replace(
         planned.plan,
         fingerprint=task.fingerprint,
-        lower_bound_s=min(planned.plan.objective_s, *standing.bounds),
+        lower_bound_s=min(planned.plan.objective_s, *finish.bounds),
         space=described(task, planned.plan.step_kinds, searched, ruled_out),
     )
     return replace(planned, plan=plan)
@@ -122,8 +122,8 @@ class Outcome:
 
 def on_ground(task: Task, ground: Ground, unlimited: Planned | None = None) -> Outcome:
     """What comes of one mesh; `unlimited` is the best plan without a memory limit, if it is known."""
-    standing = race([Place(task, ground, unlimited).run(task.memory_limit_bytes)], [[]])
-    return Outcome(standing.found, standing.bounds[0], standing.misfits[0] if standing.misfits else None)
+    finish = race([Place(task, ground, unlimited).run(task.memory_limit_bytes)], [[]])
+    return Outcome(finish.found, finish.bounds[0], finish.misfits[0] if finish.misfits else None)
 
 
 def _dump(graph: OpGraph, flow: Dataflow, plan: Plan, pricing: Pricing, directory: Path) -> None:

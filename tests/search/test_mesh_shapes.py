@@ -233,11 +233,11 @@ def test_the_most_promising_goes_on_and_the_hopeless_are_ruled_out() -> None:
         watched("b", Progress(3.0), Progress(4.0, 4.0, "b")),
         watched("c", Progress(2.0), Progress(4.5, 4.5, "c")),
     ]
-    standing = race(runs, [[], [], []])
-    assert (standing.winner, standing.found, standing.objective) == (1, "b", 4.0)
+    finish = race(runs, [[], [], []])
+    assert (finish.winner, finish.found, finish.objective) == (1, "b", 4.0)
     assert taken == ["a", "b", "c", "c", "b"]
-    assert standing.bounds == (5.0, 4.0, 4.5)
-    assert standing.finished == (False, True, True)
+    assert finish.bounds == (5.0, 4.0, 4.5)
+    assert finish.finished == (False, True, True)
 
 
 def test_what_contains_another_rules_it_out_before_it_starts() -> None:
@@ -245,8 +245,8 @@ def test_what_contains_another_rules_it_out_before_it_starts() -> None:
         raise AssertionError("this one was ruled out")
         yield
 
-    standing = race([entrant(Progress(2.0), Progress(3.0, 3.0, "fine")), never()], [[1], []])
-    assert (standing.found, standing.bounds) == ("fine", (3.0, 3.0))
+    finish = race([entrant(Progress(2.0), Progress(3.0, 3.0, "fine")), never()], [[1], []])
+    assert (finish.found, finish.bounds) == ("fine", (3.0, 3.0))
     gap = race([entrant(Progress(2.0, 3.0, "fine")), entrant(Progress(1.0), Progress(2.5, 2.5, "coarse"))], [[1], []])
     assert (gap.found, gap.bounds, gap.finished) == ("coarse", (2.0, 2.5), (True, True))
 
@@ -255,8 +255,8 @@ def test_of_equals_the_first_wins_and_a_misfit_is_told() -> None:
     same = [entrant(Progress(1.0, 2.0, "a")), entrant(Progress(1.5, 2.0 - 1e-12, "b"))]
     assert race(same, [[], []]).found == "a"
     misfit = NoFeasiblePlan("too small", 7, True)
-    standing = race([entrant(Progress[str](inf, misfit=misfit)), entrant(Progress(1.0, 2.0, "b"))], [[], []])
-    assert (standing.found, standing.misfits, standing.bounds) == ("b", (misfit,), (inf, 1.0))
+    finish = race([entrant(Progress[str](inf, misfit=misfit)), entrant(Progress(1.0, 2.0, "b"))], [[], []])
+    assert (finish.found, finish.misfits, finish.bounds) == ("b", (misfit,), (inf, 1.0))
     assert race([entrant(Progress[str](1.0))], [[]], below=0.5, bounds=[0.5]).found is None
 
 
@@ -275,9 +275,9 @@ def test_a_race_finds_what_trying_all_finds(data: Any) -> None:
         )
         for n, end in enumerate(ends)
     ]
-    standing = race(runs, within)
-    assert standing.objective == min(ends)
-    assert min(standing.objective, *standing.bounds) == min(ends)
+    finish = race(runs, within)
+    assert finish.objective == min(ends)
+    assert min(finish.objective, *finish.bounds) == min(ends)
 
 
 # nothing better is ruled out ------------------------------------------------------------------------------------------

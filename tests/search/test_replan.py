@@ -65,8 +65,12 @@ def changed(planned: Planned, *constraints: Constraint, limit: int | None = None
 
 
 def assert_same(found: Planned, wanted: Planned) -> None:
-    assert found.plan == wanted.plan
-    assert found.account == wanted.account
+    """The same optimum, proven; of plans that cost the same either may be found."""
+    assert found.plan.objective_s == pytest.approx(wanted.plan.objective_s, rel=1e-9)
+    assert found.plan.lower_bound_s == pytest.approx(wanted.plan.lower_bound_s, rel=1e-9)
+    assert found.plan.space == wanted.plan.space
+    assert found.task.all_constraints == wanted.task.all_constraints
+    assert holds(found.graph, found.plan.stage, found.task.all_constraints)
 
 
 @pytest.fixture
@@ -137,7 +141,7 @@ def test_another_cluster_gives_the_plan_made_from_scratch(counted: dict[str, int
     counted.update(dict.fromkeys(counted, 0))
     found = replan(start, replace(start.task, make_pricing=pricing_of("8xh100"), constraints=ONE))
     assert_same(found, wanted)
-    assert counted == {"build_space": 0, "assemble": 1, "solve": 1}
+    assert counted == {"build_space": 0, "assemble": 1, "solve": 0}
 
 
 def test_bad_constraints_are_refused_as_from_scratch() -> None:

@@ -28,15 +28,23 @@ Placements = tuple[Placement, ...]
 
 
 def assemble(
-    graph: OpGraph, flow: Dataflow, space: Space, pricing: Pricing, router: Router, limit_bytes: float | None = None
+    graph: OpGraph,
+    flow: Dataflow,
+    space: Space,
+    pricing: Pricing,
+    router: Router,
+    limit_bytes: float | None = None,
+    *,
+    tensors_only: bool = False,
 ) -> Problem:
     """The Problem of choosing from `space`.
 
     With a limit, a copy that is not stored has every candidate twice: as an alias of its source, which takes no
-    memory and must have the source's placement, and fresh (`placement_choice` undoes this).
+    memory and must have the source's placement, and fresh (`placement_choice` undoes this). With `tensors_only` the
+    memory is that of tensors between their making and their last use, and nothing else.
     """
     build = _Builder(graph, flow, space, router, limit_bytes is not None)
-    usages = build.usages() if limit_bytes is not None else ()
+    usages = build.usages(tensors_only) if limit_bytes is not None else ()
     return Problem(build.node_costs(pricing), build.edges(), usages, limit_bytes)
 
 
@@ -113,7 +121,7 @@ class _Builder:
         """How often a value of one region is redistributed for a reader in another."""
         return self.graph.tree.weight(self.graph.tree.site(source, reader))
 
-    def usages(self) -> tuple[Usage, ...]:
+    def usages(self, tensors_only: bool) -> tuple[Usage, ...]:
         graph, space, end = self.graph, self.space, len(self.graph.ops) + 1
         in_memory = materialised(graph)
         found: list[Usage] = []
@@ -132,7 +140,8 @@ class _Builder:
             if self._doubled(copy):
                 size = np.concatenate([np.zeros(len(size)), size])
             found.append(Usage(self.first_copy + copy.id, copy.start, copy.stop, size))
-        return (*found, *self._results_ahead(end), *self._beside(in_memory))
+        rest = () if tensors_only else (*self._results_ahead(end), *self._beside(in_memory))
+        return (*found, *rest)
 
     def _results_ahead(self, end: int) -> Iterator[Usage]:
         """The memory of the function's results before they are made: XLA sets it aside from the beginning.

@@ -93,7 +93,8 @@ class Attempt:
         The program holds more than the Problem counts: the buffers of redistributions on their way to a single
         operator, and what lowering shares. So where a program still exceeds the limit, the Problem's becomes what is
         left of it beside those hidden bytes, until the choice of least peak is all that is left. That always rules out
-        the choice before. Only the bounds of the looser problems hold.
+        the choice before. Only the bounds of the looser problems hold. Where this finds nothing, the same is tried by
+        the excess, on tensors alone: another way through choices that the Problem cannot tell apart.
         """
         bound, smallest, tight, proven = planned.plan.lower_bound_s, planned, float(limit), False
         for _ in range(self.task.options.max_tightenings):
@@ -101,13 +102,35 @@ class Attempt:
             bound = max(bound, planned.plan.lower_bound_s) if tight == limit else bound
             smallest = min(smallest, planned, key=lambda p: p.account.peak_memory_bytes)
             if planned.account.peak_memory_bytes <= limit:
-                held = min(bound, planned.plan.objective_s)
-                return replace(planned, plan=replace(planned.plan, lower_bound_s=held))
+                return _bounded(planned, bound)
             if not fits:
                 proven = tight == limit
                 break
             tight = limit - (planned.account.peak_memory_bytes - planned.counted_bytes)
+        tight = float(limit)
+        for _ in range(0 if proven else self.task.options.max_tightenings):
+            planned, fits = self._solve_tensors(tight)
+            smallest = min(smallest, planned, key=lambda p: p.account.peak_memory_bytes)
+            if planned.account.peak_memory_bytes <= limit:
+                return _bounded(planned, bound)
+            if not fits:
+                break
+            tight -= planned.account.peak_memory_bytes - limit
         raise self._misfit(limit, smallest, proven)
+
+    def _solve_tensors(self, limit_bytes: float) -> tuple[Planned, bool]:
+        """As `_solve_or_least`, under a limit on tensors alone, between their making and their last use."""
+
+        def solved(limit: float) -> Planned:
+            problem = self.left.apply(self.ground.problem(self.step_kinds, limit, tensors_only=True))
+            return self._planned(solve(problem, options=self.task.options.solve))
+
+        try:
+            return solved(limit_bytes), True
+        except Infeasible as error:
+            if error.min_peak_bytes is None:
+                raise
+            return solved(error.min_peak_bytes), False
 
     def _solve_or_least(self, limit_bytes: float) -> tuple[Planned, bool]:
         """As `solve`, and True; where nothing keeps within the limit, the best of what is closest to it, and False."""
@@ -144,6 +167,11 @@ class Attempt:
             smallest,
             proven,
         )
+
+
+def _bounded(planned: Planned, bound: float) -> Planned:
+    """`planned` with `bound`, or its own cost where that is less."""
+    return replace(planned, plan=replace(planned.plan, lower_bound_s=min(bound, planned.plan.objective_s)))
 
 
 def account_of(graph: OpGraph, program: ShardedProgram, pricing: Pricing) -> Account:

@@ -38,7 +38,9 @@ class Ground:
     _given: Space | None = None
     _routers: dict[StepKinds, Router] = field(default_factory=dict[StepKinds, Router])
     _standing: dict[StepKinds, Standing | None] = field(default_factory=dict[StepKinds, Standing | None])
-    _problems: dict[tuple[StepKinds, bool], Problem] = field(default_factory=dict[tuple[StepKinds, bool], Problem])
+    _problems: dict[tuple[StepKinds, bool, bool], Problem] = field(
+        default_factory=dict[tuple[StepKinds, bool, bool], Problem]
+    )
 
     @cached_property
     def space(self) -> Space:
@@ -62,13 +64,15 @@ class Ground:
             self._routers[step_kinds] = Router(self.mesh, self.pricing(step_kinds).step_cost)
         return self._routers[step_kinds]
 
-    def problem(self, step_kinds: StepKinds, limit_bytes: float | None) -> Problem:
+    def problem(self, step_kinds: StepKinds, limit_bytes: float | None, *, tensors_only: bool = False) -> Problem:
         """The Problem of choosing from the whole space; those that differ in their limit alone share their numbers."""
-        key = (step_kinds, limit_bytes is not None)
+        key = (step_kinds, limit_bytes is not None, tensors_only)
         if key not in self._problems:
             pricing, router = self.pricing(step_kinds), self.router(step_kinds)
             most = None if limit_bytes is None else inf
-            self._problems[key] = assemble(self.graph, self.flow, self.space, pricing, router, most)
+            self._problems[key] = assemble(
+                self.graph, self.flow, self.space, pricing, router, most, tensors_only=tensors_only
+            )
         problem = self._problems[key]
         return problem if limit_bytes is None else replace(problem, usage_limit=limit_bytes)
 

@@ -38,7 +38,7 @@ import matplotlib.pyplot as plt
 
 import autopar
 from autopar.errors import NoFeasiblePlan
-from autopar.search.search import SearchOptions
+from autopar.search.task import SearchOptions
 from autopar.solve import SolveOptions
 from cost_models import load_cluster, replace_link
 

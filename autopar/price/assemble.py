@@ -7,7 +7,7 @@ cost the cheapest route.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,7 +19,7 @@ from autopar.core.placement import Placement
 from autopar.core.space import Space
 from autopar.core.strategy import Strategy
 from autopar.price.pricing import Pricing, cost_of
-from autopar.price.work import materialised
+from autopar.price.work import beside_bytes, materialised
 from autopar.redistribute.route import Router
 from autopar.solve import Edge, Problem, Usage
 
@@ -28,15 +28,23 @@ Placements = tuple[Placement, ...]
 
 
 def assemble(
-    graph: OpGraph, flow: Dataflow, space: Space, pricing: Pricing, router: Router, limit_bytes: float | None = None
+    graph: OpGraph,
+    flow: Dataflow,
+    space: Space,
+    pricing: Pricing,
+    router: Router,
+    limit_bytes: float | None = None,
+    *,
+    tensors_only: bool = False,
 ) -> Problem:
     """The Problem of choosing from `space`.
 
     With a limit, a copy that is not stored has every candidate twice: as an alias of its source, which takes no
-    memory and must have the source's placement, and fresh (`placement_choice` undoes this).
+    memory and must have the source's placement, and fresh (`placement_choice` undoes this). With `tensors_only` the
+    memory is that of tensors between their making and their last use, and nothing else.
     """
     build = _Builder(graph, flow, space, router, limit_bytes is not None)
-    usages = build.usages() if limit_bytes is not None else ()
+    usages = build.usages(tensors_only) if limit_bytes is not None else ()
     return Problem(build.node_costs(pricing), build.edges(), usages, limit_bytes)
 
 
@@ -113,7 +121,7 @@ class _Builder:
         """How often a value of one region is redistributed for a reader in another."""
         return self.graph.tree.weight(self.graph.tree.site(source, reader))
 
-    def usages(self) -> tuple[Usage, ...]:
+    def usages(self, tensors_only: bool) -> tuple[Usage, ...]:
         graph, space, end = self.graph, self.space, len(self.graph.ops) + 1
         in_memory = materialised(graph)
         found: list[Usage] = []
@@ -132,7 +140,39 @@ class _Builder:
             if self._doubled(copy):
                 size = np.concatenate([np.zeros(len(size)), size])
             found.append(Usage(self.first_copy + copy.id, copy.start, copy.stop, size))
-        return tuple(found)
+        rest = () if tensors_only else (*self._results_ahead(end), *self._beside(in_memory))
+        return (*found, *rest)
+
+    def _results_ahead(self, end: int) -> Iterator[Usage]:
+        """The memory of the function's results before they are made: XLA sets it aside from the beginning.
+
+        Not of those that may take the memory of a donated input of their shape and type.
+        """
+        graph, space = self.graph, self.space
+        donated = {(graph.inputs[n].shape, graph.inputs[n].dtype) for n in graph.donated}
+        for position, tensor in enumerate(graph.outputs):
+            if tensor.literal is not None or (tensor.shape, tensor.dtype) in donated:
+                continue
+            node = self.output_node[position]
+            producer = graph.producers.get(tensor.id)
+            stop = end if producer is None else self._start(producer)
+            if stop > 0:
+                candidates = space.outputs[position] or space.inputs[node]
+                yield Usage(node, 0, stop, self._bytes(tensor, candidates))
+
+    def _beside(self, in_memory: frozenset[int]) -> Iterator[Usage]:
+        """What operators hold while they run, besides operands and results: workspace, and what they exchange."""
+        known: dict[tuple[object, ...], Floats] = {}
+        for op, strategies in zip(self.graph.ops, self.space.strategies, strict=True):
+            if not strategies:
+                continue
+            read = tuple(tensor.id in in_memory for tensor in op.ins)
+            key = (id(strategies), op.signature, read)
+            if key not in known:
+                sizes = [beside_bytes(op, strategy, self.space.mesh, read) for strategy in strategies]
+                known[key] = np.array(sizes, dtype=np.float64)
+            if known[key].any():
+                yield Usage(self.op_node[op.id], op.id, op.id + 1, known[key])
 
     def _start(self, op: OpNode) -> int:
         """When the memory of the results is taken: that of a scan's stack before its first round."""

@@ -8,7 +8,9 @@ from math import prod
 
 from autopar.core.dataflow import uses_of
 from autopar.core.graph import OpGraph, OpNode
+from autopar.core.mesh import DeviceMesh
 from autopar.core.regions import BOUNDARY
+from autopar.core.strategy import Strategy
 from autopar.price.matrix_work import MATRIX_FLOPS
 
 VIEWS = BOUNDARY | {
@@ -110,6 +112,23 @@ def workspace_bytes(op: OpNode, in_bytes: Sequence[int]) -> int:
         whole = sum(tensor.size_bytes for tensor in op.ins)
         return int(_body_peak_bytes(op.body) * sum(in_bytes) / whole) if whole else _body_peak_bytes(op.body)
     return 0
+
+
+def beside_bytes(op: OpNode, strategy: Strategy, mesh: DeviceMesh, read: Sequence[bool]) -> int:
+    """What a device holds while it runs the operator so, besides operands and results.
+
+    Workspace; what it sends and receives; a copy of an operand for every group of devices it is lengthened over.
+    `read` says which operands are read from memory; the others take none.
+    """
+    placed = zip(op.ins, strategy.ins, read, strict=True)
+    sizes = [placement.local_size(t.shape, mesh) * t.itemsize * is_read for t, placement, is_read in placed]
+    lengthened = {
+        (op.ins[e.tensor].id, strategy.ins[e.tensor], e.axes): sizes[e.tensor]
+        for e in strategy.exchanges
+        if e.tensor < len(sizes)
+    }
+    messages = 2 * sum(exchange.size_bytes for exchange in strategy.exchanges)
+    return workspace_bytes(op, sizes) + sum(lengthened.values()) + messages
 
 
 @lru_cache(maxsize=1024)

@@ -13,11 +13,11 @@ import jax.numpy as jnp
 import pytest
 
 from autopar.core.mesh import DeviceMesh
-from autopar.core.placement import Placement
 from autopar.price.alpa import Alpa, alpa_pricing
 from autopar.price.pricing import restricted
-from autopar.search.search import Planned, Task, search
-from autopar.search.space import Pins
+from autopar.search.constraints import Named, Replicate
+from autopar.search.search import search
+from autopar.search.task import Planned, Task
 from autopar.trace import fingerprint, trace
 from tests import small_models as models
 from tests.cases.alpa import LINES, all_reduce, mlp, plan, state_step
@@ -34,9 +34,9 @@ def shapes(*of: tuple[int, ...]) -> tuple[Any, ...]:
 def to_replicated(fn: Any, args: tuple[Any, ...], mesh: Mesh, steps: tuple[Any, ...]) -> Planned:
     """The plan of `fn` whose results are replicated, made with these redistribution steps."""
     graph = trace(fn, args, carry=None).graph
-    pins = Pins(outputs={n: Placement.replicated(tensor.ndim) for n, tensor in enumerate(graph.outputs)})
     ones = (1.0,) * len(mesh)
-    task = Task(graph, fingerprint(graph), lambda _, m: restricted(Alpa(m, ones, ones), steps), pins=pins)
+    whole = (Replicate(Named("output*")),)
+    task = Task(graph, fingerprint(graph), lambda _, m: restricted(Alpa(m, ones, ones), steps), constraints=whole)
     return search(task, [DeviceMesh.of(mesh)])
 
 

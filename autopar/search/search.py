@@ -61,7 +61,8 @@ class Planned:
     """A plan with what it was made from and what it became.
 
     `task` and `ground` are what it may be searched anew from. `unlimited` is the best plan without a memory limit,
-    where that is known and another; `is_unlimited` says that it is known to be this one.
+    where that is known and another; `is_unlimited` says that it is known to be this one. `solution` is what the solver
+    gave, where it did.
     """
 
     task: Task
@@ -72,6 +73,7 @@ class Planned:
     ground: Ground
     unlimited: Planned | None = None
     is_unlimited: bool = False
+    solution: Solution | None = None
 
     @property
     def graph(self) -> OpGraph:
@@ -134,9 +136,11 @@ def nameable(task: Task, grounds: Sequence[Ground]) -> Sequence[Ground]:
     return named or grounds
 
 
-def find_on(task: Task, grounds: Sequence[Ground], unlimited: Planned | None = None) -> Planned:
-    """As `search`, on grounds that are there already; on a single one the best plan without a limit may be given."""
-    outcomes = [on_ground(task, ground, unlimited) for ground in grounds]
+def find_on(
+    task: Task, grounds: Sequence[Ground], unlimited: Planned | None = None, near: Planned | None = None
+) -> Planned:
+    """As `search`, on grounds that are there already; `unlimited` and `near` as for `on_ground`, on a single one."""
+    outcomes = [on_ground(task, ground, unlimited, near) for ground in grounds]
     found = [outcome.planned for outcome in outcomes if outcome.planned is not None]
     if not found:
         misfits = [outcome.misfit for outcome in outcomes if outcome.misfit is not None]
@@ -167,14 +171,17 @@ class Outcome:
     misfit: NoFeasiblePlan | None = None
 
 
-def on_ground(task: Task, ground: Ground, unlimited: Planned | None = None) -> Outcome:
-    """What comes of one mesh; `unlimited` is the best plan without a memory limit, if it is known.
+def on_ground(task: Task, ground: Ground, unlimited: Planned | None = None, near: Planned | None = None) -> Outcome:
+    """What comes of one mesh.
+
+    `unlimited` is the best plan without a memory limit, if it is known; `near` another plan on the same candidates,
+    from which the solver may start.
 
     Raises:
       NoFeasiblePlan: the constraints leave no plan, with or without a memory limit.
       InvalidConstraint: one is about nothing, cannot hold or contradicts others.
     """
-    attempt, free = _unlimited(task, ground, unlimited)
+    attempt, free = _unlimited(task, ground, unlimited, near)
     planned = replace(free, task=task, is_unlimited=True)
     bound, limit = planned.plan.lower_bound_s, task.memory_limit_bytes
     if limit is None or planned.account.peak_memory_bytes <= limit:
@@ -186,13 +193,13 @@ def on_ground(task: Task, ground: Ground, unlimited: Planned | None = None) -> O
     return Outcome(planned, planned.plan.lower_bound_s)
 
 
-def _unlimited(task: Task, ground: Ground, known: Planned | None) -> tuple[_Attempt, Planned]:
+def _unlimited(task: Task, ground: Ground, known: Planned | None, near: Planned | None) -> tuple[_Attempt, Planned]:
     """The best plan without a memory limit, with the first steps of the constraints that leave any."""
     left = restriction(task.graph, ground.space, task.all_constraints)
     if known is not None:
-        return _Attempt(task, ground, left, known.plan.step_kinds), known
+        return _Attempt(task, ground, left, known.plan.step_kinds, near), known
     for step_kinds in step_kinds_of(task.all_constraints):
-        attempt = _Attempt(task, ground, left, step_kinds)
+        attempt = _Attempt(task, ground, left, step_kinds, near)
         try:
             return attempt, attempt.solve(None)
         except Infeasible:
@@ -251,6 +258,7 @@ class _Attempt:
     ground: Ground
     left: Restriction
     step_kinds: tuple[StepKind, ...]
+    near: Planned | None = None
 
     def solve(self, limit_bytes: float | None) -> Planned:
         """The plan under `limit_bytes` on what the Problem counts; its bound is for that limit."""
@@ -260,7 +268,14 @@ class _Attempt:
             standing = self.ground.standing(self.step_kinds, options)
             if standing is not None:
                 return self._planned(standing.solve(problem))
-        return self._planned(solve(problem, options=options))
+        return self._planned(solve(problem, options=options, warm=self._warm(limit_bytes is not None)))
+
+    def _warm(self, is_limited: bool) -> Solution | None:
+        """What the solver gave for a near plan with a limit, or without: their candidates are not the same."""
+        near = self.near
+        if near is not None and not is_limited and near.unlimited is not None:
+            near = near.unlimited
+        return near.solution if near is not None and near.is_unlimited != is_limited else None
 
     def within(self, limit: int, planned: Planned) -> Planned:
         """A plan whose program peaks within `limit`; `planned` is the best without one.
@@ -301,7 +316,7 @@ class _Attempt:
         spent = _account(task.graph, program, pricing)
         bound = solution.lower_bound
         plan = Plan((stage,), task.fingerprint, solution.objective, bound, step_kinds=self.step_kinds)
-        return Planned(task, plan, program, spent, pricing, ground)
+        return Planned(task, plan, program, spent, pricing, ground, solution=solution)
 
     def _misfit(self, limit: int, planned: Planned, proven: bool) -> NoFeasiblePlan:
         """That nothing fits in `limit`, or that nothing was found; `planned` has the smallest peak found."""

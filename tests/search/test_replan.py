@@ -21,7 +21,7 @@ from autopar.search.constraints import Constraint
 from autopar.search.ground import Ground
 from autopar.search.replan import constraint_prices, replan
 from autopar.search.restriction import holds
-from autopar.search.search import Planned, Task, search
+from autopar.search.search import Planned, SearchOptions, Task, search
 from autopar.solve import Problem, Solution, SolveOptions, solve
 from autopar.trace import fingerprint, trace
 from cost_models import load_cluster
@@ -45,6 +45,7 @@ def pricing_of(cluster: str) -> MakePricing:
 
 
 PRICING = pricing_of("cpu8")
+QUICK = SearchOptions(solve=SolveOptions(max_sweeps=40, cp_sat_work=0.5))
 
 
 @lru_cache
@@ -52,7 +53,7 @@ def task_of(*constraints: Constraint, limit: int | None = None, mode: str = "aut
     is_shape = lambda leaf: isinstance(leaf, tuple) and all(isinstance(n, int) for n in leaf)  # noqa: E731
     args = jax.tree.map(lambda s: jax.ShapeDtypeStruct(s, jnp.float32), SHAPES, is_leaf=is_shape)
     graph = trace(step, args).graph
-    return Task(graph, fingerprint(graph), PRICING, mode, constraints, limit)
+    return Task(graph, fingerprint(graph), PRICING, mode, constraints, limit, options=QUICK)
 
 
 @lru_cache

@@ -1,7 +1,7 @@
 """Choices by annealing: a random forest of nodes is solved exactly, the others held, at costs with noise that cools.
 
-Memory is priced, so that the search goes back and forth across the limit; the cheapest choice that fits is kept. Prices
-move in one of two ways. Together: one factor on all of them rises while a row exceeds the limit and falls while all fit,
+Memory is priced, so that the search goes back and forth across the limit; the cheapest choice that fits is kept.
+Prices move in one of two ways. Together: one factor on all rises while a row exceeds the limit and falls while all fit,
 and a row that exceeds it becomes dearer for good (good where thousands of rows have a price). Each: a row's price rises
 by its own excess and falls by what it leaves free (good where a few rows decide).
 """
@@ -70,7 +70,8 @@ class _Control:
         self.memory, self.each = flat.memory, schedule.each
         self.prices, self.factor = prices.copy(), 1.0
         self.used = np.zeros(flat.memory.rows)
-        least = schedule.heat / (_FIRST_EXCESS * flat.memory.limit) if flat.memory.rows else 0.0
+        self.scale = flat.memory.limit or 1.0
+        least = schedule.heat / (_FIRST_EXCESS * self.scale) if flat.memory.rows else 0.0
         self.unit = max(float(prices.max(initial=0.0)), least)
 
     def fits(self, choice: Ints) -> bool:
@@ -78,7 +79,7 @@ class _Control:
         if not self.memory.rows:
             return True
         use_of(self.memory, choice, self.used)
-        excess = self.used / self.memory.limit - 1.0
+        excess = (self.used - self.memory.limit) / self.scale
         hot = self.used > self.memory.limit
         if self.each:
             steps = _EACH * self.unit * np.clip(excess, -_EACH_DOWN, _EACH_UP)

@@ -145,6 +145,9 @@ class Ascent:
             Schedule(afresh, _HEAT_AFRESH * unit, passes, seed + 1, each=True),
         )
 
+        def wanted(cost: float) -> bool:
+            return not is_closed(self.held.bound, min(cost, upper)) and watch.left_s() > 0
+
         def run(schedule: Schedule) -> tuple[Ints | None, float]:
             return anneal(flat, self.held.prices, schedule, wanted)
 

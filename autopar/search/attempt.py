@@ -35,6 +35,7 @@ class Attempt:
     ground: Ground
     left: Restriction
     step_kinds: tuple[StepKind, ...]
+    near: Planned | None = None
     _met: list[Solution] = field(default_factory=list[Solution])
     _solved: dict[float, Planned] = field(default_factory=dict[float, Planned])
     _refused: list[tuple[float, Infeasible]] = field(default_factory=list[tuple[float, Infeasible]])
@@ -62,7 +63,7 @@ class Attempt:
             standing = self.ground.standing(self.step_kinds, usual)
             if standing is not None:
                 return standing.solve(problem)
-        return solve(problem, options=options or usual)
+        return solve(problem, options=options or usual, warm=self._nearby(False))
 
     def _within_limit(self, problem: Problem, limit_bytes: float) -> Solution:
         try:
@@ -85,7 +86,14 @@ class Attempt:
     def _cheapest_within(self, limit_bytes: float) -> Solution | None:
         """The cheapest of the solutions met under other limits that keeps within this one too."""
         fitting = [solution for solution in self._met if solution.peak <= limit_bytes]
-        return min(fitting, key=lambda solution: solution.objective, default=None)
+        return min(fitting, key=lambda solution: solution.objective, default=self._nearby(True))
+
+    def _nearby(self, is_limited: bool) -> Solution | None:
+        """What the solver gave for a near plan with a limit, or without: their candidates are not the same."""
+        near = self.near
+        if near is not None and not is_limited and near.unlimited is not None:
+            near = near.unlimited
+        return near.solution if near is not None and near.is_unlimited != is_limited else None
 
     def within(self, limit: int, planned: Planned) -> Planned:
         """A plan whose program peaks within `limit`; `planned` is the best without one.
@@ -123,7 +131,7 @@ class Attempt:
 
         def solved(limit: float) -> Planned:
             problem = self.left.apply(self.ground.problem(self.step_kinds, limit, tensors_only=True))
-            return self._planned(solve(problem, options=self.task.options.solve))
+            return self._planned(solve(problem, options=self.task.options.solve, warm=self._nearby(True)))
 
         try:
             return solved(limit_bytes), True
@@ -149,7 +157,7 @@ class Attempt:
         spent = account_of(task.graph, program, pricing)
         bound = solution.lower_bound
         plan = Plan((stage,), task.fingerprint, solution.objective, bound, step_kinds=self.step_kinds)
-        return Planned(task, plan, program, spent, pricing, ground, counted_bytes=solution.peak)
+        return Planned(task, plan, program, spent, pricing, ground, counted_bytes=solution.peak, solution=solution)
 
     def _misfit(self, limit: int, planned: Planned, proven: bool) -> NoFeasiblePlan:
         """That nothing fits in `limit`, or that nothing was found; `planned` has the smallest peak found."""

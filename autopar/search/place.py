@@ -23,11 +23,15 @@ ROUGH_WORK = 1e9
 
 @dataclass(frozen=True, eq=False)
 class Place:
-    """A task on one mesh, whatever its memory limit; `known` is its best plan without one, where that is there."""
+    """A task on one mesh, whatever its memory limit.
+
+    `known` is its best plan without one, where that is there; `near` another plan, from which the solver may start.
+    """
 
     task: Task
     ground: Ground
     known: Planned | None = None
+    near: Planned | None = None
 
     def run(self, limit: int | None, *, roughly: bool = False) -> Iterator[Progress[Planned]]:
         """Searches with little work (if `roughly`), then without the limit, then within it."""
@@ -90,7 +94,7 @@ class Place:
         )
 
     def _attempt(self, step_kinds: tuple[StepKind, ...]) -> Attempt:
-        return Attempt(self.task, self.ground, self._left, step_kinds)
+        return Attempt(self.task, self.ground, self._left, step_kinds, self.near)
 
     @cached_property
     def _left(self) -> Restriction:

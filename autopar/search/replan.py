@@ -36,13 +36,13 @@ def replan(planned: Planned, task: Task) -> Planned:
     """
     before = planned.task
     if task.make_pricing is not before.make_pricing:
-        return find_on(task, [planned.ground.repriced(task.make_pricing)])
+        return find_on(task, [planned.ground.repriced(task.make_pricing)], near=planned)
     if _is_still_best(planned, task):
         space = described(task, planned.plan.step_kinds, [planned.ground.mesh])
         return replace(planned, task=task, plan=replace(planned.plan, space=space))
     unlimited = planned if planned.is_unlimited else planned.unlimited
     same = Counter(task.all_constraints) == Counter(before.all_constraints)
-    return find_on(task, [planned.ground], unlimited if same else None)
+    return find_on(task, [planned.ground], unlimited if same else None, planned)
 
 
 def constraint_prices(planned: Planned) -> tuple[ConstraintPrice, ...]:
@@ -51,7 +51,7 @@ def constraint_prices(planned: Planned) -> tuple[ConstraintPrice, ...]:
     priced = [constraint for constraint in task.all_constraints if not isinstance(constraint, Complete)]
     for n, constraint in enumerate(priced):
         freer = replace(task, mode="auto", constraints=tuple(priced[:n] + priced[n + 1 :]))
-        outcome, objective = on_ground(freer, planned.ground), planned.plan.objective_s
+        outcome, objective = on_ground(freer, planned.ground, near=planned), planned.plan.objective_s
         least = min(objective, inf if outcome.planned is None else outcome.planned.plan.objective_s)
         bound = min(outcome.lower_bound_s, least)
         found.append(ConstraintPrice(str(constraint), objective - least, objective - bound))

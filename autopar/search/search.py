@@ -59,9 +59,11 @@ def nameable(task: Task, grounds: Sequence[Ground]) -> Sequence[Ground]:
     return named or grounds
 
 
-def find_on(task: Task, grounds: Sequence[Ground], unlimited: Planned | None = None) -> Planned:
-    """As `search`, on grounds that are there already; on a single one the best plan without a limit may be given."""
-    places = [Place(task, ground, unlimited) for ground in grounds]
+def find_on(
+    task: Task, grounds: Sequence[Ground], unlimited: Planned | None = None, near: Planned | None = None
+) -> Planned:
+    """As `search`, on grounds that are there already; `unlimited` and `near` as for `on_ground`, on a single one."""
+    places = [Place(task, ground, unlimited, near) for ground in grounds]
     runs = [place.run(task.memory_limit_bytes, roughly=len(places) > 1) for place in places]
     finish = race(runs, contained(task, grounds))
     if finish.found is None:
@@ -120,9 +122,13 @@ class Outcome:
     misfit: AutoparError | None = None
 
 
-def on_ground(task: Task, ground: Ground, unlimited: Planned | None = None) -> Outcome:
-    """What comes of one mesh; `unlimited` is the best plan without a memory limit, if it is known."""
-    finish = race([Place(task, ground, unlimited).run(task.memory_limit_bytes)], [[]])
+def on_ground(task: Task, ground: Ground, unlimited: Planned | None = None, near: Planned | None = None) -> Outcome:
+    """What comes of one mesh.
+
+    `unlimited` is the best plan without a memory limit, if it is known; `near` another plan on the same candidates,
+    from which the solver may start.
+    """
+    finish = race([Place(task, ground, unlimited, near).run(task.memory_limit_bytes)], [[]])
     return Outcome(finish.found, finish.bounds[0], finish.misfits[0] if finish.misfits else None)
 
 

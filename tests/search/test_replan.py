@@ -18,10 +18,12 @@ from autopar.core.mesh import DeviceMesh
 from autopar.errors import InvalidConstraint, NoFeasiblePlan
 from autopar.price.pricing import MakePricing, Roofline
 from autopar.search.constraints import Constraint
+from autopar.search.ground import Ground
 from autopar.search.replan import constraint_prices, replan
 from autopar.search.restriction import holds
 from autopar.search.search import search
-from autopar.search.task import Planned, Task
+from autopar.search.task import Planned, SearchOptions, Task
+from autopar.solve import Problem, Solution, SolveOptions, solve
 from autopar.trace import fingerprint, trace
 from cost_models import load_cluster
 
@@ -44,6 +46,7 @@ def pricing_of(cluster: str) -> MakePricing:
 
 
 PRICING = pricing_of("cpu8")
+QUICK = SearchOptions(solve=SolveOptions(max_sweeps=40, cp_sat_work=0.5))
 
 
 @lru_cache
@@ -51,7 +54,7 @@ def task_of(*constraints: Constraint, limit: int | None = None, mode: str = "aut
     is_shape = lambda leaf: isinstance(leaf, tuple) and all(isinstance(n, int) for n in leaf)  # noqa: E731
     args = jax.tree.map(lambda s: jax.ShapeDtypeStruct(s, jnp.float32), SHAPES, is_leaf=is_shape)
     graph = trace(step, args).graph
-    return Task(graph, fingerprint(graph), PRICING, mode, constraints, limit)
+    return Task(graph, fingerprint(graph), PRICING, mode, constraints, limit, options=QUICK)
 
 
 @lru_cache
@@ -94,15 +97,45 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("after", [ONE, OTHER, (*ONE, *OTHER), (tie("params['w1']", "x"),)])
-@pytest.mark.parametrize("before", [(), ONE])
+@pytest.mark.parametrize(("before", "stands"), [((), True), (ONE, True), (ONE, False)])
 def test_changed_constraints_give_the_plan_made_from_scratch(
-    before: tuple[Constraint, ...], after: tuple[Constraint, ...], counted: dict[str, int]
+    before: tuple[Constraint, ...],
+    stands: bool,
+    after: tuple[Constraint, ...],
+    counted: dict[str, int],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """By elimination, and by the solver from where it was, as where elimination does not fit."""
     start, wanted = scratch(*before), scratch(*after)
+    if not stands:
+        monkeypatch.setattr(Ground, "standing", lambda *_: None)
     counted.update(dict.fromkeys(counted, 0))
     assert_same(changed(start, *after), wanted)
     assert counted["build_space"] == counted["assemble"] == 0
     assert counted["solve"] <= 1
+
+
+def test_the_solver_starts_from_the_plan_there_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is one of a problem with the same nodes: with a limit, or without."""
+    held = (*ONE, replicate("x"))
+    started: list[Solution | None] = []
+
+    def noted(problem: Problem, *, options: SolveOptions, warm: Solution | None) -> Solution:
+        started.append(warm)
+        return solve(problem, options=options, warm=warm)
+
+    monkeypatch.setattr(Ground, "standing", lambda *_: None)
+    monkeypatch.setattr(attempt_module, "solve", noted)
+    free = search(task_of(*held), [MESH])
+    tight = changed(free, *held, limit=3_300_000)
+    assert started[0] is started[1] is None
+    assert tight.unlimited is not None
+    started.clear()
+    changed(tight, *held, limit=3_400_000)
+    assert started[0] is tight.solution
+    started.clear()
+    changed(tight, *held, replicate("y"))
+    assert started[0] is tight.unlimited.solution is free.solution
 
 
 def test_what_the_plan_keeps_to_already_is_not_solved_again(counted: dict[str, int]) -> None:

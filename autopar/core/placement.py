@@ -62,7 +62,7 @@ class Placement:
 
     def local_size(self, shape: Iterable[int], mesh: DeviceMesh) -> int:
         """The number of elements on one device of a tensor of global `shape`."""
-        return prod(self.local_shape(shape, mesh))
+        return prod(size // mesh.product(axes) if axes else size for size, axes in zip(shape, self.dims, strict=True))
 
     def __str__(self) -> str:
         dims = ", ".join("*".join(axes) if axes else "-" for axes in self.dims)

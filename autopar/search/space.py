@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import chain, product
 from typing import Literal
 
@@ -61,9 +62,10 @@ def build_space(
     loop_carries = tuple(graph.loop_carries.items())
     carry = tuple((out, source) for out, source in graph.carry)
     carried = {out for out, _ in carry}
-    inputs = tuple(_pinned(pins.inputs.get(i), t, mesh, i in graph.key_inputs) for i, t in enumerate(graph.inputs))
+    key_inputs, key_outputs = frozenset(graph.key_inputs), frozenset(graph.key_outputs)
+    inputs = tuple(_pinned(pins.inputs.get(i), t, mesh, i in key_inputs) for i, t in enumerate(graph.inputs))
     outputs = tuple(
-        () if i in carried or t.literal is not None else _pinned(pins.outputs.get(i), t, mesh, i in graph.key_outputs)
+        () if i in carried or t.literal is not None else _pinned(pins.outputs.get(i), t, mesh, i in key_outputs)
         for i, t in enumerate(graph.outputs)
     )
     copies = _copies(graph, flow, inputs, strategies, outputs, dict(carry))
@@ -113,13 +115,19 @@ def all_placements(shape: tuple[int, ...], mesh: DeviceMesh) -> tuple[Placement,
 
 def _pinned(pin: Placement | None, tensor: TensorInfo, mesh: DeviceMesh, is_key: bool) -> tuple[Placement, ...]:
     if pin is None:
-        return tuple(p for p in all_placements(tensor.shape, mesh) if not (is_key and p.dims[-1]))
+        return _free(tensor.shape, mesh, is_key)
     if len(pin.dims) != tensor.ndim or not pin.fits(tensor.shape, mesh):
         raise NoFeasiblePlan(
             f"{tensor.name or 'a tensor'} of shape {tensor.shape} cannot be placed {pin} on mesh {mesh}: "
             f"every dim must divide evenly. Pin another placement or change the shape."
         )
     return (pin,)
+
+
+@lru_cache(maxsize=4096)
+def _free(shape: tuple[int, ...], mesh: DeviceMesh, is_key: bool) -> tuple[Placement, ...]:
+    """The placements that an input or output may have; one tuple for all of one shape, so that they share prices."""
+    return tuple(p for p in all_placements(shape, mesh) if not (is_key and p.dims[-1]))
 
 
 def _strategies(
@@ -131,9 +139,10 @@ def _strategies(
         if op.id in graph.loop_carries:
             found.append(())
             continue
-        if op.signature not in known:
-            known[op.signature] = keep(op, _of(op, mesh, strict, find))
-        found.append(known[op.signature])
+        signature = op.signature
+        if signature not in known:
+            known[signature] = keep(op, _of(op, mesh, strict, find))
+        found.append(known[signature])
     return tuple(found)
 
 

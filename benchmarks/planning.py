@@ -4,7 +4,8 @@
 
 Training steps in shape only (`benchmarks/shapes.py`): GPTs of 2 to 96 unrolled layers and scanned ones, on meshes of one
 to three axes; Llama 3 of 8 to 405 B parameters and a mixture of experts of 671 B, on up to 8,192 devices. Every row runs
-in a process of its own: JAX's trace (jax.make_jaxpr, caches cleared; the lesser of two), then `autopar.plan`, whose
+in a process of its own: JAX's trace (jax.make_jaxpr, caches cleared; the lesser of two), then `autopar.plan` with the
+state donated and the memory of an H100 as limit, whose
 seconds are split into trace, rules (copies and candidates), price (the Problem), solve, program (lowering, passes,
 account) and the rest (report). "after trace" is all but the first; the goal is that it takes no longer than JAX's trace,
 or 2 s where that is shorter. Memory is the process's peak, JAX and imports (in parentheses) included. Imports are not
@@ -107,10 +108,11 @@ def _cases() -> tuple[Case, ...]:
     found += [
         Case("llama-8B", partial(shapes.llama, 32, 4096, 14336, 32), (8, 8)),
         Case("llama-8B-unrolled", partial(shapes.llama, 32, 4096, 14336, 32, scanned=False), (8, 8)),
-        Case("llama-70B", partial(shapes.llama, 80, 8192, 28672, 64), (8, 8, 8)),
-        Case("llama-405B", partial(shapes.llama, 126, 16384, 53248, 128), (16, 8, 64)),
-        Case("moe-671B", shapes.mixture, (8, 8)),
-        Case("moe-671B", shapes.mixture, (16, 8, 64)),
+        Case("llama-70B", partial(shapes.llama, 80, 8192, 28672, 64, batch=256), (64, 8)),
+        Case("llama-70B", partial(shapes.llama, 80, 8192, 28672, 64, batch=256), (8, 8, 8)),
+        Case("llama-405B", partial(shapes.llama, 126, 16384, 53248, 128, batch=1024), (16, 8, 64)),
+        Case("moe-671B", shapes.mixture, (64, 8)),
+        Case("moe-671B", partial(shapes.mixture, batch=1024), (16, 8, 64)),
     ]
     return tuple(found)
 
@@ -120,8 +122,9 @@ CASES = _cases()
 
 @dataclass
 class Stopwatch:
-    """Seconds by stage, summed over all calls; a call within a call of a stage is not counted again."""
+    """Seconds by stage, summed over all calls, told to `report` after each; a call within another is not counted."""
 
+    report: Callable[[dict[str, float]], None]
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STAGES, 0.0))
     _running: bool = False
 
@@ -153,6 +156,7 @@ class Stopwatch:
             finally:
                 self._running = False
                 self.seconds[stage] += perf_counter() - start
+                self.report(self.seconds)
 
         return timed
 
@@ -165,10 +169,10 @@ def measure(case: Case) -> Row:
     _trace_s(model)  # the first trace fills caches of JAX that outlive every clearing
     jax_trace_s = min(_trace_s(model), _trace_s(model))
     jax.clear_caches()
-    watch = Stopwatch()
+    watch = Stopwatch(lambda seconds: print(json.dumps({"jax_trace_s": jax_trace_s, **seconds}), flush=True))
     with watch.watching():
         start = perf_counter()
-        plan = autopar.plan(model.step, *model.args, cluster=case.cluster, mesh=mesh)
+        plan = autopar.plan(model.step, *model.args, cluster=case.cluster, mesh=mesh, donate_argnums=0)
         plan_s = perf_counter() - start
     stages = {**watch.seconds, "rest": plan_s - sum(watch.seconds.values())}
     return Row(
@@ -202,12 +206,18 @@ def run_apart(case: Case, timeout_s: float) -> Row | str:
     command = [sys.executable, "-m", "benchmarks.planning", "--row", str(CASES.index(case))]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
-    except subprocess.TimeoutExpired:
-        return f"not done within {timeout_s:.0f} s"
+    except subprocess.TimeoutExpired as error:
+        return f"not done in {timeout_s:.0f} s; until then {_so_far(error.stdout)}"
     if done.returncode:
-        return done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"exit status {done.returncode}"
+        return done.stderr.strip().splitlines()[-1][:120] if done.stderr.strip() else f"exit status {done.returncode}"
     read = json.loads(done.stdout.splitlines()[-1])
     return Row(**{**read, "mesh": tuple(read["mesh"])})
+
+
+def _so_far(output: bytes | None) -> str:
+    lines = (output or b"").decode().splitlines()
+    seconds: dict[str, float] = json.loads(lines[-1]) if lines else {}
+    return ", ".join(f"{name} {value:.2f}" for name, value in seconds.items() if value) or "imports"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -225,16 +235,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     console, machine = Console(width=150), describe_machine()
     console.print(", ".join(f"{name}: {value}" for name, value in machine.items()), highlight=False)
     chosen = [case for case in CASES if _is_chosen(case, given.only, given.all)]
-    table, rows = _table(), []
+    table, rows, notes = _table(), list[Row](), list[str]()
     for case in chosen:
         found = run_apart(case, given.timeout)
         if isinstance(found, str):
-            table.add_row(case.name, _size(case.mesh), found)
+            notes.append(f"{case.name} {_size(case.mesh)}: {found}")
         else:
             rows.append(found)
             table.add_row(*_cells(found))
         console.print(f"{case.name} {_size(case.mesh)}: {found if isinstance(found, str) else f'{found.plan_s:.1f} s'}")
-    console.print(table)
+    console.print(table, *notes, sep="\n")
     if given.json is not None:
         content = {"machine": machine, "rows": [asdict(row) for row in rows]}
         given.json.write_text(json.dumps(content, indent=1) + "\n")

@@ -43,8 +43,8 @@ def gpt(
     width: int = 1024,
     heads: int = 16,
     vocab: int = 32768,
-    sequence: int = 512,
-    batch: int = 512,
+    sequence: int = 256,
+    batch: int = 256,
 ) -> Shapes:
     """Causal pre-norm decoder with dropout, `models.gpt` in shape only; its layers unrolled, or in one scan."""
     kernels = dict.fromkeys(("query", "key", "value", "out"), (width, width))
@@ -87,8 +87,8 @@ def llama(
     *,
     kv_heads: int = 8,
     vocab: int = 128256,
-    sequence: int = 8192,
-    batch: int = 512,
+    sequence: int = 4096,
+    batch: int = 64,
     scanned: bool = True,
 ) -> Shapes:
     """Llama 3: RMSNorm, rotary positions, grouped queries, SwiGLU; every layer rematerialised."""
@@ -158,7 +158,7 @@ def _swiglu(p: Tree, x: jax.Array) -> jax.Array:
 
 # Mixture of experts ---------------------------------------------------------------------------------------------------
 
-EXPERTS, CHOSEN, GROUP = 256, 8, 512
+EXPERTS, CHOSEN, GROUP = 256, 8, 256
 NOPE, ROPE = 128, 64
 
 
@@ -172,11 +172,11 @@ def mixture(
     expert: int = 2048,
     vocab: int = 129280,
     sequence: int = 4096,
-    batch: int = 1024,
+    batch: int = 128,
 ) -> Shapes:
     """DeepSeek-V3's sizes (2024): latent attention, 256 experts of which 8 are chosen, and one that all tokens take.
 
-    Tokens go to experts by one-hot products in groups of 512, up to a capacity (GShard, Lepikhin et al. 2020).
+    Tokens go to experts by one-hot products in groups of 256, up to a capacity (GShard, Lepikhin et al. 2020).
     Differs: softmax scores without bias and without groups of experts; no prediction of several tokens.
     """
     shared = {

@@ -18,7 +18,7 @@ from autopar.core.graph import OpGraph, OpNode, TensorInfo
 from autopar.core.placement import Placement
 from autopar.core.space import Space
 from autopar.price.columns import Column, Columns
-from autopar.price.pricing import Pricing, cost_of
+from autopar.price.pricing import Layout, Pricing, costs_of
 from autopar.price.work import materialised
 from autopar.redistribute.route import Router
 from autopar.solve import Edge, Problem, Usage
@@ -55,6 +55,7 @@ class _Builder:
     router: Router
     limited: bool
     _columns: dict[tuple[object, ...], Column] = field(default_factory=dict[tuple[object, ...], Column])
+    _layouts: dict[int, Layout] = field(default_factory=dict[int, Layout])
     _matrices: dict[tuple[object, ...], Floats] = field(default_factory=dict[tuple[object, ...], Floats])
 
     def __post_init__(self) -> None:
@@ -81,11 +82,23 @@ class _Builder:
             weight = self.graph.tree.weight(op.region)
             key = (id(strategies), op.signature, pricing.context(op), weight)
             if key not in known:
-                known[key] = weight * np.array([cost_of(pricing, op, s) for s in strategies], dtype=np.float64)
+                known[key] = weight * costs_of(pricing, op, strategies, self._layout(op))
             costs.append(known[key])
         costs += [np.zeros(len(c) * (2 if self._doubled(copy) else 1)) for copy, c in self._copies()]
         costs += [np.zeros(len(candidates)) for candidates in self.space.outputs if candidates]
         return tuple(costs)
+
+    def _layout(self, op: OpNode) -> Layout:
+        """The arrays of an operator's strategies; shared by all operators that share these."""
+        strategies = self.space.strategies[op.id]
+        if id(strategies) not in self._layouts:
+            columns = [self._placed(op.id, "ins", n) for n in range(len(op.ins))]
+            columns += [self._placed(op.id, "outs", n) for n in range(len(op.outs))]
+            parts = np.array([column.parts for column in columns]).reshape(len(columns), len(strategies))
+            split = np.array([strategy.split for strategy in strategies])
+            exchanging = tuple(n for n, strategy in enumerate(strategies) if strategy.exchanges)
+            self._layouts[id(strategies)] = Layout(parts, split, exchanging)
+        return self._layouts[id(strategies)]
 
     def edges(self) -> tuple[Edge, ...]:
         found: list[Edge] = []

@@ -126,14 +126,19 @@ class _Tensor:
 
 
 def _tensors(rule: FactorRule, mesh: DeviceMesh) -> list[_Tensor]:
+    """The operands and results in order; those that see the same are one object."""
     placements: dict[Placement, Placement] = {}
+    known: dict[tuple[TensorFactors, tuple[Factor, ...]], _Tensor] = {}
+
+    def tensor(dims: TensorFactors, unreduced: tuple[Factor, ...]) -> _Tensor:
+        return known.setdefault((dims, unreduced), _Tensor(rule, mesh, dims, unreduced, placements))
+
     found: list[_Tensor] = []
     for operand, dims in enumerate(rule.ins):
-        carrying = tuple(f for f, operands in rule.carried.items() if operand in operands)
-        found.append(_Tensor(rule, mesh, dims, carrying, placements))
+        found.append(tensor(dims, tuple(f for f, operands in rule.carried.items() if operand in operands)))
     for dims in rule.outs:
         held = {f for factors in dims for f in factors}
-        found.append(_Tensor(rule, mesh, dims, tuple(f for f in rule.reduced if f not in held), placements))
+        found.append(tensor(dims, tuple(f for f in rule.reduced if f not in held)))
     return found
 
 

@@ -55,6 +55,9 @@ class _Builder:
     router: Router
     limited: bool
     _columns: dict[tuple[object, ...], Column] = field(default_factory=dict[tuple[object, ...], Column])
+    _weights: dict[tuple[int | None, int | None], float] = field(
+        default_factory=dict[tuple[int | None, int | None], float]
+    )
     _layouts: dict[int, Layout] = field(default_factory=dict[int, Layout])
     _matrices: dict[tuple[object, ...], Floats] = field(default_factory=dict[tuple[object, ...], Floats])
 
@@ -126,7 +129,10 @@ class _Builder:
 
     def _weight(self, source: int | None, reader: int | None) -> float:
         """How often a value of one region is redistributed for a reader in another."""
-        return self.graph.tree.weight(self.graph.tree.site(source, reader))
+        key = (source, reader)
+        if key not in self._weights:
+            self._weights[key] = self.graph.tree.weight(self.graph.tree.site(source, reader))
+        return self._weights[key]
 
     def usages(self) -> tuple[Usage, ...]:
         graph, space, end = self.graph, self.space, len(self.graph.ops) + 1

@@ -8,6 +8,7 @@ from math import prod
 
 from autopar.core.dataflow import uses_of
 from autopar.core.graph import OpGraph, OpNode
+from autopar.core.memo import once_per_graph
 from autopar.core.regions import BOUNDARY
 from autopar.price.matrix_work import MATRIX_FLOPS
 
@@ -59,6 +60,7 @@ def is_fusible(op: OpNode) -> bool:
     return op.body is None and op.kind not in _UNFUSED and not op.kind.startswith(_UNFUSED_PREFIXES)
 
 
+@once_per_graph
 def materialised(graph: OpGraph) -> frozenset[int]:
     """The ids of the tensors that are written to memory.
 
@@ -77,6 +79,7 @@ def materialised(graph: OpGraph) -> frozenset[int]:
     return frozenset(found)
 
 
+@once_per_graph
 def recomputed(graph: OpGraph) -> frozenset[int]:
     """The ids of tensors with several uses that each of them may compute anew, so that the operands live on.
 

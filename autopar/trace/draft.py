@@ -45,7 +45,8 @@ class DraftOp:
 class Draft:
     """Operators, regions and hoisted constants in the order in which they were met; the only mutable state here.
 
-    `raw_keys` are the ids of tensors that are used as the data of a PRNG key.
+    `raw_keys` are the ids of tensors that are used as the data of a PRNG key. `dtypes` are the name and the item size
+    of the types met so far.
     """
 
     ops: list[DraftOp] = field(default_factory=list[DraftOp])
@@ -53,13 +54,16 @@ class Draft:
     constants: dict[int, tuple[Any, TensorInfo]] = field(default_factory=dict[int, tuple[Any, TensorInfo]])
     literals: dict[tuple[str, str], TensorInfo] = field(default_factory=dict[tuple[str, str], TensorInfo])
     raw_keys: set[int] = field(default_factory=set[int])
+    dtypes: dict[Any, tuple[str, int]] = field(default_factory=dict[Any, tuple[str, int]])
     count: int = 0
 
     def tensor(self, aval: Any, name: str = "", literal: Scalar | None = None) -> TensorInfo:
         """A new tensor of this abstract value."""
         self.count += 1
-        dtype = data_dtype(aval)
-        return TensorInfo(self.count - 1, data_shape(aval), str(dtype), dtype.itemsize, name, literal)
+        if aval.dtype not in self.dtypes:
+            dtype = data_dtype(aval)
+            self.dtypes[aval.dtype] = str(dtype), dtype.itemsize
+        return TensorInfo(self.count - 1, data_shape(aval), *self.dtypes[aval.dtype], name, literal)
 
     def constant(self, value: Any, aval: Any) -> TensorInfo:
         """A scalar number as a literal, one for equal values; any other constant hoisted, one for each object.

@@ -10,16 +10,20 @@ from autopar.errors import ProgramError
 from autopar.passes.program import Compute, Convert, Instruction, Move, ShardedProgram
 
 
-def verify(program: ShardedProgram) -> None:
+def verify(program: ShardedProgram, before: ShardedProgram | None = None) -> None:
     """Raises ProgramError unless `program` is valid.
+
+    Of a program that came of a valid one, `before`, only the instructions and values are looked at singly that were
+    not there: records do not change. Their order is looked at in full.
 
     Every value is made once, before it is read, and divides evenly; an operator reads and makes its own tensors, in the
     placements of its strategy, and exchanges what that says; a move does to its placements what its kind says; the
     instructions of a region are contiguous; a loop's carries keep their placements; outputs are fully reduced.
     """
     known = set(program.inputs)
+    old_values, old_instructions = _verified(program, before)
     for value in program.values.values():
-        if not value.placement.fits(value.tensor.shape, program.mesh):
+        if id(value) not in old_values and not value.placement.fits(value.tensor.shape, program.mesh):
             raise ProgramError(f"value {value.id} of shape {value.tensor.shape} does not divide as {value.placement}")
     for position, instruction in enumerate(program.instructions):
         where = f"instruction {position}"
@@ -29,13 +33,21 @@ def verify(program: ShardedProgram) -> None:
         if again := known.intersection(instruction.outs):
             raise ProgramError(f"{where} makes value {sorted(again)[0]} a second time")
         known.update(instruction.outs)
-        _verify_instruction(program, where, instruction)
+        if id(instruction) not in old_instructions:
+            _verify_instruction(program, where, instruction)
     for value in program.outputs:
         if value not in known and program.values[value].tensor.literal is None:
             raise ProgramError(f"output value {value} is never made")
         if program.values[value].placement.unreduced:
             raise ProgramError(f"output value {value} is left unreduced")
     _verify_regions(program)
+
+
+def _verified(program: ShardedProgram, before: ShardedProgram | None) -> tuple[set[int], set[int]]:
+    """The ids of the values and instructions of `before`; none if `program` has other values in their place."""
+    if before is None or any(program.values.get(number) is not value for number, value in before.values.items()):
+        return set(), set()
+    return set(map(id, before.values.values())), set(map(id, before.instructions))
 
 
 def moved(placement: Placement, move: Move) -> Placement | None:

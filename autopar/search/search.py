@@ -23,6 +23,7 @@ from autopar.passes.pipeline import build_program, program_states, write_dump
 from autopar.passes.program import ShardedProgram
 from autopar.price.assemble import assemble, placement_choice
 from autopar.price.pricing import MakePricing, Pricing, restricted
+from autopar.price.remembered import Remembered
 from autopar.price.work import materialised, recomputed, workspace_bytes
 from autopar.redistribute.route import Router
 from autopar.search.modes import pins_of, step_kinds_of
@@ -131,7 +132,7 @@ class _Outcome:
 
 
 def _on_mesh(task: Task, flow: Dataflow, mesh: DeviceMesh) -> _Outcome:
-    pricing = task.make_pricing(task.graph, mesh)
+    pricing = Remembered(task.make_pricing(task.graph, mesh))
     pins = task.pins or pins_of(task.mode, task.graph, mesh)
     space = build_space(task.graph, flow, mesh, keep=pricing.keep, pins=pins, strict=task.strict, find=task.find)
     attempt, planned = _unlimited(task, flow, space, pricing)

@@ -30,12 +30,14 @@ class Placement:
     kind: Kind = "sum"
 
     def __post_init__(self) -> None:
-        named = [axis for dim in self.dims for axis in dim] + list(self.unreduced)
+        named = [axis for dim in self.dims for axis in dim]
+        named += self.unreduced
         if len(set(named)) != len(named):
             raise ValueError(f"a mesh axis is named twice in placement {self.dims}, unreduced {self.unreduced}")
-        object.__setattr__(self, "unreduced", tuple(sorted(self.unreduced)))
         if not self.unreduced:
             object.__setattr__(self, "kind", "sum")
+        elif len(self.unreduced) > 1:
+            object.__setattr__(self, "unreduced", tuple(sorted(self.unreduced)))
 
     @classmethod
     def replicated(cls, ndim: int) -> Placement:

@@ -113,16 +113,28 @@ class _Tensor:
     known: dict[tuple[Axes, ...], Placement | None] = field(default_factory=dict[tuple[Axes, ...], Placement | None])
 
     @cached_property
+    def is_plain(self) -> bool:
+        """Whether every dim is one factor, and nothing leaves it unreduced: its dims are split as its factors are."""
+        return not self.open and all(len(factors) == 1 for factors in self.dims)
+
+    @cached_property
     def seen(self) -> tuple[Factor, ...]:
         return tuple(dict.fromkeys((*(f for factors in self.dims for f in factors), *self.open)))
 
     def placement(self, given: Assignment) -> Placement | None:
         """The placement; the same object for equal ones. None where there is none."""
         key = tuple([given.get(factor, ()) for factor in self.seen])
-        if key not in self.known:
-            placement = _placement(self.rule, self.mesh, self.dims, given, [f for f in given if f in self.open])
+        try:
+            return self.known[key]
+        except KeyError:
+            placement = self._first(key, given)
             self.known[key] = None if placement is None else self.placements.setdefault(placement, placement)
-        return self.known[key]
+            return self.known[key]
+
+    def _first(self, key: tuple[Axes, ...], given: Assignment) -> Placement | None:
+        if self.is_plain:
+            return _placed(key, (), "sum")
+        return _placement(self.rule, self.mesh, self.dims, given, [f for f in given if f in self.open])
 
 
 def _tensors(rule: FactorRule, mesh: DeviceMesh) -> list[_Tensor]:

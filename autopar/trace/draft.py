@@ -52,7 +52,7 @@ class Draft:
     ops: list[DraftOp] = field(default_factory=list[DraftOp])
     regions: list[Region] = field(default_factory=list[Region])
     constants: dict[int, tuple[Any, TensorInfo]] = field(default_factory=dict[int, tuple[Any, TensorInfo]])
-    literals: dict[tuple[str, str], TensorInfo] = field(default_factory=dict[tuple[str, str], TensorInfo])
+    literals: dict[tuple[Any, str], TensorInfo] = field(default_factory=dict[tuple[Any, str], TensorInfo])
     raw_keys: set[int] = field(default_factory=set[int])
     dtypes: dict[Any, tuple[str, int]] = field(default_factory=dict[Any, tuple[str, int]])
     count: int = 0
@@ -78,7 +78,7 @@ class Draft:
             )
         if not aval.shape and not _compat.is_key_dtype(aval.dtype) and _is_number(aval.dtype):
             scalar = np.asarray(value)[()].item()
-            key = (str(aval.dtype), repr(scalar))
+            key = (aval.dtype, repr(scalar))
             if key not in self.literals:
                 self.literals[key] = self.tensor(aval, literal=scalar)
             return self.literals[key]

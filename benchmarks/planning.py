@@ -1,15 +1,17 @@
 """How long does planning take, stage by stage, beside JAX's own trace of the same step?
 
-    python -m benchmarks.planning [--json FILE] [--only PATTERN] [--all] [--timeout SECONDS]
+    python -m benchmarks.planning [--json FILE] [--only PATTERN] [--all] [--timeout SECONDS] [--cpu]
 
-Training steps in shape only (`benchmarks/shapes.py`): GPTs of 2 to 96 unrolled layers and scanned ones, on meshes of one
-to three axes; Llama 3 of 8 to 405 B parameters and a mixture of experts of 671 B, on up to 8,192 devices. Every row runs
-in a process of its own: JAX's trace (jax.make_jaxpr, caches cleared; the lesser of two), then `autopar.plan` with the
-state donated and the memory of an H100 as limit, whose
-seconds are split into trace, rules (copies and candidates), price (the Problem), solve, program (lowering, passes,
-account) and the rest (report). "after trace" is all but the first; the goal is that it takes no longer than JAX's trace,
-or 2 s where that is shorter. Memory is the process's peak, JAX and imports (in parentheses) included. Imports are not
-timed. Rows marked long run with --all only.
+Training steps in shape only (`benchmarks/shapes.py`): GPTs of 2 to 96 unrolled layers and scanned ones, on meshes of
+one to three axes; Llama 3 of 8 to 405 B parameters and a mixture of experts of 671 B, on up to 8,192 devices. Every row
+runs in a process of its own: JAX's trace (jax.make_jaxpr, caches cleared; the lesser of two), then `autopar.plan` with
+the state donated and the memory of an H100 as limit. Its seconds are split into trace, rules (copies and candidates),
+price (the Problem), solve, program (lowering, passes, account) and the rest (report, fingerprint). "after trace" is all
+but the first; the goal is that it takes no longer than JAX's trace, or 2 s where that is shorter. Memory is the
+process's peak, JAX and imports (in parentheses) included. Imports are not timed. A row that is cut off shows the stages
+that were done. Not all rows run without --all: the 48 layers only on (8, 8, 8).
+
+On a machine that others use too, --cpu counts the seconds of the process's own computing instead of the clock's.
 """
 
 from __future__ import annotations
@@ -25,8 +27,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from math import inf, prod
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 from unittest.mock import patch
 
@@ -41,6 +44,7 @@ from benchmarks.end_to_end import describe_machine
 from benchmarks.shapes import Shapes
 
 GOAL_S = 2.0
+CLOCKS: dict[str, Callable[[], float]] = {"wall": perf_counter, "cpu": process_time}
 STAGES: dict[str, tuple[tuple[str, str], ...]] = {
     "trace": (("autopar.api.compiled", "alternatives"),),
     "rules": (("autopar.search.search", "dataflow"), ("autopar.search.search", "build_space")),
@@ -64,27 +68,27 @@ class Case:
     @property
     def cluster(self) -> str:
         """As many H100 as the mesh has devices."""
-        count = 1
-        for size in self.mesh:
-            count *= size
-        return f"{count // self.devices_in_server}x{self.devices_in_server}xh100"
+        return f"{prod(self.mesh) // self.devices_in_server}x{self.devices_in_server}xh100"
 
 
 @dataclass(frozen=True)
 class Row:
-    """What one case gave. `stages` are seconds by name; memory in bytes, `imported_bytes` of it before planning."""
+    """What one case gave. `stages` are seconds by name; memory in bytes, `imported_bytes` of it before planning.
+
+    Of a case that was cut off there are the stages that were done, and `plan_s` is inf.
+    """
 
     name: str
     mesh: tuple[int, ...]
-    parameters: int
-    operators: int
     jax_trace_s: float
     plan_s: float
     stages: dict[str, float]
-    gap: float
-    step_time_s: float
-    peak_memory_bytes: int
-    imported_bytes: int
+    parameters: int = 0
+    operators: int = 0
+    gap: float = inf
+    step_time_s: float = 0.0
+    peak_memory_bytes: int = 0
+    imported_bytes: int = 0
 
     @property
     def after_trace_s(self) -> float:
@@ -124,6 +128,7 @@ CASES = _cases()
 class Stopwatch:
     """Seconds by stage, summed over all calls, told to `report` after each; a call within another is not counted."""
 
+    clock: Callable[[], float]
     report: Callable[[dict[str, float]], None]
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STAGES, 0.0))
     _running: bool = False
@@ -150,39 +155,43 @@ class Stopwatch:
         def timed(*args: Any, **kwargs: Any) -> Any:
             if self._running:
                 return function(*args, **kwargs)
-            self._running, start = True, perf_counter()
+            self._running, start = True, self.clock()
             try:
                 return function(*args, **kwargs)
             finally:
                 self._running = False
-                self.seconds[stage] += perf_counter() - start
+                self.seconds[stage] += self.clock() - start
                 self.report(self.seconds)
 
         return timed
 
 
-def measure(case: Case) -> Row:
-    """The row of `case`, in this process."""
+def measure(case: Case, clock: Callable[[], float]) -> Row:
+    """The row of `case`, in this process; what is known of it is printed stage by stage."""
     imported = _peak_memory_bytes()
     model = case.model()
     mesh = {f"axis{n}": size for n, size in enumerate(case.mesh)}
-    _trace_s(model)  # the first trace fills caches of JAX that outlive every clearing
-    jax_trace_s = min(_trace_s(model), _trace_s(model))
+    _trace_s(model, clock)  # the first trace fills caches of JAX that outlive every clearing
+    jax_trace_s = min(_trace_s(model, clock), _trace_s(model, clock))
     jax.clear_caches()
-    watch = Stopwatch(lambda seconds: print(json.dumps({"jax_trace_s": jax_trace_s, **seconds}), flush=True))
+
+    def report(seconds: dict[str, float]) -> None:
+        print(json.dumps(asdict(Row(case.name, case.mesh, jax_trace_s, inf, seconds))), flush=True)
+
+    watch = Stopwatch(clock, report)
     with watch.watching():
-        start = perf_counter()
+        start = clock()
         plan = autopar.plan(model.step, *model.args, cluster=case.cluster, mesh=mesh, donate_argnums=0)
-        plan_s = perf_counter() - start
+        plan_s = clock() - start
     stages = {**watch.seconds, "rest": plan_s - sum(watch.seconds.values())}
     return Row(
         case.name,
         case.mesh,
-        model.parameters,
-        len(plan.strategies),
         jax_trace_s,
         plan_s,
         stages,
+        model.parameters,
+        len(plan.strategies),
         plan.gap,
         plan.step_time_s,
         _peak_memory_bytes(),
@@ -190,64 +199,70 @@ def measure(case: Case) -> Row:
     )
 
 
-def _trace_s(model: Shapes) -> float:
+def _trace_s(model: Shapes, clock: Callable[[], float]) -> float:
     jax.clear_caches()
-    start = perf_counter()
+    start = clock()
     jax.make_jaxpr(model.step)(*model.args)
-    return perf_counter() - start
+    return clock() - start
 
 
 def _peak_memory_bytes() -> int:
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-def run_apart(case: Case, timeout_s: float) -> Row | str:
-    """The row of `case`, from a process of its own; or why there is none."""
-    command = [sys.executable, "-m", "benchmarks.planning", "--row", str(CASES.index(case))]
+def run_apart(case: Case, clock: str, timeout_s: float) -> Row | str:
+    """The row of `case`, from a process of its own, as far as it came; or why there is none."""
+    command = [sys.executable, "-m", "benchmarks.planning", "--row", str(CASES.index(case)), f"--clock={clock}"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
     except subprocess.TimeoutExpired as error:
-        return f"not done in {timeout_s:.0f} s; until then {_so_far(error.stdout)}"
+        lines = (error.stdout or b"").decode().splitlines()
+        return _read(lines[-1]) if lines else f"not traced within {timeout_s:.0f} s"
     if done.returncode:
-        return done.stderr.strip().splitlines()[-1][:120] if done.stderr.strip() else f"exit status {done.returncode}"
-    read = json.loads(done.stdout.splitlines()[-1])
+        return (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+    return _read(done.stdout.splitlines()[-1])
+
+
+def _read(line: str) -> Row:
+    read = json.loads(line)
     return Row(**{**read, "mesh": tuple(read["mesh"])})
-
-
-def _so_far(output: bytes | None) -> str:
-    lines = (output or b"").decode().splitlines()
-    seconds: dict[str, float] = json.loads(lines[-1]) if lines else {}
-    return ", ".join(f"{name} {value:.2f}" for name, value in seconds.items() if value) or "imports"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measures and prints."""
+    given = _parser().parse_args(arguments)
+    if given.row is not None:
+        print(json.dumps(asdict(measure(CASES[given.row], CLOCKS[given.clock]))))
+        return
+    console, machine = Console(width=150), {**describe_machine(), "seconds": given.clock}
+    console.print(", ".join(f"{name}: {value}" for name, value in machine.items()), highlight=False)
+    table, rows = _table(), list[Row]()
+    for case in CASES:
+        if not _is_chosen(case, given.only, given.all):
+            continue
+        found = run_apart(case, given.clock, given.timeout)
+        if isinstance(found, str):
+            console.print(f"{case.name} {_size(case.mesh)}: {found}")
+            continue
+        console.print(f"{case.name} {_size(case.mesh)}: {found.plan_s:.2f} s")
+        rows.append(found)
+        table.add_row(*_cells(found, given.timeout))
+    console.print(table)
+    if given.json is not None:
+        content = {"machine": machine, "rows": [asdict(row) for row in rows]}
+        given.json.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="file to write the figures to")
     parser.add_argument("--only", default="", help="rows whose `name mesh` holds this regular expression, long or not")
     parser.add_argument("--all", action="store_true", help="the long rows too")
-    parser.add_argument("--timeout", type=float, default=120.0, help="seconds that a row may take")
+    parser.add_argument("--timeout", type=float, default=60.0, help="seconds that a row may take, imports included")
+    parser.add_argument("--cpu", dest="clock", action="store_const", const="cpu", help="seconds of computing")
+    parser.add_argument("--clock", choices=tuple(CLOCKS), default="wall", help=argparse.SUPPRESS)
     parser.add_argument("--row", type=int, help=argparse.SUPPRESS)
-    given = parser.parse_args(arguments)
-    if given.row is not None:
-        print(json.dumps(asdict(measure(CASES[given.row]))))
-        return
-    console, machine = Console(width=150), describe_machine()
-    console.print(", ".join(f"{name}: {value}" for name, value in machine.items()), highlight=False)
-    chosen = [case for case in CASES if _is_chosen(case, given.only, given.all)]
-    table, rows, notes = _table(), list[Row](), list[str]()
-    for case in chosen:
-        found = run_apart(case, given.timeout)
-        if isinstance(found, str):
-            notes.append(f"{case.name} {_size(case.mesh)}: {found}")
-        else:
-            rows.append(found)
-            table.add_row(*_cells(found))
-        console.print(f"{case.name} {_size(case.mesh)}: {found if isinstance(found, str) else f'{found.plan_s:.1f} s'}")
-    console.print(table, *notes, sep="\n")
-    if given.json is not None:
-        content = {"machine": machine, "rows": [asdict(row) for row in rows]}
-        given.json.write_text(json.dumps(content, indent=1) + "\n")
+    return parser
 
 
 def _is_chosen(case: Case, only: str, everything: bool) -> bool:
@@ -267,18 +282,14 @@ def _table() -> Table:
     return table
 
 
-def _cells(row: Row) -> tuple[str, ...]:
-    return (
-        row.name,
-        _size(row.mesh),
-        f"{row.operators:,}",
-        f"{row.jax_trace_s:.2f}",
-        *(f"{seconds:.2f}" for seconds in row.stages.values()),
-        f"{row.after_trace_s:.2f}",
-        "reached" if row.reaches_goal else "missed",
-        f"{100 * row.gap:.2g} %",
-        f"{row.peak_memory_bytes / 1e6:,.0f} ({row.imported_bytes / 1e6:,.0f})",
-    )
+def _cells(row: Row, timeout_s: float) -> tuple[str, ...]:
+    head = (row.name, _size(row.mesh), f"{row.operators:,}" if row.operators else "", f"{row.jax_trace_s:.2f}")
+    stages = tuple(f"{row.stages[name]:.2f}" if row.stages.get(name) else "" for name in (*STAGES, "rest"))
+    if row.plan_s == inf:
+        return (*head, *stages, f"not in {timeout_s:.0f} s", "missed", "", "")
+    memory = f"{row.peak_memory_bytes / 1e6:,.0f} ({row.imported_bytes / 1e6:,.0f})"
+    goal = "reached" if row.reaches_goal else "missed"
+    return (*head, *stages, f"{row.after_trace_s:.2f}", goal, f"{100 * row.gap:.2g} %", memory)
 
 
 if __name__ == "__main__":

@@ -56,7 +56,7 @@ class Placement:
 
     def fits(self, shape: Iterable[int], mesh: DeviceMesh) -> bool:
         """Whether every dim of `shape` divides evenly."""
-        return all(size % mesh.product(axes) == 0 for size, axes in zip(shape, self.dims, strict=True))
+        return all(not axes or size % mesh.product(axes) == 0 for size, axes in zip(shape, self.dims, strict=True))
 
     def local_shape(self, shape: Iterable[int], mesh: DeviceMesh) -> tuple[int, ...]:
         """The shape on one device of a tensor of global `shape`."""

@@ -207,7 +207,7 @@ def _last_uses(program: ShardedProgram, registers: set[int], anew: set[int]) -> 
         instruction = program.instructions[position]
         until = max([position, *(last.get(v, position) for v in instruction.outs if v in through)])
         for operand, value in enumerate(instruction.ins):
-            loop = tree.loop_around(made_in.get(value), _read_in(program, instruction, operand))
+            loop = tree.loop_around(made_in.get(value), _read_in(program, instruction, operand)) if spans else None
             last[value] = max(last.get(value, -1), until if loop is None else max(until, spans[loop][1]))
     entering = {(i.region, i.op.params["position"]): i.outs[0] for i in _of_kind(program, "carry_in").values()}
     for position, leaving in _of_kind(program, "carry_out").items():

@@ -22,19 +22,22 @@ def verify(program: ShardedProgram, before: ShardedProgram | None = None) -> Non
     """
     known = set(program.inputs)
     old_values, old_instructions = _verified(program, before)
+    fitting: set[tuple[int, tuple[int, ...]]] = set()
     for value in program.values.values():
-        if id(value) not in old_values and not value.placement.fits(value.tensor.shape, program.mesh):
+        if id(value) in old_values or (id(value.placement), value.tensor.shape) in fitting:
+            continue
+        fitting.add((id(value.placement), value.tensor.shape))
+        if not value.placement.fits(value.tensor.shape, program.mesh):
             raise ProgramError(f"value {value.id} of shape {value.tensor.shape} does not divide as {value.placement}")
     for position, instruction in enumerate(program.instructions):
-        where = f"instruction {position}"
         for value in instruction.ins:
             if value not in known and program.values[value].tensor.literal is None:
-                raise ProgramError(f"{where} reads value {value} before it is made")
+                raise ProgramError(f"instruction {position} reads value {value} before it is made")
         if again := known.intersection(instruction.outs):
-            raise ProgramError(f"{where} makes value {sorted(again)[0]} a second time")
+            raise ProgramError(f"instruction {position} makes value {sorted(again)[0]} a second time")
         known.update(instruction.outs)
         if id(instruction) not in old_instructions:
-            _verify_instruction(program, where, instruction)
+            _verify_instruction(program, f"instruction {position}", instruction)
     for value in program.outputs:
         if value not in known and program.values[value].tensor.literal is None:
             raise ProgramError(f"output value {value} is never made")
@@ -114,6 +117,8 @@ def _as_sum(move: Move, before: Placement, after: Placement) -> Placement:
 
 
 def _verify_regions(program: ShardedProgram) -> None:
+    if not program.regions:
+        return
     closed: set[int] = set()
     around: tuple[int, ...] = ()
     entering: dict[tuple[int | None, int], Placement] = {}

@@ -38,6 +38,7 @@ class Router:
         self.mesh = mesh
         self._price = price
         self._prices: dict[Quote, float] = {}
+        self._routes: dict[tuple[tuple[int, ...], int, Placement, Placement], tuple[Step, ...]] = {}
         self._paths: dict[tuple[int, frozenset[Kind], int, bytes], ShortestPaths] = {}
 
     def cost_matrix(
@@ -76,6 +77,12 @@ class Router:
           NoRoute: if no sequence of steps with finite prices leads to `target`.
           ValueError: as `cost_matrix`.
         """
+        key = (tuple(shape), itemsize, source, target)
+        if key not in self._routes:
+            self._routes[key] = self._route(shape, itemsize, source, target)
+        return self._routes[key]
+
+    def _route(self, shape: Sequence[int], itemsize: int, source: Placement, target: Placement) -> tuple[Step, ...]:
         graph, paths = self._solved(shape, itemsize, (source, target))
         states = paths.path(graph.index[source], graph.index[target])
         if not states:

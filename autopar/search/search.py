@@ -30,7 +30,7 @@ from autopar.search.modes import pins_of, step_kinds_of
 from autopar.search.replicated import warn_unwritten
 from autopar.search.resolve import FindRule, no_rule
 from autopar.search.space import Pins, build_space, check_strategies
-from autopar.solve import Infeasible, Solution, SolveOptions, solve
+from autopar.solve import Infeasible, Problem, Solution, SolveOptions, solve
 
 
 @dataclass(frozen=True)
@@ -208,9 +208,19 @@ class _Attempt:
         """The routes under the pricing."""
         return Router(self.space.mesh, self.pricing.step_cost)
 
+    @cached_property
+    def _free(self) -> Problem:
+        """The Problem without a memory limit."""
+        return assemble(self.task.graph, self.flow, self.space, self.pricing, self.router)
+
+    @cached_property
+    def _limited(self) -> Problem:
+        """The Problem under a memory limit, whatever it is."""
+        return assemble(self.task.graph, self.flow, self.space, self.pricing, self.router, inf)
+
     def solve(self, limit_bytes: float | None) -> Planned:
         """The plan under `limit_bytes` on what the Problem counts; its bound is for that limit."""
-        problem = assemble(self.task.graph, self.flow, self.space, self.pricing, self.router, limit_bytes)
+        problem = self._free if limit_bytes is None else replace(self._limited, usage_limit=limit_bytes)
         return self._planned(solve(problem, options=self.task.options.solve))
 
     def within(self, limit: int, planned: Planned) -> Planned:

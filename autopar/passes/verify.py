@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Dims, Placement
 from autopar.errors import ProgramError
-from autopar.passes.program import Compute, Convert, Instruction, Move, ShardedProgram
+from autopar.passes.program import Compute, Convert, Instruction, Move, ShardedProgram, Value
 
 
 def verify(program: ShardedProgram, before: ShardedProgram | None = None) -> None:
@@ -20,22 +21,10 @@ def verify(program: ShardedProgram, before: ShardedProgram | None = None) -> Non
     placements of its strategy, and exchanges what that says; a move does to its placements what its kind says; the
     instructions of a region are contiguous; a loop's carries keep their placements; outputs are fully reduced.
     """
-    known = set(program.inputs)
     old_values, old_instructions = _verified(program, before)
-    fitting: set[tuple[int, tuple[int, ...]]] = set()
-    for value in program.values.values():
-        if id(value) in old_values or (id(value.placement), value.tensor.shape) in fitting:
-            continue
-        fitting.add((id(value.placement), value.tensor.shape))
-        if not value.placement.fits(value.tensor.shape, program.mesh):
-            raise ProgramError(f"value {value.id} of shape {value.tensor.shape} does not divide as {value.placement}")
+    _verify_values([value for value in program.values.values() if id(value) not in old_values], program.mesh)
+    known = _verify_order(program)
     for position, instruction in enumerate(program.instructions):
-        for value in instruction.ins:
-            if value not in known and program.values[value].tensor.literal is None:
-                raise ProgramError(f"instruction {position} reads value {value} before it is made")
-        if again := known.intersection(instruction.outs):
-            raise ProgramError(f"instruction {position} makes value {sorted(again)[0]} a second time")
-        known.update(instruction.outs)
         if id(instruction) not in old_instructions:
             _verify_instruction(program, f"instruction {position}", instruction)
     for value in program.outputs:
@@ -44,6 +33,28 @@ def verify(program: ShardedProgram, before: ShardedProgram | None = None) -> Non
         if program.values[value].placement.unreduced:
             raise ProgramError(f"output value {value} is left unreduced")
     _verify_regions(program)
+
+
+def _verify_values(values: Iterable[Value], mesh: DeviceMesh) -> None:
+    fitting: set[tuple[int, tuple[int, ...]]] = set()
+    for value in values:
+        key = (id(value.placement), value.tensor.shape)
+        if key not in fitting and not value.placement.fits(value.tensor.shape, mesh):
+            raise ProgramError(f"value {value.id} of shape {value.tensor.shape} does not divide as {value.placement}")
+        fitting.add(key)
+
+
+def _verify_order(program: ShardedProgram) -> set[int]:
+    """That every value is made once and before it is read; the values that are made, inputs included."""
+    known = set(program.inputs)
+    for position, instruction in enumerate(program.instructions):
+        for value in instruction.ins:
+            if value not in known and program.values[value].tensor.literal is None:
+                raise ProgramError(f"instruction {position} reads value {value} before it is made")
+        if again := known.intersection(instruction.outs):
+            raise ProgramError(f"instruction {position} makes value {sorted(again)[0]} a second time")
+        known.update(instruction.outs)
+    return known
 
 
 def _verified(program: ShardedProgram, before: ShardedProgram | None) -> tuple[set[int], set[int]]:

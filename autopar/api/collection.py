@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 
 @contextmanager
-def collection_paused() -> Iterator[None]:
+def collection_paused() -> Generator[None]:
     """No garbage collection within the block, if it was on before.
 
     Planning makes some millions of records that refer to each other in one direction and live until its end: going

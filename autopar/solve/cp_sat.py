@@ -20,7 +20,7 @@ from autopar.solve.reduction import Bools, Choice
 from autopar.solve.rows import Rows
 from autopar.solve.watch import Watch
 
-_COST_BITS = 34
+_COST_BITS = 42
 _BYTE_BITS = 40
 _MAX_ROUNDS = 12
 

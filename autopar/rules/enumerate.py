@@ -114,8 +114,8 @@ class _Tensor:
 
     @cached_property
     def is_plain(self) -> bool:
-        """Whether every dim is one factor, and nothing leaves it unreduced: its dims are split as its factors are."""
-        return not self.open and all(len(factors) == 1 for factors in self.dims)
+        """Whether every dim is one factor: its dims are split as the first factors that it sees."""
+        return all(len(factors) == 1 for factors in self.dims)
 
     @cached_property
     def seen(self) -> tuple[Factor, ...]:
@@ -132,9 +132,15 @@ class _Tensor:
             return self.known[key]
 
     def _first(self, key: tuple[Axes, ...], given: Assignment) -> Placement | None:
-        if self.is_plain:
-            return _placed(key, (), "sum")
-        return _placement(self.rule, self.mesh, self.dims, given, [f for f in given if f in self.open])
+        split = key[: len(self.dims)] if self.is_plain else _split(self.rule, self.mesh, self.dims, given)
+        if split is None:
+            return None
+        unreduced = [factor for factor in self.open if factor in given]
+        if not unreduced:
+            return _placed(split, (), "sum")
+        kinds = {self.rule.reduced[factor] for factor in unreduced}
+        axes = sorted(axis for factor in unreduced for axis in given[factor])
+        return _placed(split, tuple(axes), kinds.pop()) if len(kinds) == 1 else None
 
 
 def _tensors(rule: FactorRule, mesh: DeviceMesh) -> list[_Tensor]:
@@ -192,22 +198,14 @@ def _elements(traffic: Traffic, extent: list[int]) -> int:
     return traffic.elements * prod(size for d, size in enumerate(extent) if d != traffic.dim)
 
 
-def _placement(
-    rule: FactorRule, mesh: DeviceMesh, dims: TensorFactors, given: Assignment, unreduced: list[Factor]
-) -> Placement | None:
+def _split(rule: FactorRule, mesh: DeviceMesh, dims: TensorFactors, given: Assignment) -> Dims | None:
+    """The axes that split each dim; None if a shard of a compound dim would not be one run."""
     split: list[Axes] = []
     for factors in dims:
-        if len(factors) == 1:
-            split.append(given.get(factors[0], ()))
-            continue
-        if not _contiguous(rule, mesh, factors, given):
+        if len(factors) != 1 and not _contiguous(rule, mesh, factors, given):
             return None
-        split.append(tuple(axis for f in factors for axis in given.get(f, ())))
-    if not unreduced:
-        return _placed(tuple(split), (), "sum")
-    kinds = {rule.reduced[f] for f in unreduced}
-    axes = tuple(axis for f in unreduced for axis in given[f])
-    return _placed(tuple(split), axes, kinds.pop()) if len(kinds) == 1 else None
+        split.append(tuple(axis for factor in factors for axis in given.get(factor, ())))
+    return tuple(split)
 
 
 @lru_cache(maxsize=65536)

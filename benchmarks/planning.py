@@ -4,7 +4,7 @@
 
 Training steps in shape only (`benchmarks/shapes.py`): GPTs of 2 to 96 unrolled layers and scanned ones, on meshes of
 one to three axes; Llama 3 of 8 to 405 B parameters and a mixture of experts of 671 B, on up to 8,192 devices. Every row
-runs in a process of its own: JAX's trace (jax.make_jaxpr, caches cleared; the lesser of two), then `autopar.plan` with
+runs in a process of its own: JAX's trace (jax.make_jaxpr, caches cleared; the lesser of two, since the first one fills caches that outlive it), then `autopar.plan` with
 the state donated and the memory of an H100 as limit. Its seconds are split into trace, rules (copies and candidates),
 price (the Problem), solve, program (lowering, passes, account) and the rest (report, fingerprint). "after trace" is all
 but the first; the goal is that it takes no longer than JAX's trace, or 2 s where that is shorter. Memory is the
@@ -171,7 +171,6 @@ def measure(case: Case, clock: Callable[[], float]) -> Row:
     imported = _peak_memory_bytes()
     model = case.model()
     mesh = {f"axis{n}": size for n, size in enumerate(case.mesh)}
-    _trace_s(model, clock)  # the first trace fills caches of JAX that outlive every clearing
     jax_trace_s = min(_trace_s(model, clock), _trace_s(model, clock))
     jax.clear_caches()
 

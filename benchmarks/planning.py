@@ -4,12 +4,12 @@
 
 Training steps in shape only (`benchmarks/shapes.py`): GPTs of 2 to 96 unrolled layers and scanned ones, on meshes of
 one to three axes; Llama 3 of 8 to 405 B parameters and a mixture of experts of 671 B, on up to 8,192 devices. Every row
-runs in a process of its own: JAX's trace (jax.make_jaxpr, caches cleared; the lesser of two, since the first one fills caches that outlive it), then `autopar.plan` with
-the state donated and the memory of an H100 as limit. Its seconds are split into trace, rules (copies and candidates),
-price (the Problem), solve, program (lowering, passes, account) and the rest (report, fingerprint). "after trace" is all
-but the first; the goal is that it takes no longer than JAX's trace, or 2 s where that is shorter. Memory is the
-process's peak, JAX and imports (in parentheses) included. Imports are not timed. A row that is cut off shows the stages
-that were done. Not all rows run without --all: the 48 layers only on (8, 8, 8).
+runs in a process of its own: JAX's trace (jax.make_jaxpr, caches cleared; the lesser of two, since the first one fills
+caches that outlive it), then `autopar.plan` with the state donated and the memory of an H100 as limit. Its seconds are
+split into trace, rules (copies and candidates), price (the Problem), solve, program (lowering, passes, account) and the
+rest (report, fingerprint). "after trace" is all but the first; the goal is that it takes no longer than JAX's trace, or
+2 s where that is shorter. Memory is the process's peak, JAX and imports (in parentheses) included. Imports are not
+timed. A row that is cut off shows the stages that were done. Without --all, 48 layers run on (8, 8, 8) only.
 
 On a machine that others use too, --cpu counts the seconds of the process's own computing instead of the clock's.
 """

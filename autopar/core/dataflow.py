@@ -86,7 +86,9 @@ def uses_of(graph: OpGraph) -> Mapping[int, tuple[Use, ...]]:
 
 def until(graph: OpGraph, source: int | None, use: Use) -> int:
     """When a value of region `source` has been read by `use` for the last time: a loop reads it again and again."""
-    loop = graph.tree.loop_around(source, use.region)
+    op = None if use.op is None else graph.ops[use.op]
+    reader = None if op is None else graph.tree.reads_on_in(op.kind, op.region, use.position)
+    loop = graph.tree.loop_around(source, reader)
     return use.time if loop is None else graph.spans[loop][1]
 
 
@@ -111,7 +113,7 @@ def dataflow(graph: OpGraph) -> Dataflow:
         if producer is not None and not entered and len(mine) > 1:
             stored = len(copies)
             stop = max(until(graph, made_in, use) for use in mine) + 1
-            copies.append(Copy(stored, tensor, None, mine, producer.id + 1, stop, True, made_in))
+            copies.append(Copy(stored, tensor, None, mine, graph.ready_at(producer) + 1, stop, True, made_in))
         source.update(dict.fromkeys(mine, stored))
         for group in _shared(graph, mine, made_in if entered else None) if tensor.ndim else ():
             if stored is not None and group == mine:

@@ -108,6 +108,10 @@ class RegionTree:
         inner = [child for child in self.children(region) if child.kind in ("body", "branch")]
         return inner[position if kind == "cond_result" else 0].id
 
+    def reads_on_in(self, kind: str, region: int | None, position: int) -> int | None:
+        """The innermost region in each round of which the operand is read: a scan_slice reads on from outside."""
+        return region if kind == "scan_slice" else self.reads_in(kind, region, position)
+
     def made_in(self, kind: str, region: int | None) -> int | None:
         """Where the results of an operator of `kind` that stands in `region` are seen first."""
         return self.parent(region) if kind in LEAVING else region

@@ -230,4 +230,4 @@ def _made_in(program: ShardedProgram, instruction: Instruction) -> int | None:
 
 def _read_in(program: ShardedProgram, instruction: Instruction, operand: int) -> int | None:
     kind = instruction.op.kind if isinstance(instruction, Compute) else ""
-    return program.tree.reads_in(kind, instruction.region, operand)
+    return program.tree.reads_on_in(kind, instruction.region, operand)

@@ -145,7 +145,7 @@ class _Builder:
         for op in graph.ops:
             for k, tensor in enumerate(op.outs):
                 if tensor.id in in_memory:
-                    stop = op.id + 1 if tensor.id in stored else self._last_use(tensor, op.id) + 1
+                    stop = graph.ready_at(op) + 1 if tensor.id in stored else self._last_use(tensor, op.id) + 1
                     size = self._bytes(tensor, self._placed(op.id, "outs", k))
                     found.append(Usage(self.op_node[op.id], self._start(op), self._held(op, stop), size))
         for copy, candidates in self._copies():

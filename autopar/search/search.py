@@ -57,13 +57,17 @@ class SearchOptions:
 
 @dataclass(frozen=True, eq=False)
 class Planned:
-    """A plan with what it was made from and what it became."""
+    """A plan with what it was made from and what it became.
+
+    `counted_bytes` is the peak that the Problem counted, where it had a limit.
+    """
 
     graph: OpGraph
     plan: Plan
     program: ShardedProgram
     account: Account
     pricing: Pricing
+    counted_bytes: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,8 +231,8 @@ class _Attempt:
         """A plan whose program peaks within `limit`; `planned` is the best without one.
 
         The Problem does not count the buffers of redistributions on their way to a single operator; the program does.
-        So where a program still exceeds the limit, the Problem's is tightened by the excess, until the choice of least
-        peak is all that is left; only the bounds of the looser problems hold.
+        So where a program still exceeds the limit, the Problem's becomes what it counted for that choice, less the
+        excess, until the choice of least peak is all that is left; only the bounds of the looser problems hold.
         """
         bound, smallest, tight, proven = planned.plan.lower_bound_s, planned, float(limit), False
         for _ in range(self.task.options.max_tightenings):
@@ -242,7 +246,7 @@ class _Attempt:
             if not fits:
                 proven = tight == limit
                 break
-            tight -= excess
+            tight = planned.counted_bytes - excess
         raise self._misfit(limit, smallest, proven)
 
     def _solve_or_least(self, limit_bytes: float) -> tuple[Planned, bool]:
@@ -261,7 +265,7 @@ class _Attempt:
         spent = _account(task.graph, program, self.pricing)
         bound = solution.lower_bound
         plan = Plan((stage,), task.fingerprint, solution.objective, bound, step_kinds=self.step_kinds)
-        return Planned(task.graph, plan, program, spent, self.pricing)
+        return Planned(task.graph, plan, program, spent, self.pricing, solution.peak)
 
     def _misfit(self, limit: int, planned: Planned, proven: bool) -> NoFeasiblePlan:
         """That nothing fits in `limit`, or that nothing was found; `planned` has the smallest peak found."""

@@ -30,7 +30,10 @@ _FIRST_PRICE = 6  # sweeps before it
 _AVERAGE = 0.3
 _TARGET = 0.05
 CLOSED = 1e-12
-_HEATS = ((0.1, 1.0), (0.01, 0.3))  # of a node's share of the cost: those of one round start together
+_HEATS = (0.1, 0.01, 1.0)  # of a node's share of the cost, round by round: from the best choice, prices together
+_HEAT_AFRESH = 10.0  # from the last choice decoded, each price for itself
+_LONGER = 2  # times as many passes from one round to the next
+_MOST_ROUNDS_LONGER = 5
 
 
 @dataclass(frozen=True)
@@ -92,7 +95,7 @@ class Ascent:
         best, last = self._sweeps(upper, watch)
         cutoff = min(upper, best.objective)
         if not is_closed(self.held.bound, cutoff):
-            best = better(best, self._annealed(number, cutoff, start or best.choice or last, watch))
+            best = better(best, self._annealed(number, cutoff, start or best.choice or last, last, watch))
         return self.dual.certificate(self.held), best
 
     def _sweeps(self, upper: float, watch: Watch) -> tuple[Answer, Choice]:
@@ -130,15 +133,17 @@ class Ascent:
         following = self.prices.next(now.prices, used, now.bound, upper, held.bound, held.prices)
         self.dual.set_prices(following)
 
-    def _annealed(self, number: int, upper: float, start: Choice, watch: Watch) -> Answer:
-        """The best choice of one annealing at each heat, side by side, from `start`."""
+    def _annealed(self, number: int, upper: float, start: Choice, last: Choice, watch: Watch) -> Answer:
+        """The best choice of two annealings side by side: one from a good choice, a hot one from the last decoded."""
         flat, options = self.dual.flat, self.options
         unit = max(abs(self.held.bound), abs(upper) if np.isfinite(upper) else 0.0) / len(start)
-        heats = _HEATS[number % len(_HEATS)]
-        schedules = [
-            Schedule(np.array(start, dtype=np.intp), heat * unit, options.anneal_passes, options.seed + 97 * number + i)
-            for i, heat in enumerate(heats)
-        ]
+        passes = options.anneal_passes * _LONGER ** min(number, _MOST_ROUNDS_LONGER)
+        seed = options.seed + 2 * number
+        near, afresh = np.array(start, dtype=np.intp), np.array(last, dtype=np.intp)
+        schedules = (
+            Schedule(near, _HEATS[number % len(_HEATS)] * unit, passes, seed),
+            Schedule(afresh, _HEAT_AFRESH * unit, passes, seed + 1, each=True),
+        )
 
         def wanted(cost: float) -> bool:
             return not is_closed(self.held.bound, min(cost, upper)) and watch.left_s() > 0

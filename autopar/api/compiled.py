@@ -9,6 +9,7 @@ from typing import Any, Unpack, overload
 
 from autopar._compat import is_tracer, untyped_jax
 from autopar.api.call import call_signature
+from autopar.api.collection import collection_paused
 from autopar.api.constraints import checked
 from autopar.api.plan import Plan
 from autopar.api.plan_file import PlanFile, Signature, plan_file
@@ -208,6 +209,11 @@ def plan(
 
 def make_plan(fn: Function, settings: Settings, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
     """The plan of `fn` under `settings`: trace, then search."""
+    with collection_paused():
+        return _make_plan(fn, settings, args, kwargs)
+
+
+def _make_plan(fn: Function, settings: Settings, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
     target = settings.target()
     traces = alternatives(fn, settings, args, kwargs)
     tasks = [task_of(traced, settings, target.cluster) for traced in traces]

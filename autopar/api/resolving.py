@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from autopar.api.collection import collection_paused
 from autopar.api.compiled import made_plan, task_of
 from autopar.api.constraints import checked
 from autopar.api.plan import Plan
@@ -33,5 +34,6 @@ def resolved(
     task = task_of(bound.traced, settings, target, bound.planned.task.fingerprint)
     if cluster is None:
         task = replace(task, make_pricing=bound.planned.task.make_pricing)
-    planned = replan(bound.planned, task)
+    with collection_paused():
+        planned = replan(bound.planned, task)
     return made_plan(replace(bound, settings=settings, planned=planned, cluster=target))

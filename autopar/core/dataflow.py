@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from autopar.core.graph import OpGraph, TensorInfo
+from autopar.core.memo import once_per_graph
 from autopar.core.regions import CONTROL
 
 
@@ -68,7 +69,8 @@ class Dataflow:
         return {source: tuple(copies) for source, copies in found.items()}
 
 
-def uses_of(graph: OpGraph) -> dict[int, tuple[Use, ...]]:
+@once_per_graph
+def uses_of(graph: OpGraph) -> Mapping[int, tuple[Use, ...]]:
     """The uses of every tensor that is not a literal, in time order, by tensor id."""
     found: dict[int, list[Use]] = {}
     for op in graph.ops:

@@ -194,6 +194,8 @@ def check(graph: OpGraph) -> None:
 
 
 def _check_regions(graph: OpGraph) -> None:
+    if not graph.regions and all(op.region is None for op in graph.ops):
+        return
     tree = graph.tree
     opened: frozenset[int] = frozenset()
     closed: set[int] = set()

@@ -8,6 +8,7 @@ from math import prod
 
 from autopar.core.dataflow import uses_of
 from autopar.core.graph import OpGraph, OpNode
+from autopar.core.memo import once_per_graph
 from autopar.core.mesh import DeviceMesh
 from autopar.core.regions import BOUNDARY
 from autopar.core.strategy import Strategy
@@ -61,6 +62,7 @@ def is_fusible(op: OpNode) -> bool:
     return op.body is None and op.kind not in _UNFUSED and not op.kind.startswith(_UNFUSED_PREFIXES)
 
 
+@once_per_graph
 def materialised(graph: OpGraph) -> frozenset[int]:
     """The ids of the tensors that are written to memory.
 
@@ -79,6 +81,7 @@ def materialised(graph: OpGraph) -> frozenset[int]:
     return frozenset(found)
 
 
+@once_per_graph
 def recomputed(graph: OpGraph) -> frozenset[int]:
     """The ids of tensors with several uses that each of them may compute anew, so that the operands live on.
 

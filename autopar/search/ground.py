@@ -13,6 +13,7 @@ from autopar.core.placement import StepKind
 from autopar.core.space import Space
 from autopar.price.assemble import assemble
 from autopar.price.pricing import MakePricing, Pricing, restricted
+from autopar.price.remembered import Remembered
 from autopar.redistribute.route import Router
 from autopar.search.resolve import FindRule, no_rule
 from autopar.search.space import build_space
@@ -52,7 +53,7 @@ class Ground:
 
     @cached_property
     def _priced(self) -> Pricing:
-        return self.make_pricing(self.graph, self.mesh)
+        return Remembered(self.make_pricing(self.graph, self.mesh))
 
     def pricing(self, step_kinds: StepKinds) -> Pricing:
         """The prices where these steps are allowed."""

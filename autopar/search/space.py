@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from itertools import chain, product
 from typing import Literal
 
 from autopar.core.dataflow import Dataflow
-from autopar.core.graph import OpGraph, OpNode, TensorInfo
+from autopar.core.graph import OpGraph, OpNode
 from autopar.core.mesh import DeviceMesh
 from autopar.core.pins import PINNED
 from autopar.core.placement import Placement
@@ -49,9 +50,10 @@ def build_space(
     loop_carries = tuple(graph.loop_carries.items())
     carry = tuple((out, source) for out, source in graph.carry)
     carried = {out for out, _ in carry}
-    inputs = tuple(_free(t, mesh, i in graph.key_inputs) for i, t in enumerate(graph.inputs))
+    key_inputs, key_outputs = frozenset(graph.key_inputs), frozenset(graph.key_outputs)
+    inputs = tuple(_free(t.shape, mesh, i in key_inputs) for i, t in enumerate(graph.inputs))
     outputs = tuple(
-        () if i in carried or t.literal is not None else _free(t, mesh, i in graph.key_outputs)
+        () if i in carried or t.literal is not None else _free(t.shape, mesh, i in key_outputs)
         for i, t in enumerate(graph.outputs)
     )
     copies = _copies(graph, flow, inputs, strategies, outputs, dict(carry))
@@ -99,8 +101,10 @@ def all_placements(shape: tuple[int, ...], mesh: DeviceMesh) -> tuple[Placement,
     return tuple(found)
 
 
-def _free(tensor: TensorInfo, mesh: DeviceMesh, is_key: bool) -> tuple[Placement, ...]:
-    return tuple(p for p in all_placements(tensor.shape, mesh) if not (is_key and p.dims[-1]))
+@lru_cache(maxsize=4096)
+def _free(shape: tuple[int, ...], mesh: DeviceMesh, is_key: bool) -> tuple[Placement, ...]:
+    """The placements that an input or output may have; one tuple for all of one shape, so that they share prices."""
+    return tuple(p for p in all_placements(shape, mesh) if not (is_key and p.dims[-1]))
 
 
 def _strategies(
@@ -112,9 +116,10 @@ def _strategies(
         if op.id in graph.loop_carries:
             found.append(())
             continue
-        if op.signature not in known:
-            known[op.signature] = keep(op, _of(op, mesh, strict, find))
-        found.append(known[op.signature])
+        signature = op.signature
+        if signature not in known:
+            known[signature] = keep(op, _of(op, mesh, strict, find))
+        found.append(known[signature])
     return tuple(found)
 
 

@@ -226,6 +226,24 @@ def test_a_violation_is_caught(violate: Callable[[Builder], ShardedProgram], mes
         verify(violate(valid()))
 
 
+@pytest.mark.parametrize(("violate", "message"), VIOLATIONS)
+def test_a_violation_is_caught_that_a_pass_made(violate: Callable[[Builder], ShardedProgram], message: str) -> None:
+    """What was in the valid program before is not looked at again; what is new, in whatever place, is."""
+    build = valid()
+    before = replace(build.program([3]), values=dict(build.values))
+    verify(before)
+    with pytest.raises(ProgramError, match=message):
+        verify(violate(build), before)
+
+
+def test_values_that_were_replaced_are_looked_at() -> None:
+    before = valid().program([3])
+    other = replace(before.values[3], placement=Placement((("y",),)))
+    verify(before)
+    with pytest.raises(ProgramError, match="is not placed as its strategy says"):
+        verify(replace(before, values={**before.values, 3: other}), before)
+
+
 def test_a_carry_that_keeps_its_placement_passes() -> None:
     verify(loop(valid(), WHOLE, WHOLE))
 

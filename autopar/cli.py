@@ -88,6 +88,33 @@ def report(
 
 
 @app.command()
+def front(
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="FILE.py:FUNCTION, which returns (fn, example_args)")],
+    cluster: Annotated[
+        str | None, typer.Option(help="cluster profile or its file; default: the devices present")
+    ] = None,
+    mesh: Annotated[str | None, typer.Option(help="axis sizes, data=2,model=4; default: the best is searched")] = None,
+    points: Annotated[int, typer.Option(help="how many memory limits are searched")] = 10,
+    save: Annotated[Path | None, typer.Option(help="directory for the plans, for autopar.Plan.load")] = None,
+) -> None:
+    """Plan a function for one memory limit after another, and print the fastest plan for each."""
+    with _one_line_errors():
+        if save is not None and not save.is_dir():
+            raise BadArgument(f"cannot write into {str(save)!r}: there is no such directory")
+        given = {"cluster": cluster, "mesh": None if mesh is None else parse_mesh(mesh)}
+        task = load_task(*parse_target(target))
+        from autopar.api import front as search_front
+
+        keywords: dict[str, Any] = {"cluster": None, "mesh": None, **task.options}
+        keywords |= {name: value for name, value in given.items() if value is not None}
+        with Console(stderr=True).status(f"planning {target}"), _one_line_warnings():
+            made = search_front(task.fn, *task.args, points=points, **keywords)
+        for number, plan in enumerate(made if save is not None else ()):
+            plan.save(Path(save or "") / f"plan_{number:02d}.json")
+        _print(made.report())
+
+
+@app.command()
 def demo() -> None:
     """Plan two small models, train them on 8 virtual devices, and compare with the plain programs."""
     with _one_line_errors():

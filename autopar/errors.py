@@ -17,6 +17,10 @@ class InvalidOption(AutoparError, ValueError):
     """An option of `compile` or `plan` whose value makes no sense."""
 
 
+class InvalidConstraint(InvalidOption):
+    """A constraint that is about nothing, cannot hold, or contradicts another."""
+
+
 class TraceError(AutoparError):
     """The function cannot be traced by JAX, or contains what a plan cannot hold."""
 

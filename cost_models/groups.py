@@ -77,7 +77,6 @@ class Group:
         return tuple(span for span in self.spans if span.level.kind == "torus" and span.sharing)
 
 
-@lru_cache(maxsize=4096)
 def group(topology: Topology, mesh_sizes: tuple[int, ...], axes: tuple[int, ...]) -> Group:
     """The groups along the mesh axes at positions `axes`, in any order, of a mesh of `mesh_sizes`.
 
@@ -91,7 +90,26 @@ def group(topology: Topology, mesh_sizes: tuple[int, ...], axes: tuple[int, ...]
         raise ValueError(f"mesh {mesh_sizes} needs {prod(mesh_sizes)} devices, the cluster has {topology.device_count}")
     if len(set(axes)) != len(axes) or not set(axes) <= set(range(len(mesh_sizes))):
         raise ValueError(f"axes {axes} must be distinct positions in a mesh of {len(mesh_sizes)} axes")
+    return _group(topology, *_merged(mesh_sizes, axes))
+
+
+@lru_cache(maxsize=4096)
+def _group(topology: Topology, mesh_sizes: tuple[int, ...], axes: tuple[int, ...]) -> Group:
     return group_of_devices(topology, device_groups(mesh_sizes, axes))
+
+
+@lru_cache(maxsize=65536)
+def _merged(mesh_sizes: tuple[int, ...], axes: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The same groups on the mesh of fewest axes: meshes of several shapes share them."""
+    sizes: list[int] = []
+    inside: list[bool] = []
+    for axis, size in enumerate(mesh_sizes):
+        if size > 1 and inside and inside[-1] == (axis in axes):
+            sizes[-1] *= size
+        elif size > 1:
+            sizes.append(size)
+            inside.append(axis in axes)
+    return tuple(sizes), tuple(n for n, is_in in enumerate(inside) if is_in)
 
 
 def device_groups(mesh_sizes: tuple[int, ...], axes: tuple[int, ...]) -> Ints:

@@ -38,7 +38,7 @@ import matplotlib.pyplot as plt
 
 import autopar
 from autopar.errors import NoFeasiblePlan
-from autopar.search.search import SearchOptions
+from autopar.search.task import SearchOptions
 from autopar.solve import SolveOptions
 from cost_models import load_cluster, replace_link
 
@@ -280,7 +280,7 @@ plt.show()
 # comparison. The search under a limit is work: `SolveOptions` trades some of the proof (a larger gap) for time.
 
 # %%
-quick = SearchOptions(solve=SolveOptions(cp_sat_work=0.3, max_sweeps=10, max_price_steps=8, max_forest_moves=1))
+quick = SearchOptions(solve=SolveOptions(cp_sat_work=0.3, max_sweeps=10, max_price_steps=8, anneal_passes=10))
 plan_one = partial(plan_step, train_step, *arguments(8, layers=1), cluster="8xh100", mesh={"device": 8}, options=quick)
 data_parallel = plan_one(mode="data_parallel")
 free = plan_one()

@@ -269,6 +269,18 @@ def test_nothing_is_planned_if_an_output_cannot_be_written(
 # The real thing -------------------------------------------------------------------------------------------------------
 
 
+def test_a_front_is_searched_printed_and_saved(file: Path, tmp_path: Path) -> None:
+    result = run("front", f"{file}:task", "--cluster", "2xh100", "--mesh", "all=2", "--points", 3, "--save", tmp_path)
+    assert result.exit_code == 0, result.stderr
+    assert "Time and memory of step" in result.stdout
+    saved = sorted(tmp_path.glob("plan_*.json"))
+    assert len(saved) == result.stdout.count("all=2 (2 devices)") >= 1
+    assert [Plan.load(path).summary.function for path in saved] == ["step"] * len(saved)
+    assert "there is no such directory" in refused("front", f"{file}:task", "--save", tmp_path / "gone")
+    assert "points is 1" in refused("front", f"{file}:task", "--points", 1)
+    assert "neither FILE.py" in refused("front", tmp_path / "plan.json")
+
+
 def test_a_function_is_planned_reported_and_saved(file: Path, tmp_path: Path) -> None:
     plan, page, data, stages = (tmp_path / name for name in ("plan.json", "page.html", "data.json", "stages"))
     result = run(

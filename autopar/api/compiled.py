@@ -9,8 +9,10 @@ from typing import Any, Unpack, overload
 
 from autopar._compat import is_tracer, untyped_jax
 from autopar.api.call import call_signature
+from autopar.api.collection import collection_paused
+from autopar.api.constraints import checked
 from autopar.api.plan import Plan
-from autopar.api.plan_file import Signature, plan_file
+from autopar.api.plan_file import PlanFile, Signature, plan_file
 from autopar.api.runner import Bound, Runner
 from autopar.api.settings import DEFAULT_OPTIONS, ClusterLike, MeshLike, Options, Settings
 from autopar.discover import find_rule
@@ -19,9 +21,12 @@ from autopar.operators import KEEP
 from autopar.price.pricing import MakePricing
 from autopar.report.summary import summarise
 from autopar.search.alternatives import search_best
+from autopar.search.constraints import Constraint
+from autopar.search.modes import constraints_of
 from autopar.search.pinned import own_mesh
 from autopar.search.resolve import found_rules
-from autopar.search.search import SearchOptions, Task, restore
+from autopar.search.search import restore
+from autopar.search.task import SearchOptions, Task
 from autopar.trace import CONSTANT, Traced, fingerprint, input_signature, trace
 from cost_models import Cluster
 
@@ -94,6 +99,7 @@ def compile(  # noqa: A001 - the name that jax users expect
     dump: str | Path | None = None,
     devices: Sequence[Any] | None = None,
     pricing: MakePricing | None = None,
+    constraints: Sequence[Constraint] = (),
 ) -> Compiled | Callable[[Function], Compiled]:
     """A function that computes what `fn` does, split over the devices in the fastest way found.
 
@@ -103,7 +109,8 @@ def compile(  # noqa: A001 - the name that jax users expect
       fn: any function of pytrees that JAX can trace.
       cluster: a profile's name ("8xh100"), a profile's path, or a Cluster; None: the devices that are present.
       mesh: axis sizes by name, major to minor, or a jax Mesh; None: the sensible shapes are tried, the best kept.
-      mode: "auto", or "data_parallel" (data split along its first dim, all other inputs replicated).
+      mode: "auto"; "data_parallel" (data split along its first dim, all other inputs replicated); "semi_auto" (as
+        "auto", with constraints); "manual" (the constraints leave every input and output one placement).
       memory_limit_bytes: what a device may use; None: all that the cluster's devices have.
       static_argnums: positions of arguments that are compile-time constants.
       donate_argnums: positions of arguments whose memory the results may take.
@@ -114,10 +121,11 @@ def compile(  # noqa: A001 - the name that jax users expect
       dump: a directory in which every stage is written as a numbered file.
       devices: the devices to run on, in mesh order; None: those that are present.
       pricing: another pricing than the roofline of the cluster.
+      constraints: what the plan is held to: autopar.pin, replicate, forbid, tie.
 
     Raises (at the first call for a signature):
-      AutoparError: InvalidMesh, UnknownCluster, TraceError, UnsupportedPrimitive, NoFeasiblePlan; each says what,
-        where, and what to do.
+      AutoparError: InvalidMesh, UnknownCluster, InvalidConstraint, TraceError, UnsupportedPrimitive, NoFeasiblePlan;
+        each says what, where, and what to do.
     """
     settings = Settings(
         cluster,
@@ -132,6 +140,7 @@ def compile(  # noqa: A001 - the name that jax users expect
         dump,
         None if devices is None else tuple(devices),
         pricing,
+        checked(constraints),
     )
     if fn is not None:
         return Compiled(fn, settings)
@@ -156,6 +165,7 @@ def plan(
     options: SearchOptions = DEFAULT_OPTIONS,
     dump: str | Path | None = None,
     pricing: MakePricing | None = None,
+    constraints: Sequence[Constraint] = (),
     **kwargs: Any,
 ) -> Plan:
     """The plan of `fn` for arguments like these, on a cluster that need not be there.
@@ -174,6 +184,7 @@ def plan(
       options: see `compile`.
       dump: see `compile`.
       pricing: see `compile`.
+      constraints: see `compile`.
       **kwargs: passed to `fn`.
 
     Raises:
@@ -191,37 +202,57 @@ def plan(
         options,
         dump,
         pricing=pricing,
+        constraints=checked(constraints),
     )
     return make_plan(fn, settings, args, kwargs)
 
 
 def make_plan(fn: Function, settings: Settings, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
     """The plan of `fn` under `settings`: trace, then search."""
+    with collection_paused():
+        return _make_plan(fn, settings, args, kwargs)
+
+
+def _make_plan(fn: Function, settings: Settings, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
     target = settings.target()
-    limit = settings.limit_bytes(target.cluster)
     traces = alternatives(fn, settings, args, kwargs)
-    tasks = [_task(traced, settings, target.cluster, limit) for traced in traces]
+    tasks = [task_of(traced, settings, target.cluster) for traced in traces]
     position, planned = search_best(tasks, settings.meshes(target, own_mesh(traces[0].graph)))
-    traced = traces[position]
+    return made_plan(Bound(fn, settings, traces[position], planned, target.cluster))
+
+
+def made_plan(bound: Bound) -> Plan:
+    """The plan that was found, as the user holds it."""
+    return Plan(bound.planned.plan, lambda: _file_of(bound), bound)
+
+
+def _file_of(bound: Bound) -> PlanFile:
+    planned, cluster = bound.planned, bound.cluster
     found = tuple(f"{kind} ({op.source})" for kind, (op, _) in found_rules(planned.graph, find_rule).items())
     report = summarise(
-        planned, function=_name(fn), cluster=target.cluster.name, memory_limit_bytes=limit, found_rules=found
+        planned,
+        function=_name(bound.fn),
+        cluster=cluster.name,
+        memory_limit_bytes=planned.task.memory_limit_bytes,
+        found_rules=found,
     )
-    file = plan_file(planned.plan, report, target.cluster.to_dict(), _signature(traced, settings))
-    return Plan(file, Bound(fn, settings, traced, planned))
+    return plan_file(planned.plan, report, cluster.to_dict(), _signature(bound.traced, bound.settings))
 
 
-def _task(traced: Traced, settings: Settings, cluster: Cluster, limit: int | None) -> Task:
+def task_of(traced: Traced, settings: Settings, cluster: Cluster, known_as: str | None = None) -> Task:
+    """What is to be planned; `known_as` is the graph's fingerprint, where it is known."""
     return Task(
         traced.graph,
-        fingerprint(traced.graph),
+        known_as or fingerprint(traced.graph),
         settings.make_pricing(cluster),
         settings.mode,
-        memory_limit_bytes=limit,
+        settings.constraints,
+        memory_limit_bytes=settings.limit_bytes(cluster),
         strict=settings.strict,
         options=settings.options,
         dump=None if settings.dump is None else Path(settings.dump),
         find=find_rule,
+        prices_devices=settings.pricing is None,
     )
 
 
@@ -233,14 +264,17 @@ def compiled_from(given: Plan, fn: Function | None, devices: tuple[Any, ...]) ->
     else:
         assert fn is not None
         function = fn
-        signature = given.file.signature
+        signature, limit = given.file.signature, given.summary.memory_limit_bytes
+        cluster = Cluster.from_dict(given.file.cluster)
         settings = Settings(
-            cluster=Cluster.from_dict(given.file.cluster),
+            cluster=cluster,
             mesh=dict(given.mesh.axes),
             static_argnums=signature.static_argnums,
             donate_argnums=signature.donate_argnums,
             carry=signature.carry,
             options=SearchOptions(while_trips=signature.while_trips),
+            constraints=signature.constraints,
+            memory_limit_bytes=None if limit == int(cluster.device.memory_bytes) else limit,
         )
     return Compiled(function, replace(settings, devices=devices), given)
 
@@ -264,8 +298,8 @@ def _bind(given: Plan, fn: Function, settings: Settings, args: tuple[Any, ...], 
             f"(plan {given.record.fingerprint[:12]}, function {fingerprint(traced.graph)[:12]}). Plan it again."
         )
     cluster = Cluster.from_dict(given.file.cluster)
-    planned = restore(traced.graph, given.record, settings.make_pricing(cluster), find_rule)
-    return Plan(given.file, Bound(fn, settings, traced, planned))
+    planned = restore(task_of(traced, settings, cluster), given.record)
+    return Plan(given.record, lambda: given.file, Bound(fn, settings, traced, planned, cluster))
 
 
 def alternatives(fn: Function, settings: Settings, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Traced]:
@@ -306,6 +340,7 @@ def _signature(traced: Traced, settings: Settings) -> Signature:
         (donated,) if isinstance(donated, int) else tuple(donated),
         carry if carry is None or carry == "auto" else tuple(map(tuple, carry)),
         settings.options.while_trips,
+        constraints_of(settings.mode, settings.constraints),
     )
 
 

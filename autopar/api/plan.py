@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from autopar._compat import untyped_jax
 from autopar.api import plan_file
 from autopar.api.plan_file import PlanFile
 from autopar.api.runner import Bound
-from autopar.api.settings import checked_devices
+from autopar.api.settings import ClusterLike, checked_devices
 from autopar.core import plan as core
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
@@ -25,6 +26,8 @@ from autopar.report.diff import diff
 from autopar.report.explain import explain
 from autopar.report.render import text
 from autopar.report.summary import CollectiveRow, Report
+from autopar.search.constraints import Constraint
+from autopar.search.replan import ConstraintPrice, constraint_prices
 
 if TYPE_CHECKING:
     from autopar.api.compiled import Compiled
@@ -35,16 +38,17 @@ class Plan:
     """A plan: placements and strategies for everything, what they cost, and what is proven of them.
 
     Times are seconds a step, bytes are of one device. `summary` is the typed Report behind every figure. A plan that
-    was loaded knows no function until `compile(fn)` is given one.
+    was loaded knows no function until `compile(fn)` is given one. `record` holds the choices themselves.
     """
 
-    file: PlanFile
+    record: core.Plan
+    _make_file: Callable[[], PlanFile] = field(repr=False)
     _bound: Bound | None = field(default=None, repr=False)
 
-    @property
-    def record(self) -> core.Plan:
-        """The choices themselves."""
-        return self.file.plan
+    @cached_property
+    def file(self) -> PlanFile:
+        """All that is known of the plan without its function; the report in it is made when it is first asked for."""
+        return self._make_file()
 
     @property
     def summary(self) -> Report:
@@ -59,7 +63,7 @@ class Plan:
     @property
     def objective_s(self) -> float:
         """The sum that the solver minimised: nothing fused or overlapped."""
-        return self.summary.objective_s
+        return self.record.objective_s
 
     @property
     def compute_time_s(self) -> float:
@@ -79,12 +83,12 @@ class Plan:
     @property
     def lower_bound_s(self) -> float:
         """Proven: no plan in the space searched (`summary.space`) has a smaller objective."""
-        return self.summary.lower_bound_s
+        return self.record.lower_bound_s
 
     @property
     def gap(self) -> float:
         """(objective - lower bound) / objective; 0 means proven optimal in the space searched."""
-        return self.summary.gap
+        return self.record.gap
 
     @property
     def mesh(self) -> DeviceMesh:
@@ -128,13 +132,50 @@ class Plan:
         """The explicit program: local operators and collectives, in order."""
         return self.bound.planned.program
 
-    def report(self) -> str:
-        """The plan as text."""
-        return text(self.summary)
+    def report(self, *, prices: bool = False) -> str:
+        """The plan as text; if `prices`, with what each constraint costs, for which it is solved anew."""
+        return text(self.summary, self.constraint_prices() if prices else ())
 
     def explain(self, name: str) -> str:
         """What the plan does with an input, given by its path, or with a source line, and why."""
         return explain(self.summary, name)
+
+    @property
+    def constraints(self) -> tuple[Constraint, ...]:
+        """What the plan is held to, the constraints of its mode included."""
+        return self.file.signature.constraints if self._bound is None else self._bound.planned.task.all_constraints
+
+    def resolve(
+        self,
+        *,
+        constraints: Sequence[Constraint] | None = None,
+        memory_limit_bytes: int | None = None,
+        cluster: ClusterLike = None,
+    ) -> Plan:
+        """The best plan on the same mesh after a change of constraints, memory limit or cluster; None: as before.
+
+        Nothing is traced again, no candidates are enumerated again, and only another cluster makes prices anew. The
+        other meshes, and operators kept or expanded the other way, are not tried.
+
+        Args:
+          constraints: all that the new plan is held to; (*plan.constraints, autopar.pin(...)) adds one.
+          memory_limit_bytes: what a device may use.
+          cluster: as in `autopar.plan`, of as many devices; its memory is the limit unless one was ever given.
+
+        Raises:
+          AutoparError: as `autopar.plan`; for a loaded plan.
+        """
+        from autopar.api.resolving import resolved
+
+        return resolved(self, constraints, memory_limit_bytes, cluster)
+
+    def constraint_prices(self) -> tuple[ConstraintPrice, ...]:
+        """What each constraint costs: how much less the objective is without it. Solves once for each, when asked."""
+        return self._prices
+
+    @cached_property
+    def _prices(self) -> tuple[ConstraintPrice, ...]:
+        return constraint_prices(self.bound.planned)
 
     def diff(self, other: Plan) -> str:
         """What differs between this plan and another."""
@@ -162,7 +203,8 @@ class Plan:
         Raises:
           PlanFileError: if the file is missing, corrupt, or no plan.
         """
-        return cls(plan_file.load(Path(path)))
+        file = plan_file.load(Path(path))
+        return cls(file.plan, lambda: file)
 
     def __str__(self) -> str:
         return self.report()

@@ -22,6 +22,7 @@ from autopar.core.plan import Plan
 from autopar.core.regions import WHILE_TRIPS
 from autopar.errors import PlanFileError
 from autopar.report.summary import Report
+from autopar.search.constraints import Constraint
 
 FORMAT_VERSION = 1
 _SHOWN_ERRORS = 3
@@ -35,7 +36,8 @@ class Signature:
     """What a plan's function takes and gives: (path, shape, dtype) of every flat input, (shape, dtype) of outputs.
 
     Inputs are those of the graph: the flattened arguments, then the hoisted constants. The rest says how it is
-    called, as in `autopar.compile`, and how often its while loops were held to go round.
+    called, as in `autopar.compile`, how often its while loops were held to go round, and to which constraints the plan
+    is held, those of its mode included.
     """
 
     inputs: tuple[tuple[str, tuple[Size, ...], str], ...]
@@ -44,6 +46,7 @@ class Signature:
     donate_argnums: tuple[int, ...] = ()
     carry: Literal["auto"] | tuple[tuple[int | str, int | str], ...] | None = "auto"
     while_trips: float = WHILE_TRIPS
+    constraints: tuple[Constraint, ...] = ()
 
 
 class PlanFile(Strict):

@@ -13,18 +13,20 @@ from autopar.api.call import flatten, unflatten
 from autopar.api.settings import Settings
 from autopar.core.mesh import DeviceMesh
 from autopar.emit.wrap import device_mesh, placements, shardings, wrap
-from autopar.search.search import Planned
+from autopar.search.task import Planned
 from autopar.trace import Traced
+from cost_models import Cluster
 
 
 @dataclass(frozen=True, eq=False)
 class Bound:
-    """A plan with the function that it is for."""
+    """A plan with the function that it is for, and the cluster whose prices it was made with."""
 
     fn: Callable[..., Any]
     settings: Settings
     traced: Traced
     planned: Planned
+    cluster: Cluster
 
 
 class Runner:

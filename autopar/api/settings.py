@@ -16,8 +16,9 @@ from autopar.core.graph import OpGraph
 from autopar.core.mesh import DeviceMesh
 from autopar.errors import InvalidMesh, InvalidOption, UnknownCluster
 from autopar.price.pricing import MakePricing, Pricing, Roofline
+from autopar.search.constraints import Constraint
 from autopar.search.mesh_shapes import mesh_shapes
-from autopar.search.search import SearchOptions
+from autopar.search.task import SearchOptions
 from cost_models import Cluster, ProfileError, UnknownClusterError, cluster_of_devices, load_cluster
 
 MeshLike = Mapping[str, int] | Mesh | None
@@ -40,6 +41,7 @@ class Options(TypedDict, total=False):
     dump: str | Path | None
     devices: Sequence[Any] | None
     pricing: MakePricing | None
+    constraints: Sequence[Constraint]
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,7 @@ class Settings:
     dump: str | Path | None = None
     devices: tuple[Any, ...] | None = None
     pricing: MakePricing | None = None
+    constraints: tuple[Constraint, ...] = ()
 
     def target(self) -> Target:
         """The cluster, mesh shapes and devices.

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from autopar.core.graph import OpGraph, TensorInfo
+from autopar.core.memo import once_per_graph
 from autopar.core.regions import CONTROL
 
 
@@ -68,7 +69,8 @@ class Dataflow:
         return {source: tuple(copies) for source, copies in found.items()}
 
 
-def uses_of(graph: OpGraph) -> dict[int, tuple[Use, ...]]:
+@once_per_graph
+def uses_of(graph: OpGraph) -> Mapping[int, tuple[Use, ...]]:
     """The uses of every tensor that is not a literal, in time order, by tensor id."""
     found: dict[int, list[Use]] = {}
     for op in graph.ops:
@@ -84,7 +86,9 @@ def uses_of(graph: OpGraph) -> dict[int, tuple[Use, ...]]:
 
 def until(graph: OpGraph, source: int | None, use: Use) -> int:
     """When a value of region `source` has been read by `use` for the last time: a loop reads it again and again."""
-    loop = graph.tree.loop_around(source, use.region)
+    op = None if use.op is None else graph.ops[use.op]
+    reader = None if op is None else graph.tree.reads_on_in(op.kind, op.region, use.position)
+    loop = graph.tree.loop_around(source, reader)
     return use.time if loop is None else graph.spans[loop][1]
 
 
@@ -114,7 +118,7 @@ def dataflow(graph: OpGraph) -> Dataflow:
         if producer is not None and not entered and len(mine) > (0 if tensor.id in joined else 1):
             stored = len(copies)
             stop = max(until(graph, made_in, use) for use in mine) + 1
-            copies.append(Copy(stored, tensor, None, mine, producer.id + 1, stop, True, made_in))
+            copies.append(Copy(stored, tensor, None, mine, graph.ready_at(producer) + 1, stop, True, made_in))
         source.update(dict.fromkeys(mine, stored))
         sharing = mine if _is_input(graph, tensor) else [use for use in mine if not _recomputes(graph, use)]
         for group in _shared(graph, sharing, made_in if entered else None) if tensor.ndim else ():

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import networkx as nx
 
-from autopar.core.regions import Region, RegionTree
+from autopar.core.regions import LEAVING, Region, RegionTree
 
 Phase = Literal["forward", "backward", "update"]
 Effect = Literal["ordered", "unordered"]
@@ -137,8 +137,8 @@ class OpGraph:
     @cached_property
     def loop_carries(self) -> dict[int, int]:
         """For each carry_out of a loop its carry_in, by operator id: they have one placement."""
-        entering = {(op.region, op.params["position"]): op.id for op in self.ops if op.kind == "carry_in"}
-        return {op.id: entering[op.region, op.params["position"]] for op in self.ops if op.kind == "carry_out"}
+        entering = _carries(self, "carry_in")
+        return {leaving: entering[carry] for carry, leaving in _carries(self, "carry_out").items()}
 
     def original(self, op: OpNode) -> OpNode:
         """The operator that `op` repeats; `op` itself if it repeats none."""
@@ -148,6 +148,10 @@ class OpGraph:
         """The region in which `tensor` is seen first; None for inputs."""
         producer = self.producers.get(tensor.id)
         return None if producer is None else self.tree.made_in(producer.kind, producer.region)
+
+    def ready_at(self, op: OpNode) -> int:
+        """The position after which the results of `op` can be read: what leaves a region does so when that ends."""
+        return op.id if op.region is None or op.kind not in LEAVING else self.spans[op.region][1]
 
     @cached_property
     def view(self) -> nx.MultiDiGraph[int]:
@@ -196,6 +200,8 @@ def check(graph: OpGraph) -> None:
 
 
 def _check_regions(graph: OpGraph) -> None:
+    if not graph.regions and all(op.region is None for op in graph.ops):
+        return
     tree = graph.tree
     opened: frozenset[int] = frozenset()
     closed: set[int] = set()
@@ -207,10 +213,21 @@ def _check_regions(graph: OpGraph) -> None:
             raise ValueError(f"the operators of region {min(opened & closed)} are not contiguous")
         for position, tensor in enumerate(op.ins):
             _check_seen(graph, op, position, tensor)
-    pairs = graph.loop_carries
-    entering = {op.id for op in graph.ops if op.kind == "carry_in"}
-    if set(pairs.values()) != entering:
-        raise ValueError(f"operator {min(entering - set(pairs.values()))} (carry_in) has no carry_out")
+    _check_carries(graph)
+
+
+def _check_carries(graph: OpGraph) -> None:
+    """Every carry_in has its carry_out, and the other way round."""
+    of_kind = {kind: _carries(graph, kind) for kind in ("carry_in", "carry_out")}
+    for kind, other in (("carry_in", "carry_out"), ("carry_out", "carry_in")):
+        lone = [op for key, op in of_kind[kind].items() if key not in of_kind[other]]
+        if lone:
+            raise ValueError(f"operator {min(lone)} ({kind}) has no {other}")
+
+
+def _carries(graph: OpGraph, kind: str) -> dict[tuple[int | None, int], int]:
+    """The operators of `kind` by loop and position."""
+    return {(op.region, op.params["position"]): op.id for op in graph.ops if op.kind == kind}
 
 
 def _check_seen(graph: OpGraph, op: OpNode, position: int, tensor: TensorInfo) -> None:

@@ -58,7 +58,10 @@ class DeviceMesh:
 
     def product(self, axes: Iterable[str]) -> int:
         """The number of devices along `axes` together."""
-        return prod(self._size_of[axis] for axis in axes)
+        size_of, count = self._size_of, 1
+        for axis in axes:
+            count *= size_of[axis]
+        return count
 
     def sort(self, axes: Iterable[str]) -> tuple[str, ...]:
         """`axes` in mesh order, major to minor."""

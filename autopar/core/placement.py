@@ -30,12 +30,14 @@ class Placement:
     kind: Kind = "sum"
 
     def __post_init__(self) -> None:
-        named = [axis for dim in self.dims for axis in dim] + list(self.unreduced)
+        named = [axis for dim in self.dims for axis in dim]
+        named += self.unreduced
         if len(set(named)) != len(named):
             raise ValueError(f"a mesh axis is named twice in placement {self.dims}, unreduced {self.unreduced}")
-        object.__setattr__(self, "unreduced", tuple(sorted(self.unreduced)))
         if not self.unreduced:
             object.__setattr__(self, "kind", "sum")
+        elif len(self.unreduced) > 1:
+            object.__setattr__(self, "unreduced", tuple(sorted(self.unreduced)))
 
     @classmethod
     def replicated(cls, ndim: int) -> Placement:
@@ -54,7 +56,7 @@ class Placement:
 
     def fits(self, shape: Iterable[int], mesh: DeviceMesh) -> bool:
         """Whether every dim of `shape` divides evenly."""
-        return all(size % mesh.product(axes) == 0 for size, axes in zip(shape, self.dims, strict=True))
+        return all(not axes or size % mesh.product(axes) == 0 for size, axes in zip(shape, self.dims, strict=True))
 
     def local_shape(self, shape: Iterable[int], mesh: DeviceMesh) -> tuple[int, ...]:
         """The shape on one device of a tensor of global `shape`."""
@@ -62,7 +64,7 @@ class Placement:
 
     def local_size(self, shape: Iterable[int], mesh: DeviceMesh) -> int:
         """The number of elements on one device of a tensor of global `shape`."""
-        return prod(self.local_shape(shape, mesh))
+        return prod(size // mesh.product(axes) if axes else size for size, axes in zip(shape, self.dims, strict=True))
 
     def __str__(self) -> str:
         dims = ", ".join("*".join(axes) if axes else "-" for axes in self.dims)

@@ -22,7 +22,8 @@ CONTROL = frozenset({"scan", "while", "cond"})
 LOOPS = frozenset({"scan", "while"})
 ENTERING = frozenset({"carry_in", "scan_slice", "branch_index"})
 LEAVING = frozenset({"carry_out", "scan_stack", "cond_result"})
-BOUNDARY = ENTERING | LEAVING | {"while_test"}
+CROSSING = ENTERING | LEAVING
+BOUNDARY = CROSSING | {"while_test"}
 WHILE_TRIPS = 10.0
 """How often a while loop is held to go round where nothing else is said. A scan says it itself."""
 
@@ -100,12 +101,16 @@ class RegionTree:
 
     def reads_in(self, kind: str, region: int | None, position: int) -> int | None:
         """Where an operator of `kind` that stands in `region` reads its operand `position`."""
-        if region is None or kind not in ENTERING | LEAVING:
+        if region is None or kind not in CROSSING:
             return region
         if kind in ENTERING:
             return self._by_id[region].parent
         inner = [child for child in self.children(region) if child.kind in ("body", "branch")]
         return inner[position if kind == "cond_result" else 0].id
+
+    def reads_on_in(self, kind: str, region: int | None, position: int) -> int | None:
+        """The innermost region in each round of which the operand is read: a scan_slice reads on from outside."""
+        return region if kind == "scan_slice" else self.reads_in(kind, region, position)
 
     def made_in(self, kind: str, region: int | None) -> int | None:
         """Where the results of an operator of `kind` that stands in `region` are seen first."""
@@ -125,6 +130,8 @@ class RegionTree:
 
     def loop_around(self, source: int | None, reader: int | None) -> int | None:
         """The outermost loop that `reader` is in and `source` is not: it reads a value from there again and again."""
+        if reader is None or reader == source:
+            return None
         outside = set(self.path(source))
         loops = [r for r in self.path(reader) if r not in outside and self._by_id[r].kind in LOOPS]
         return loops[-1] if loops else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
@@ -37,6 +38,20 @@ class Space:
         """
         strategies, outputs = ([c for c in side if c] for side in (self.strategies, self.outputs))
         return tuple(len(c) for c in (*self.inputs, *strategies, *self.copies, *outputs))
+
+    @cached_property
+    def operator_variables(self) -> dict[int, int]:
+        """The variable of each operator, by id, in the order of `counts`; a carry_out's is that of its carry_in."""
+        own = [op for op, strategies in enumerate(self.strategies) if strategies]
+        found = {op: len(self.inputs) + n for n, op in enumerate(own)}
+        return found | {op: found[entering] for op, entering in self.loop_carries}
+
+    @cached_property
+    def output_variables(self) -> dict[int, int]:
+        """The variable of each output, by position; a carried one's is its input's. Literals have none."""
+        first = len(self.counts) - sum(1 for candidates in self.outputs if candidates)
+        free = [position for position, candidates in enumerate(self.outputs) if candidates]
+        return {position: first + n for n, position in enumerate(free)} | dict(self.carry)
 
     def stage(self, choice: Sequence[int]) -> Stage:
         """The stage that takes candidate `choice[i]` for variable i, in the order of `counts`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from autopar.core.graph import OpNode
 from autopar.core.regions import BOUNDARY
@@ -86,33 +87,35 @@ def _peak(
     last = _last_uses(program, registers, _anew(program, recomputed))
     fixed = {*program.inputs, *program.outputs}
     size = {value: 0 if value in registers else program.local_bytes(value) for value in program.values}
-    alive: dict[int, None] = {}
+    born: dict[int, int] = {}
+    gone: dict[int, int] = {}  # value -> when: twice the instruction's position, one more for behind it
     leaving: dict[int, list[int]] = {}
     for value, position in last.items():
         leaving.setdefault(position, []).append(value)
     begins = _begins(program)
     now = sum(size[v] for v in (*program.inputs, *program.outputs)) - _taken_over(program, donated)
-    best: tuple[int, int, tuple[int, ...]] = (now, -1, ())
+    peak, peak_at = now, -1
 
-    def leave(position: int, values: Iterable[int]) -> int:
-        gone = [v for v in dict.fromkeys(values) if v in alive and last.get(v, position) <= position]
-        for value in gone:
-            del alive[value]
-        return sum(size[value] for value in gone)
+    def leave(position: int, values: Iterable[int], behind: bool) -> int:
+        freed = 0
+        for value in values:
+            if value in born and value not in gone and last.get(value, position) <= position:
+                gone[value] = 2 * position + behind
+                freed += size[value]
+        return freed
 
     for position, instruction in enumerate(program.instructions):
         if isinstance(instruction, Compute) and instruction.op.kind in BOUNDARY:
-            now -= leave(position, leaving.get(position, ()))
+            now -= leave(position, leaving.get(position, ()), behind=False)
         for value in begins.get(position, ()):
             if value not in fixed:
-                alive[value] = None
+                born[value] = position
                 now += size[value]
         extra = _beside(instruction, size, workspace)
-        if now + extra > best[0]:
-            best = (now + extra, position, tuple(alive))
-        now -= leave(position, (*leaving.get(position, ()), *instruction.outs))
-    peak, peak_at, values = best
-    held = fixed.union(values)
+        if now + extra > peak:
+            peak, peak_at = now + extra, position
+        now -= leave(position, (*leaving.get(position, ()), *instruction.outs), behind=True)
+    held = fixed.union(v for v, start in born.items() if start <= peak_at and gone.get(v, inf) > 2 * peak_at)
     return peak, peak_at, tuple(sorted((v for v in held if size[v]), key=lambda v: (-size[v], v)))
 
 
@@ -207,7 +210,7 @@ def _last_uses(program: ShardedProgram, registers: set[int], anew: set[int]) -> 
         instruction = program.instructions[position]
         until = max([position, *(last.get(v, position) for v in instruction.outs if v in through)])
         for operand, value in enumerate(instruction.ins):
-            loop = tree.loop_around(made_in.get(value), _read_in(program, instruction, operand))
+            loop = tree.loop_around(made_in.get(value), _read_in(program, instruction, operand)) if spans else None
             last[value] = max(last.get(value, -1), until if loop is None else max(until, spans[loop][1]))
     entering = {(i.region, i.op.params["position"]): i.outs[0] for i in _of_kind(program, "carry_in").values()}
     for position, leaving in _of_kind(program, "carry_out").items():
@@ -227,4 +230,4 @@ def _made_in(program: ShardedProgram, instruction: Instruction) -> int | None:
 
 def _read_in(program: ShardedProgram, instruction: Instruction, operand: int) -> int | None:
     kind = instruction.op.kind if isinstance(instruction, Compute) else ""
-    return program.tree.reads_in(kind, instruction.region, operand)
+    return program.tree.reads_on_in(kind, instruction.region, operand)

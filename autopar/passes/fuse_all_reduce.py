@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
-from autopar.passes.program import Compute, Instruction, Move, ShardedProgram
+from autopar.passes.program import Compute, Instruction, Move, Role, ShardedProgram
 from autopar.redistribute.step import StepPrice
 
 BucketKey = tuple[tuple[str, ...], str, str, int | None]
@@ -13,7 +14,8 @@ BucketKey = tuple[tuple[str, ...], str, str, int | None]
 
 @dataclass(frozen=True)
 class FuseAllReduce:
-    """Delays each all-reduce to the first use of any result in its bucket, and runs the bucket as one.
+    """Takes up each all-reduce once its operand is there, delays it to the first use of any result in its bucket, and
+    runs the bucket as one.
 
     A bucket holds all-reduces over the same axes, of the same kind and element type, in the same region; one that
     reaches `bucket_bytes` is closed. An all-reduce that needs a result of its own bucket closes it first. What the
@@ -26,6 +28,7 @@ class FuseAllReduce:
 
     def apply(self, program: ShardedProgram) -> ShardedProgram:
         """`program` with its all-reduces in buckets, each priced as one."""
+        program = _early(program)
         state = _Buckets(self, program)
         rest = _units(program)
         while rest:
@@ -43,21 +46,41 @@ class FuseAllReduce:
         return program.with_instructions(tuple(state.done))
 
     def fused(self, moves: list[Move]) -> Move:
-        """The bucket of `moves` as one move."""
+        """The bucket of `moves` as one move, of the role that most of its bytes have."""
         if len(moves) == 1:
             return moves[0]
         size = sum(move.size_bytes for move in moves)
-        roles = {move.role for move in moves}
+        roles: Counter[Role] = Counter()
+        for move in moves:
+            roles[move.role] += move.size_bytes
         return replace(
             moves[0],
             ins=tuple(v for move in moves for v in move.ins),
             outs=tuple(v for move in moves for v in move.outs),
             size_bytes=size,
             time_s=self.price("all_reduce", moves[0].axes, size),
-            role=moves[0].role if len(roles) == 1 else "backward",
+            role=max(roles, key=lambda role: roles[role]),
             source=", ".join(dict.fromkeys(move.source for move in moves)),
             reason=f"bucket of {len(moves)} all-reduces",
         )
+
+
+def _early(program: ShardedProgram) -> ShardedProgram:
+    """Every all-reduce right behind what makes its operand, if that is in its region."""
+    region = {value: i.region for i in program.instructions for value in i.outs}
+    reductions = {
+        i.ins[0]: i
+        for i in program.instructions
+        if isinstance(i, Move) and i.kind == "all_reduce" and len(i.ins) == 1 and region.get(i.ins[0], -1) == i.region
+    }
+    moved = set(map(id, reductions.values()))
+    done: list[Instruction] = []
+    for instruction in program.instructions:
+        following = [] if id(instruction) in moved else [instruction]
+        while following:
+            done += following
+            following = [reductions[v] for i in following for v in i.outs if v in reductions]
+    return program.with_instructions(tuple(done))
 
 
 def _order(instruction: Instruction) -> tuple[int, ...]:

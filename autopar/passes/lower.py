@@ -84,6 +84,8 @@ class _Lowering:
 
     def _operand(self, op: OpNode, position: int, value: int, placement: Placement) -> int:
         """`value` in the `placement` in which `op` wants it."""
+        if self.values[value].placement == placement:
+            return value
         reader = self.graph.tree.reads_in(op.kind, op.region, position)
         site = self.graph.tree.site(self.region_of[value], reader)
         return self._convert(value, placement, op, site, self._stands_in(op, position))

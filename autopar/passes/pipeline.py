@@ -54,8 +54,8 @@ def program_states(
     verify(program)
     states = [("lower", program)]
     for step in passes(graph, router, price):
-        program = step.apply(program)
-        verify(program)
+        before, program = program, step.apply(program)
+        verify(program, before)
         states.append((step.name, program))
     return tuple(states)
 

@@ -1,8 +1,9 @@
-"""sink_all_reduce: an all-reduce moves past the views of its result, so that more of them end up side by side."""
+"""sink_all_reduce: all-reduces move past views and scalings of their results, so that more end up side by side."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from autopar.core.graph import OpNode
 from autopar.core.strategy import Strategy
@@ -21,18 +22,33 @@ def is_view(op: OpNode) -> bool:
     return op.kind in _VIEWS
 
 
+def scales(op: OpNode, position: int) -> bool:
+    """Whether the result of `op` is operand `position` times something else: linear in it, and of its size and type.
+
+    Of a tensor and a multiple of it neither operand is: unreduced halves of a square would become another product.
+    What the update does with a gradient comes after the gradient is whole.
+    """
+    if op.kind not in ("neg", "mul", "div") or op.phase == "update":
+        return False
+    held, (made,) = op.ins[position], op.outs
+    if (held.shape, held.dtype) != (made.shape, made.dtype):
+        return False
+    by = [tensor.root for n, tensor in enumerate(op.ins) if n != position]
+    return held.root not in by and (op.kind != "div" or (position == 0 and "float" in held.dtype))
+
+
 @dataclass(frozen=True)
 class SinkAllReduce:
-    """Swaps an all-reduce with the view that is the only reader of its result: same bytes, same price.
+    """Swaps an all-reduce with the view or scaling that is the only reader of its result: same bytes, same price.
 
-    A gradient is often reduced over the batch and then reshaped; behind the reshape the all-reduces of all gradients
-    are independent of everything in between, and one bucket can hold them.
+    A gradient is often reduced over the batch and then reshaped, the statistics of a batch are summed and then divided:
+    behind that the all-reduces are independent of everything in between, and one bucket can hold them.
     """
 
     name: str = "sink_all_reduce"
 
     def apply(self, program: ShardedProgram) -> ShardedProgram:
-        """`program` with every all-reduce of a sum behind the views of its result."""
+        """`program` with every all-reduce of a sum behind the views and scalings of its result."""
         readers: dict[int, list[Instruction]] = {}
         for instruction in program.instructions:
             for value in instruction.ins:
@@ -41,38 +57,52 @@ class SinkAllReduce:
         sunk: dict[int, Move] = {}
         done: list[Instruction] = []
         for instruction in program.instructions:
-            if _can_sink(program, instruction, readers):
-                assert isinstance(instruction, Move)
-                sunk[instruction.outs[0]] = instruction
-            elif isinstance(instruction, Compute) and instruction.ins[0:1] and instruction.ins[0] in sunk:
-                compute, move = _swapped(values, sunk.pop(instruction.ins[0]), instruction)
-                done.append(compute)
-                if _can_sink(program, move, readers):
-                    sunk[move.outs[0]] = move
-                else:
-                    done.append(move)
-            else:
+            *others, move = [None, *(sunk.pop(v) for v in dict.fromkeys(instruction.ins) if v in sunk)]
+            done += [other for other in others if other is not None]
+            if move is not None:
+                assert isinstance(instruction, Compute)
+                instruction, move = _swapped(values, move, instruction)
                 done.append(instruction)
+            waiting = move or instruction
+            if _can_sink(program, values, waiting, readers):
+                assert isinstance(waiting, Move)
+                sunk[waiting.outs[0]] = waiting
+            else:
+                done.append(waiting)
         return program.with_instructions(tuple(done), values)
 
 
-def _can_sink(program: ShardedProgram, move: Instruction, readers: dict[int, list[Instruction]]) -> bool:
+def _can_sink(
+    program: ShardedProgram, values: dict[int, Value], move: Instruction, readers: dict[int, list[Instruction]]
+) -> bool:
+    """Whether `move` is an all-reduce whose only reader can come before it."""
     if not isinstance(move, Move) or move.kind != "all_reduce" or len(move.outs) != 1:
         return False
     (value,) = move.outs
     only = readers.get(value, [])
     if len(only) != 1 or value in program.outputs or not isinstance(only[0], Compute):
         return False
-    return is_view(only[0].op) and only[0].region == move.region
+    reader = only[0]
+    if reader.region != move.region or is_view(reader.op):
+        return reader.region == move.region
+    others_whole = all(v == value or not values[v].placement.unreduced for v in reader.ins)
+    is_sum = values[move.ins[0]].placement.kind == "sum"
+    return is_sum and others_whole and scales(reader.op, reader.ins.index(value))
 
 
-def _swapped(values: dict[int, Value], move: Move, view: Compute) -> tuple[Compute, Move]:
-    """The view on the unreduced value, then the all-reduce of its result."""
+def _swapped(values: dict[int, Value], move: Move, reader: Compute) -> tuple[Compute, Move]:
+    """The view or scaling of the unreduced value, then the all-reduce of its result."""
     before = values[move.ins[0]].placement
-    (out,) = view.outs
+    (out,) = reader.outs
     after = replace(values[out].placement, unreduced=before.unreduced, kind=before.kind)
     unreduced = Value(len(values), values[out].tensor, after)
     values[unreduced.id] = unreduced
-    strategy = Strategy((before,), (after,), (*view.strategy.factors, ("+0", before.unreduced)), view.strategy.split)
-    compute = replace(view, strategy=strategy, ins=move.ins, outs=(unreduced.id,))
-    return compute, replace(move, ins=(unreduced.id,), outs=view.outs)
+    position = reader.ins.index(move.outs[0])
+
+    def put(old: tuple[Any, ...], new: object) -> tuple[Any, ...]:
+        return (*old[:position], new, *old[position + 1 :])
+
+    factors = (*reader.strategy.factors, ("+0", before.unreduced))
+    strategy = Strategy(put(reader.strategy.ins, before), (after,), factors, reader.strategy.split)
+    compute = replace(reader, strategy=strategy, ins=put(reader.ins, move.ins[0]), outs=(unreduced.id,))
+    return compute, replace(move, ins=(unreduced.id,), outs=reader.outs)

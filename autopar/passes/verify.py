@@ -2,40 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Dims, Placement
 from autopar.errors import ProgramError
-from autopar.passes.program import Compute, Convert, Instruction, Move, ShardedProgram
+from autopar.passes.program import Compute, Convert, Instruction, Move, ShardedProgram, Value
 
 
-def verify(program: ShardedProgram) -> None:
+def verify(program: ShardedProgram, before: ShardedProgram | None = None) -> None:
     """Raises ProgramError unless `program` is valid.
+
+    Of a program that came of a valid one, `before`, only the instructions and values are looked at singly that were
+    not there: records do not change. Their order is looked at in full.
 
     Every value is made once, before it is read, and divides evenly; an operator reads and makes its own tensors, in the
     placements of its strategy, and exchanges what that says; a move does to its placements what its kind says; the
     instructions of a region are contiguous; a loop's carries keep their placements; outputs are fully reduced.
     """
-    known = set(program.inputs)
-    for value in program.values.values():
-        if not value.placement.fits(value.tensor.shape, program.mesh):
-            raise ProgramError(f"value {value.id} of shape {value.tensor.shape} does not divide as {value.placement}")
+    old_values, old_instructions = _verified(program, before)
+    _verify_values([value for value in program.values.values() if id(value) not in old_values], program.mesh)
+    known = _verify_order(program)
     for position, instruction in enumerate(program.instructions):
-        where = f"instruction {position}"
-        for value in instruction.ins:
-            if value not in known and program.values[value].tensor.literal is None:
-                raise ProgramError(f"{where} reads value {value} before it is made")
-        if again := known.intersection(instruction.outs):
-            raise ProgramError(f"{where} makes value {sorted(again)[0]} a second time")
-        known.update(instruction.outs)
-        _verify_instruction(program, where, instruction)
+        if id(instruction) not in old_instructions:
+            _verify_instruction(program, f"instruction {position}", instruction)
     for value in program.outputs:
         if value not in known and program.values[value].tensor.literal is None:
             raise ProgramError(f"output value {value} is never made")
         if program.values[value].placement.unreduced:
             raise ProgramError(f"output value {value} is left unreduced")
     _verify_regions(program)
+
+
+def _verify_values(values: Iterable[Value], mesh: DeviceMesh) -> None:
+    fitting: set[tuple[int, tuple[int, ...]]] = set()
+    for value in values:
+        key = (id(value.placement), value.tensor.shape)
+        if key not in fitting and not value.placement.fits(value.tensor.shape, mesh):
+            raise ProgramError(f"value {value.id} of shape {value.tensor.shape} does not divide as {value.placement}")
+        fitting.add(key)
+
+
+def _verify_order(program: ShardedProgram) -> set[int]:
+    """That every value is made once and before it is read; the values that are made, inputs included."""
+    known = set(program.inputs)
+    for position, instruction in enumerate(program.instructions):
+        for value in instruction.ins:
+            if value not in known and program.values[value].tensor.literal is None:
+                raise ProgramError(f"instruction {position} reads value {value} before it is made")
+        if again := known.intersection(instruction.outs):
+            raise ProgramError(f"instruction {position} makes value {sorted(again)[0]} a second time")
+        known.update(instruction.outs)
+    return known
+
+
+def _verified(program: ShardedProgram, before: ShardedProgram | None) -> tuple[set[int], set[int]]:
+    """The ids of the values and instructions of `before`; none if `program` has other values in their place."""
+    if before is None or any(program.values.get(number) is not value for number, value in before.values.items()):
+        return set(), set()
+    return set(map(id, before.values.values())), set(map(id, before.instructions))
 
 
 def moved(placement: Placement, move: Move) -> Placement | None:
@@ -102,6 +128,8 @@ def _as_sum(move: Move, before: Placement, after: Placement) -> Placement:
 
 
 def _verify_regions(program: ShardedProgram) -> None:
+    if not program.regions:
+        return
     closed: set[int] = set()
     around: tuple[int, ...] = ()
     entering: dict[tuple[int | None, int], Placement] = {}

@@ -7,7 +7,7 @@ cost the cheapest route.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,9 +17,9 @@ from autopar.core.dataflow import Copy, Dataflow, until
 from autopar.core.graph import OpGraph, OpNode, TensorInfo
 from autopar.core.placement import Placement
 from autopar.core.space import Space
-from autopar.core.strategy import Strategy
-from autopar.price.pricing import Pricing, cost_of
-from autopar.price.work import materialised
+from autopar.price.columns import Column, Columns
+from autopar.price.pricing import Layout, Pricing, costs_of
+from autopar.price.work import beside_bytes, materialised
 from autopar.redistribute.route import Router
 from autopar.solve import Edge, Problem, Usage
 
@@ -28,15 +28,23 @@ Placements = tuple[Placement, ...]
 
 
 def assemble(
-    graph: OpGraph, flow: Dataflow, space: Space, pricing: Pricing, router: Router, limit_bytes: float | None = None
+    graph: OpGraph,
+    flow: Dataflow,
+    space: Space,
+    pricing: Pricing,
+    router: Router,
+    limit_bytes: float | None = None,
+    *,
+    tensors_only: bool = False,
 ) -> Problem:
     """The Problem of choosing from `space`.
 
     With a limit, a copy that is not stored has every candidate twice: as an alias of its source, which takes no
-    memory and must have the source's placement, and fresh (`placement_choice` undoes this).
+    memory and must have the source's placement, and fresh (`placement_choice` undoes this). With `tensors_only` the
+    memory is that of tensors between their making and their last use, and nothing else.
     """
     build = Builder(graph, flow, space, router, limit_bytes is not None)
-    usages = build.usages() if limit_bytes is not None else ()
+    usages = build.usages(tensors_only) if limit_bytes is not None else ()
     return Problem(build.node_costs(pricing), build.edges(), usages, limit_bytes)
 
 
@@ -47,18 +55,23 @@ def placement_choice(space: Space, choice: Sequence[int]) -> tuple[int, ...]:
 
 @dataclass(eq=False)
 class Builder:
-    """What the parts of one assembly share. Matrices and columns are cached by the identity of their tuples."""
+    """What the parts of one assembly share. Matrices, columns and sizes are cached by the identity of their makers."""
 
     graph: OpGraph
     flow: Dataflow
     space: Space
     router: Router
     limited: bool
-    _columns: dict[tuple[int, str, int], Placements] = field(default_factory=dict[tuple[int, str, int], Placements])
+    _columns: dict[tuple[object, ...], Column] = field(default_factory=dict[tuple[object, ...], Column])
+    _weights: dict[tuple[int | None, int | None], float] = field(
+        default_factory=dict[tuple[int | None, int | None], float]
+    )
+    _layouts: dict[int, Layout] = field(default_factory=dict[int, Layout])
     _matrices: dict[tuple[object, ...], Floats] = field(default_factory=dict[tuple[object, ...], Floats])
 
     def __post_init__(self) -> None:
         graph, space = self.graph, self.space
+        self.columns = Columns(space.mesh)
         own = [op for op, strategies in enumerate(space.strategies) if strategies]
         self.op_node = {op: len(space.inputs) + n for n, op in enumerate(own)}
         self.op_node |= {op: self.op_node[entering] for op, entering in space.loop_carries}
@@ -81,20 +94,33 @@ class Builder:
             weight = self.graph.tree.weight(op.region)
             key = (id(strategies), op.signature, pricing.context(op), weight)
             if key not in known:
-                known[key] = weight * np.array([cost_of(pricing, op, s) for s in strategies], dtype=np.float64)
+                known[key] = weight * costs_of(pricing, op, strategies, self._layout(op))
             costs.append(known[key])
         costs += [np.zeros(len(c) * (2 if self._doubled(copy) else 1)) for copy, c in self._copies()]
         costs += [np.zeros(len(candidates)) for candidates in self.space.outputs if candidates]
         return tuple(costs)
+
+    def _layout(self, op: OpNode) -> Layout:
+        """The arrays of an operator's strategies; shared by all operators that share these."""
+        strategies = self.space.strategies[op.id]
+        if id(strategies) not in self._layouts:
+            columns = [self._placed(op.id, "ins", n) for n in range(len(op.ins))]
+            columns += [self._placed(op.id, "outs", n) for n in range(len(op.outs))]
+            parts = np.array([column.parts for column in columns]).reshape(len(columns), len(strategies))
+            split = np.array([strategy.split for strategy in strategies])
+            exchanging = tuple(n for n, strategy in enumerate(strategies) if strategy.exchanges)
+            self._layouts[id(strategies)] = Layout(parts, split, exchanging)
+        return self._layouts[id(strategies)]
 
     def edges(self) -> tuple[Edge, ...]:
         """The routes between variables, and which copies may be aliases."""
         found: list[Edge] = []
         for copy, candidates in self._copies():
             node, made, region = self._source(copy.tensor, copy.source)
-            cost = self._matrix(copy.tensor, made, candidates, self._weight(region, copy.region))
+            wanted = self._candidates(candidates)
+            cost = self._matrix(copy.tensor, made, wanted, self._weight(region, copy.region))
             if self._doubled(copy):
-                cost = np.hstack([_alias(made, candidates), cost])
+                cost = self._aliased(cost, made, wanted)
             found.append(self._widened(Edge(node, self.first_copy + copy.id, cost), copy.source))
         for use, source in self.flow.source.items():
             if use.op is not None:
@@ -104,7 +130,7 @@ class Builder:
             else:
                 tensor = self.graph.outputs[use.position]
                 target = self.output_node[use.position]
-                wanted = self.space.outputs[use.position] or self.space.inputs[target]
+                wanted = self._candidates(self.space.outputs[use.position] or self.space.inputs[target])
             node, made, region = self._source(tensor, source)
             if node != target:
                 cost = self._matrix(tensor, made, wanted, self._weight(region, use.region))
@@ -113,29 +139,62 @@ class Builder:
 
     def _weight(self, source: int | None, reader: int | None) -> float:
         """How often a value of one region is redistributed for a reader in another."""
-        return self.graph.tree.weight(self.graph.tree.site(source, reader))
+        key = (source, reader)
+        if key not in self._weights:
+            self._weights[key] = self.graph.tree.weight(self.graph.tree.site(source, reader))
+        return self._weights[key]
 
-    def usages(self) -> tuple[Usage, ...]:
+    def usages(self, tensors_only: bool) -> tuple[Usage, ...]:
         """The bytes of every variable over time."""
         graph, space, end = self.graph, self.space, len(self.graph.ops) + 1
         in_memory = materialised(graph)
         found: list[Usage] = []
         for n, (tensor, candidates) in enumerate(zip(graph.inputs, space.inputs, strict=True)):
             stop = self._last_use(tensor) + 1 if n in graph.donated else end
-            found.append(Usage(n, 0, stop, self._bytes(tensor, candidates)))
+            found.append(Usage(n, 0, stop, self._bytes(tensor, self._candidates(candidates))))
         stored = {copy.tensor.id for copy in self.flow.copies if copy.stored}
         for op in graph.ops:
             for k, tensor in enumerate(op.outs):
                 if tensor.id in in_memory:
-                    stop = op.id + 1 if tensor.id in stored else self._last_use(tensor, op.id) + 1
+                    stop = graph.ready_at(op) + 1 if tensor.id in stored else self._last_use(tensor, op.id) + 1
                     size = self._bytes(tensor, self._placed(op.id, "outs", k))
                     found.append(Usage(self.op_node[op.id], self._start(op), self._held(op, stop), size))
         for copy, candidates in self._copies():
-            size = self._bytes(copy.tensor, candidates)
-            if self._doubled(copy):
-                size = np.concatenate([np.zeros(len(size)), size])
+            size = self._bytes(copy.tensor, self._candidates(candidates), self._doubled(copy))
             found.append(Usage(self.first_copy + copy.id, copy.start, copy.stop, size))
-        return tuple(found)
+        rest = () if tensors_only else (*self._results_ahead(end), *self._beside(in_memory))
+        return (*found, *rest)
+
+    def _results_ahead(self, end: int) -> Iterator[Usage]:
+        """The memory of the function's results before they are made: XLA sets it aside from the beginning.
+
+        Not of those that may take the memory of a donated input of their shape and type.
+        """
+        graph, space = self.graph, self.space
+        donated = {(graph.inputs[n].shape, graph.inputs[n].dtype) for n in graph.donated}
+        for position, tensor in enumerate(graph.outputs):
+            if tensor.literal is not None or (tensor.shape, tensor.dtype) in donated:
+                continue
+            node = self.output_node[position]
+            producer = graph.producers.get(tensor.id)
+            stop = end if producer is None else self._start(producer)
+            if stop > 0:
+                candidates = space.outputs[position] or space.inputs[node]
+                yield Usage(node, 0, stop, self._bytes(tensor, self._candidates(candidates)))
+
+    def _beside(self, in_memory: frozenset[int]) -> Iterator[Usage]:
+        """What operators hold while they run, besides operands and results: workspace, and what they exchange."""
+        known: dict[tuple[object, ...], Floats] = {}
+        for op, strategies in zip(self.graph.ops, self.space.strategies, strict=True):
+            if not strategies:
+                continue
+            read = tuple(tensor.id in in_memory for tensor in op.ins)
+            key = (id(strategies), op.signature, read)
+            if key not in known:
+                sizes = [beside_bytes(op, strategy, self.space.mesh, read) for strategy in strategies]
+                known[key] = np.array(sizes, dtype=np.float64)
+            if known[key].any():
+                yield Usage(self.op_node[op.id], op.id, op.id + 1, known[key])
 
     def _start(self, op: OpNode) -> int:
         """When the memory of the results is taken: that of a scan's stack before its first round."""
@@ -160,52 +219,61 @@ class Builder:
             self._matrices[key] = np.vstack([edge.cost, edge.cost])
         return Edge(edge.u, edge.v, self._matrices[key])
 
-    def _source(self, tensor: TensorInfo, copy: int | None) -> tuple[int, Placements, int | None]:
+    def _aliased(self, cost: Floats, made: Column, candidates: Column) -> Floats:
+        """`cost` behind the columns of aliases: 0 where a copy may be its source itself, forbidden elsewhere."""
+        key = (id(cost), id(made), id(candidates), "aliased")
+        if key not in self._matrices:
+            alias = np.where(made.numbers[:, None] == candidates.numbers, 0.0, np.inf)
+            self._matrices[key] = np.hstack([alias, cost])
+        return self._matrices[key]
+
+    def _source(self, tensor: TensorInfo, copy: int | None) -> tuple[int, Column, int | None]:
         """The node that a use reads `tensor` from, the placements it may have there, and the region it is made in."""
         if copy is not None:
-            return self.first_copy + copy, self.space.copies[copy], self.flow.copies[copy].region
+            return self.first_copy + copy, self._candidates(self.space.copies[copy]), self.flow.copies[copy].region
         if tensor.id in self.input_node:
             node = self.input_node[tensor.id]
-            return node, self.space.inputs[node], None
+            return node, self._candidates(self.space.inputs[node]), None
         op, position = self.made_by[tensor.id]
         return self.op_node[op], self._placed(op, "outs", position), self.graph.made_in(tensor)
 
-    def _placed(self, op: int, side: str, position: int) -> Placements:
+    def _placed(self, op: int, side: str, position: int) -> Column:
         """The placements of an operand or result under each strategy; a carry_out's are those of its carry_in."""
         if op in self.entering:
-            return self._column(self.space.strategies[self.entering[op]], "outs", 0)
-        return self._column(self.space.strategies[op], side, position)
-
-    def _column(self, strategies: tuple[Strategy, ...], side: str, position: int) -> Placements:
+            op, side, position = self.entering[op], "outs", 0
+        strategies = self.space.strategies[op]
         key = (id(strategies), side, position)
         if key not in self._columns:
-            self._columns[key] = tuple(getattr(s, side)[position] for s in strategies)
+            self._columns[key] = self.columns.of(tuple(getattr(s, side)[position] for s in strategies))
         return self._columns[key]
 
-    def _matrix(self, tensor: TensorInfo, made: Placements, wanted: Placements, weight: float) -> Floats:
+    def _candidates(self, placements: Placements) -> Column:
+        key = (id(placements),)
+        if key not in self._columns:
+            self._columns[key] = self.columns.of(placements)
+        return self._columns[key]
+
+    def _matrix(self, tensor: TensorInfo, made: Column, wanted: Column, weight: float) -> Floats:
         key = (tensor.shape, tensor.itemsize, id(made), id(wanted), weight)
         if key not in self._matrices:
-            sources, rows = _unique(made)
-            targets, columns = _unique(wanted)
-            cost = weight * self.router.cost_matrix(tensor.shape, tensor.itemsize, sources, targets)
-            self._matrices[key] = np.ascontiguousarray(cost[np.ix_(rows, columns)])
+            routes = self._routes(tensor, made.distinct, wanted.distinct)
+            self._matrices[key] = weight * routes[made.index[:, None], wanted.index]
+        return self._matrices[key]
+
+    def _routes(self, tensor: TensorInfo, sources: Placements, targets: Placements) -> Floats:
+        key = (tensor.shape, tensor.itemsize, id(sources), id(targets), "routes")
+        if key not in self._matrices:
+            self._matrices[key] = self.router.cost_matrix(tensor.shape, tensor.itemsize, sources, targets)
         return self._matrices[key]
 
     def _last_use(self, tensor: TensorInfo, default: int = 0) -> int:
         made_in = self.graph.made_in(tensor)
         return max((until(self.graph, made_in, use) for use in self.flow.uses.get(tensor.id, ())), default=default)
 
-    def _bytes(self, tensor: TensorInfo, placements: Placements) -> Floats:
-        sizes = [p.local_size(tensor.shape, self.space.mesh) * tensor.itemsize for p in placements]
-        return np.array(sizes, dtype=np.float64)
-
-
-def _unique(placements: Placements) -> tuple[list[Placement], list[int]]:
-    order: dict[Placement, int] = {}
-    index = [order.setdefault(p, len(order)) for p in placements]
-    return list(order), index
-
-
-def _alias(made: Placements, candidates: Placements) -> Floats:
-    """0 where a copy may be its source itself, forbidden elsewhere."""
-    return np.where(np.array([[p == q for q in candidates] for p in made]), 0.0, np.inf)
+    def _bytes(self, tensor: TensorInfo, column: Column, doubled: bool = False) -> Floats:
+        """The bytes on one device under each candidate; doubled ones are aliases first, which take none."""
+        key = (tensor.size_bytes, id(column), doubled)
+        if key not in self._matrices:
+            size = column.local_bytes(tensor.size_bytes)
+            self._matrices[key] = np.concatenate([np.zeros(len(size)), size]) if doubled else size
+        return self._matrices[key]

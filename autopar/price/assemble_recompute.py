@@ -26,7 +26,8 @@ from autopar.core.dataflow import Copy, Dataflow, Use, until
 from autopar.core.graph import OpGraph, TensorInfo
 from autopar.core.recompute import Rewritten
 from autopar.core.space import Space
-from autopar.price.assemble import Builder, Placements
+from autopar.price.assemble import Builder
+from autopar.price.columns import Column
 from autopar.price.pricing import Pricing
 from autopar.price.work import materialised
 from autopar.redistribute.route import Router
@@ -59,7 +60,14 @@ class Hold:
 
 
 def assemble_recompute(
-    rewritten: Rewritten, flow: Dataflow, space: Space, pricing: Pricing, router: Router, limit_bytes: float
+    rewritten: Rewritten,
+    flow: Dataflow,
+    space: Space,
+    pricing: Pricing,
+    router: Router,
+    limit_bytes: float,
+    *,
+    tensors_only: bool = False,
 ) -> RecomputeProblem:
     """The Problem of choosing from `space` and of what to recompute, within `limit_bytes`.
 
@@ -70,9 +78,10 @@ def assemble_recompute(
       pricing: of that graph.
       router: the routes under the pricing.
       limit_bytes: what a device may use.
+      tensors_only: count tensors between their making and their last use, and nothing else.
     """
     build = RecomputeBuilder(rewritten.graph, _clipped(rewritten.graph, flow), space, router, True, rewritten=rewritten)
-    problem = Problem(build.node_costs(pricing), build.edges(), build.usages(), limit_bytes)
+    problem = Problem(build.node_costs(pricing), build.edges(), build.usages(tensors_only), limit_bytes)
     return RecomputeProblem(problem, build)
 
 
@@ -164,15 +173,16 @@ class RecomputeBuilder(Builder):
         found: list[Edge] = []
         for copy, candidates in self._copies():
             node, made, region = self._source(copy.tensor, copy.source)
-            cost = self._matrix(copy.tensor, made, candidates, self._weight(region, copy.region))
+            wanted = self._candidates(candidates)
+            cost = self._matrix(copy.tensor, made, wanted, self._weight(region, copy.region))
             target = self.first_copy + copy.id
             if copy.id in self.joins:
-                found += self._join(copy, Edge(node, target, cost), candidates)
+                found += self._join(copy, Edge(node, target, cost), wanted)
                 continue
             if copy.tensor.id in self.repeated and copy.stored and self._lasting_uses(copy.tensor) < 2:
-                cost = _same(made, candidates)
+                cost = self._same(made, wanted)
             if self._doubled(copy):
-                cost = np.hstack([_same(made, candidates), cost])
+                cost = self._aliased(cost, made, wanted)
             edge = self._widened(Edge(node, target, cost), copy.source)
             found.append(self._with_absent(edge, copy.tensor, copy.source, copy.id in self.optional_copies))
         for use, source in self.flow.source.items():
@@ -187,7 +197,7 @@ class RecomputeBuilder(Builder):
             wanted = self._placed(use.op, "ins", use.position)
         else:
             tensor, target = self.graph.outputs[use.position], self.output_node[use.position]
-            wanted = self.space.outputs[use.position] or self.space.inputs[target]
+            wanted = self._candidates(self.space.outputs[use.position] or self.space.inputs[target])
         if self._needs_kept(tensor, use):
             return self._kept_edge(tensor, use, wanted)
         node, made, region = self._source(tensor, source)
@@ -202,10 +212,10 @@ class RecomputeBuilder(Builder):
         """Whether a twin reads what is computed anew only later: it needs it kept."""
         return tensor.id in self.join_of and _is_twin(self.graph, use)
 
-    def _kept_edge(self, tensor: TensorInfo, use: Use, wanted: Placements) -> Edge:
+    def _kept_edge(self, tensor: TensorInfo, use: Use, wanted: Column) -> Edge:
         """From the join of what is kept to a twin that reads it early."""
         join = self.join_of[tensor.id]
-        made = self.space.copies[join]
+        made = self._candidates(self.space.copies[join])
         cost = self._matrix(tensor, made, wanted, self._weight(self.flow.copies[join].region, use.region))
         both = np.vstack([np.full(cost.shape, np.inf), cost])
         rows = np.pad(both, ((0, int(join in self.optional_copies)), (0, 1)), constant_values=np.inf)
@@ -236,7 +246,7 @@ class RecomputeBuilder(Builder):
             self._matrices[key] = cost
         return Edge(edge.u, edge.v, self._matrices[key])
 
-    def _join(self, copy: Copy, made: Edge, candidates: Placements) -> list[Edge]:
+    def _join(self, copy: Copy, made: Edge, candidates: Column) -> list[Edge]:
         """A join between its twin and what would be kept."""
         count, absent = len(candidates), copy.id in self.optional_copies
         cost = np.full((len(made.cost) + 1, 2 * count + absent), np.inf)
@@ -255,11 +265,11 @@ class RecomputeBuilder(Builder):
         rows[len(placements) :, count : 2 * count] = np.inf
         return [*found, Edge(source, made.v, rows)]
 
-    def _matrix_of_kept(self, kept: TensorInfo, placements: Placements, candidates: Placements) -> Floats:
+    def _matrix_of_kept(self, kept: TensorInfo, placements: Column, candidates: Column) -> Floats:
         """What is kept stays as it is; where only later readers need it, it is put right as soon as it is made."""
         is_slice = self.graph.producers[kept.id].kind == "scan_slice"
         if kept.id in self.stored or is_slice or self._lasting_uses(kept) < 2:
-            return _same(placements, candidates)
+            return self._same(placements, candidates)
         return self._matrix(kept, placements, candidates, self._weight(*[self.graph.made_in(kept)] * 2))
 
     def _lasting_uses(self, tensor: TensorInfo) -> int:
@@ -275,7 +285,7 @@ class RecomputeBuilder(Builder):
         kept = twin.kept[self.made_by[copy.tensor.id][1]]
         return kept if copy.tensor.id in self.written else None
 
-    def _from(self, tensor: TensorInfo, source: int | None) -> tuple[int, Placements, bool]:
+    def _from(self, tensor: TensorInfo, source: int | None) -> tuple[int, Column, bool]:
         """The node that makes `tensor` or stores it, its placements candidate by candidate, and whether it may go."""
         if source is None and tensor.id in self.stored:
             source = self.stored[tensor.id].id
@@ -304,7 +314,7 @@ class RecomputeBuilder(Builder):
         if source is not None and not self.flow.copies[source].stored:
             return None
         producer = graph.producers.get(tensor.id)
-        start = self._last_use(tensor, 0 if producer is None else producer.id) + 1
+        start = self._last_use(tensor, 0 if producer is None else graph.ready_at(producer)) + 1
         start = start if source is None else self.flow.copies[source].stop
         made_in = graph.made_in(tensor)
         needed = tuple(use for use in uses if until(graph, made_in, use) >= start)
@@ -322,7 +332,7 @@ class RecomputeBuilder(Builder):
         found: list[Edge] = []
         for n, hold in enumerate(self.holds):
             node, placements, optional = self._from(hold.tensor, hold.source)
-            same = _same(placements, placements)
+            same = self._same(placements, placements)
             rows = np.vstack([same, same]) if hold.source in self.joins else same
             rows = np.pad(rows, ((0, int(optional)), (0, 1)), constant_values=np.inf)
             rows[:, -1] = 0.0
@@ -333,13 +343,20 @@ class RecomputeBuilder(Builder):
                 found.append(Edge(self.first_hold + n, self.op_node[op], needs))
         return found
 
-    def usages(self) -> tuple[Usage, ...]:
+    def _same(self, made: Column, wanted: Column) -> Floats:
+        """0 where both are one placement, forbidden elsewhere."""
+        key = (id(made), id(wanted), "same")
+        if key not in self._matrices:
+            self._matrices[key] = np.where(made.numbers[:, None] == wanted.numbers, 0.0, np.inf)
+        return self._matrices[key]
+
+    def usages(self, tensors_only: bool) -> tuple[Usage, ...]:
         """Bytes over time: of inputs, operators and copies while they are surely needed, of joins and holds."""
         copies = {self.first_copy + copy.id: copy for copy in self.flow.copies}
         optional = {self.op_node[op] for op in self.optional}
         optional |= {self.first_copy + copy for copy in self.optional_copies}
         found: list[Usage] = []
-        for usage in super().usages():
+        for usage in super().usages(tensors_only):
             copy = copies.get(usage.node)
             if copy is not None and copy.tensor.id not in self.written:
                 continue
@@ -365,10 +382,3 @@ class RecomputeBuilder(Builder):
             size = np.concatenate([zeros, usage.size_bytes, absent])
             found.append(replace(usage, start=start, size_bytes=size))
         return found
-
-
-def _same(made: Placements, wanted: Placements) -> Floats:
-    """0 where both are one placement, forbidden elsewhere."""
-    number: dict[object, int] = {}
-    left, right = ([number.setdefault(p, len(number)) for p in side] for side in (made, wanted))
-    return np.where(np.equal.outer(left, right), 0.0, np.inf)

@@ -6,7 +6,10 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
-from typing import Protocol
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
 
 from autopar.core.graph import OpGraph, OpNode
 from autopar.core.mesh import DeviceMesh
@@ -15,6 +18,9 @@ from autopar.core.strategy import Strategy
 from autopar.price.body import body_time_s
 from autopar.price.work import VIEWS, materialised, work_flops
 from cost_models import Cluster, collective_time_s, compute_time_s, group
+from cost_models.compute import peak_flops_per_s
+
+Floats = NDArray[np.float64]
 
 
 class Pricing(Protocol):
@@ -35,6 +41,38 @@ class Pricing(Protocol):
     def keep(self, op: OpNode, strategies: tuple[Strategy, ...]) -> tuple[Strategy, ...]:
         """The strategies that this pricing knows; never none."""
         ...
+
+
+@runtime_checkable
+class Batched(Protocol):
+    """A pricing that prices all strategies of an operator at once."""
+
+    def op_costs(self, op: OpNode, strategies: tuple[Strategy, ...], layout: Layout) -> Floats | None:
+        """What `op_cost` says of each of `strategies`, whose arrays are `layout`; None where it cannot."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """An operator's strategies as arrays.
+
+    `parts[tensor, strategy]` is into how many parts each operand and result is split, `split[strategy]` into how many
+    the work is; `exchanging` are the strategies that communicate inside.
+    """
+
+    parts: NDArray[np.int64]
+    split: NDArray[np.int64]
+    exchanging: tuple[int, ...]
+
+
+def costs_of(pricing: Pricing, op: OpNode, strategies: tuple[Strategy, ...], layout: Layout) -> Floats:
+    """`cost_of` for each of the strategies, whose arrays are `layout`."""
+    found = pricing.op_costs(op, strategies, layout) if isinstance(pricing, Batched) else None
+    if found is None:
+        return np.array([cost_of(pricing, op, s) for s in strategies], dtype=np.float64)
+    for n in layout.exchanging:
+        found[n] = cost_of(pricing, op, strategies[n])
+    return found
 
 
 def cost_of(pricing: Pricing, op: OpNode, strategy: Strategy) -> float:
@@ -61,6 +99,10 @@ class Restricted:
     def op_cost(self, op: OpNode, strategy: Strategy) -> float:
         """As `pricing`."""
         return self.pricing.op_cost(op, strategy)
+
+    def op_costs(self, op: OpNode, strategies: tuple[Strategy, ...], layout: Layout) -> Floats | None:
+        """As `pricing`."""
+        return self.pricing.op_costs(op, strategies, layout) if isinstance(self.pricing, Batched) else None
 
     def context(self, op: OpNode) -> Hashable:
         """As `pricing`."""
@@ -117,6 +159,23 @@ class Roofline:
         device = self.cluster.device
         time_s = compute_time_s(work_flops(op) / strategy.split, size, dtype, device)
         return time_s if any(t.id in self._in_memory for t in op.outs) else max(0.0, time_s - device.launch_s)
+
+    def op_costs(self, op: OpNode, strategies: tuple[Strategy, ...], layout: Layout) -> Floats | None:
+        """`op_cost` of all strategies that exchange nothing, at once; None for functions treated as one operator."""
+        if op.body is not None:
+            return None
+        if op.kind in VIEWS or not (op.ins or op.outs):
+            return np.zeros(len(strategies))
+        size = np.zeros(len(strategies), dtype=np.int64)
+        for tensor, parts in zip((*op.ins, *op.outs), layout.parts, strict=True):
+            if tensor.id in self._in_memory:
+                size += tensor.size_bytes // parts
+        device = self.cluster.device
+        peak = peak_flops_per_s(device, op.ins[0].dtype if op.ins else op.outs[0].dtype)
+        time_s = np.maximum(work_flops(op) / layout.split / peak, size / device.memory_bandwidth_bytes_per_s)
+        time_s += device.launch_s
+        launched = any(t.id in self._in_memory for t in op.outs)
+        return time_s if launched else np.maximum(0.0, time_s - device.launch_s)
 
     def _lengthening_bytes(self, op: OpNode, strategy: Strategy) -> int:
         """What is read and written to put what neighbours sent beside the elements of a shard."""

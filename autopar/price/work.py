@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from math import prod
 
 from autopar.core.dataflow import Use, uses_of
 from autopar.core.graph import OpGraph, OpNode, TensorInfo
+from autopar.core.memo import once_per_graph
+from autopar.core.mesh import DeviceMesh
 from autopar.core.regions import BOUNDARY
+from autopar.core.strategy import Strategy
 from autopar.price.matrix_work import MATRIX_FLOPS
 
 VIEWS = BOUNDARY | {
@@ -59,6 +62,7 @@ def is_fusible(op: OpNode) -> bool:
     return op.body is None and op.kind not in _UNFUSED and not op.kind.startswith(_UNFUSED_PREFIXES)
 
 
+@once_per_graph
 def materialised(graph: OpGraph) -> frozenset[int]:
     """The ids of the tensors that are written to memory.
 
@@ -78,6 +82,7 @@ def materialised(graph: OpGraph) -> frozenset[int]:
     return frozenset(found)
 
 
+@once_per_graph
 def recomputed(graph: OpGraph) -> frozenset[int]:
     """The ids of tensors with several uses that each of them may compute anew, so that the operands live on.
 
@@ -99,7 +104,7 @@ def recomputed(graph: OpGraph) -> frozenset[int]:
     return frozenset(found)
 
 
-def _uses_without_recomputation(graph: OpGraph) -> dict[int, tuple[Use, ...]]:
+def _uses_without_recomputation(graph: OpGraph) -> Mapping[int, tuple[Use, ...]]:
     """The uses of every tensor if nothing were recomputed: what reads a result computed anew reads the original's.
 
     An operator that runs later instead stands for its original.
@@ -140,6 +145,23 @@ def workspace_bytes(op: OpNode, in_bytes: Sequence[int]) -> int:
         whole = sum(tensor.size_bytes for tensor in op.ins)
         return int(_body_peak_bytes(op.body) * sum(in_bytes) / whole) if whole else _body_peak_bytes(op.body)
     return 0
+
+
+def beside_bytes(op: OpNode, strategy: Strategy, mesh: DeviceMesh, read: Sequence[bool]) -> int:
+    """What a device holds while it runs the operator so, besides operands and results.
+
+    Workspace; what it sends and receives; a copy of an operand for every group of devices it is lengthened over.
+    `read` says which operands are read from memory; the others take none.
+    """
+    placed = zip(op.ins, strategy.ins, read, strict=True)
+    sizes = [placement.local_size(t.shape, mesh) * t.itemsize * is_read for t, placement, is_read in placed]
+    lengthened = {
+        (op.ins[e.tensor].id, strategy.ins[e.tensor], e.axes): sizes[e.tensor]
+        for e in strategy.exchanges
+        if e.tensor < len(sizes)
+    }
+    messages = 2 * sum(exchange.size_bytes for exchange in strategy.exchanges)
+    return workspace_bytes(op, sizes) + sum(lengthened.values()) + messages
 
 
 @lru_cache(maxsize=1024)

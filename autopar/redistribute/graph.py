@@ -66,14 +66,16 @@ def state_graph(mesh: DeviceMesh, rank: int, kinds: frozenset[Kind]) -> StateGra
     placements = [start]
     quotes: dict[Quote, int] = {}
     edges: list[tuple[int, int, int]] = []
+    shards = [1]  # of each state, the number of parts of the whole tensor
+    wanted = sorted(kinds)
     for tail, before in enumerate(placements):  # grows while it is read: every state is reached from the first
-        for step in moves_from(before, mesh, sorted(kinds)):
-            if step.after not in index:
-                index[step.after] = len(placements)
+        for step in moves_from(before, mesh, wanted):
+            head = index.setdefault(step.after, len(placements))
+            if head == len(placements):
                 placements.append(step.after)
-            divisor = min(mesh.product(before.split_axes), mesh.product(step.after.split_axes))
-            quote = quotes.setdefault((step.kind, step.axes, divisor), len(quotes))
-            edges.append((tail, index[step.after], quote))
+                shards.append(mesh.product(step.after.split_axes))
+            quote = quotes.setdefault((step.kind, step.axes, min(shards[tail], shards[head])), len(quotes))
+            edges.append((tail, head, quote))
     columns = np.array(sorted(edges), dtype=np.int32).reshape(-1, 3).T
     parts = [[mesh.product(axes) for axes in placement.dims] for placement in placements]
     return StateGraph(
@@ -98,8 +100,9 @@ def weigh(graph: StateGraph, fits: Bools, total_bytes: int, price: Callable[[Quo
     """
     legal = fits[graph.tail] & fits[graph.head]
     costs = np.full(len(graph.quotes), np.inf)
-    used: list[int] = np.unique(graph.quote[legal]).tolist()
-    for quote in used:
+    used = np.zeros(len(graph.quotes), dtype=np.bool_)
+    used[graph.quote[legal]] = True
+    for quote in np.flatnonzero(used).tolist():
         kind, axes, divisor = graph.quotes[quote]
         costs[quote] = price((kind, axes, total_bytes // divisor))
     legal &= np.isfinite(costs[graph.quote])

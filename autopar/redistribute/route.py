@@ -38,6 +38,7 @@ class Router:
         self.mesh = mesh
         self._price = price
         self._prices: dict[Quote, float] = {}
+        self._routes: dict[tuple[tuple[int, ...], int, Placement, Placement], tuple[Step, ...]] = {}
         self._paths: dict[tuple[int, frozenset[Kind], int, bytes], ShortestPaths] = {}
 
     def cost_matrix(
@@ -57,9 +58,9 @@ class Router:
         Raises:
           ValueError: if a placement is not one of this shape on this mesh, or a price is negative or NaN.
         """
-        graph, paths = self._solved(shape, itemsize, (*sources, *targets))
-        rows = paths.rows([graph.index[source] for source in sources])
-        return rows[:, [graph.index[target] for target in targets]]
+        _, paths, states = self._solved(shape, itemsize, (*sources, *targets))
+        rows = paths.rows(states[: len(sources)])
+        return rows[:, states[len(sources) :]]
 
     def route(self, shape: Sequence[int], itemsize: int, source: Placement, target: Placement) -> tuple[Step, ...]:
         """The cheapest steps from `source` to `target`; among equals the fewest, and always the same.
@@ -76,8 +77,14 @@ class Router:
           NoRoute: if no sequence of steps with finite prices leads to `target`.
           ValueError: as `cost_matrix`.
         """
-        graph, paths = self._solved(shape, itemsize, (source, target))
-        states = paths.path(graph.index[source], graph.index[target])
+        key = (tuple(shape), itemsize, source, target)
+        if key not in self._routes:
+            self._routes[key] = self._route(shape, itemsize, source, target)
+        return self._routes[key]
+
+    def _route(self, shape: Sequence[int], itemsize: int, source: Placement, target: Placement) -> tuple[Step, ...]:
+        graph, paths, (start, end) = self._solved(shape, itemsize, (source, target))
+        states = paths.path(start, end)
         if not states:
             raise NoRoute(f"no step of finite price leads on from {source} to {target} for shape {tuple(shape)}")
         stops = [graph.placements[state] for state in states]
@@ -103,26 +110,30 @@ class Router:
 
     def _solved(
         self, shape: Sequence[int], itemsize: int, placements: Sequence[Placement]
-    ) -> tuple[StateGraph, ShortestPaths]:
+    ) -> tuple[StateGraph, ShortestPaths, list[int]]:
+        """The graph of all placements, the shortest paths in it, and the states that `placements` are."""
         # Sum is always there: routes must not depend on what else is asked for, or the triangle inequality breaks.
         # The other kinds have no step that sum lacks, so they matter only to placements that hold them.
         kinds: frozenset[Kind] = frozenset({"sum", *(placement.kind for placement in placements)})
         graph = state_graph(self.mesh, len(shape), kinds)
         fits = graph.fits(shape)
-        _check(graph, fits, shape, placements)
+        states = _states(graph, fits, shape, placements)
         total_bytes = math.prod(shape) * itemsize
         key = (len(shape), kinds, total_bytes, fits.tobytes())
         if key not in self._paths:
             if sum(paths.nbytes for paths in self._paths.values()) > CACHE_BYTES:
                 self._paths.clear()
             self._paths[key] = ShortestPaths(len(graph.placements), weigh(graph, fits, total_bytes, self._quote))
-        return graph, self._paths[key]
+        return graph, self._paths[key], states
 
 
-def _check(graph: StateGraph, fits: Bools, shape: Sequence[int], placements: Iterable[Placement]) -> None:
+def _states(graph: StateGraph, fits: Bools, shape: Sequence[int], placements: Iterable[Placement]) -> list[int]:
+    found: list[int] = []
     for placement in placements:
         state = graph.index.get(placement)
         if state is None:
             raise ValueError(f"{placement} is no placement of a tensor of shape {tuple(shape)} on this mesh")
         if not fits[state]:
             raise ValueError(f"{placement} does not divide shape {tuple(shape)} evenly")
+        found.append(state)
+    return found

@@ -137,8 +137,10 @@ def _roles(dims: Dims, mesh: DeviceMesh) -> dict[str, tuple[int, int]]:
 
 
 def _with_dims(before: Placement, changed: dict[int, Axes], unreduced: Axes | None = None) -> Placement:
-    dims = tuple(changed.get(dim, axes) for dim, axes in enumerate(before.dims))
-    return Placement(dims, before.unreduced if unreduced is None else unreduced, before.kind)
+    dims = list(before.dims)
+    for dim, axes in changed.items():
+        dims[dim] = axes
+    return Placement(tuple(dims), before.unreduced if unreduced is None else unreduced, before.kind)
 
 
 def _without(axes: Axes, dropped: Axes) -> Axes:

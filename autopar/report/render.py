@@ -13,8 +13,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from autopar.report.sections import Column, Section, sections
+from autopar.report.sections import Column, Section, price_section, sections
 from autopar.report.summary import Report
+from autopar.search.replan import ConstraintPrice
 
 WIDTH = 120
 
@@ -28,9 +29,13 @@ p { color: #5a626a; margin: .4rem 0; }
 """
 
 
-def text(report: Report) -> str:
-    """`report` as plain text of 120 columns, without colour: the same for the same report wherever it runs."""
-    return plain(rich_report(report))
+def text(report: Report, prices: Sequence[ConstraintPrice] = ()) -> str:
+    """`report` as plain text of 120 columns, without colour: the same for the same report wherever it runs.
+
+    `prices` are those of the plan's constraints, where they are known.
+    """
+    parts = sections(report)
+    return plain(rich_sections((*parts, price_section(prices, report)) if prices else parts))
 
 
 def rich_report(report: Report) -> RenderableType:

@@ -16,6 +16,7 @@ from autopar.report.groups import (
 )
 from autopar.report.summary import OperatorRow, Report, TensorRow
 from autopar.report.units import format_quantity
+from autopar.search.replan import ConstraintPrice
 
 FORECAST = (
     "Times are what the plan's pricing predicts, not measurements; nothing is assumed to overlap. "
@@ -52,6 +53,25 @@ def sections(report: Report) -> tuple[Section, ...]:
         operator_section("Operators", group_operators(report.operators), report.compute_time_s),
         collective_section("Collectives", group_collectives(report.collectives)),
     )
+
+
+def price_section(prices: Sequence[ConstraintPrice], report: Report) -> Section:
+    """A row for every constraint: what the objective would save without it."""
+    columns = (Column("without"), *(Column(name, right=True) for name in ("saves at least", "at most", "of objective")))
+    rows = tuple(
+        (
+            price.constraint,
+            format_quantity(price.at_least_s, "time"),
+            format_quantity(price.at_most_s, "time"),
+            _share(price.at_most_s, report.objective_s),
+        )
+        for price in prices
+    )
+    note = "Each alone, the others kept: a plan without it that saves as much was found, and none saves more."
+    if report.gap:
+        gap = format_quantity(report.objective_s - report.lower_bound_s, "time")
+        note += f" Of that up to {gap} may be what the search missed, rather than what the constraint costs."
+    return Section("What the constraints cost", columns, rows, note)
 
 
 def cost_lines(report: Report) -> tuple[tuple[str, str], ...]:

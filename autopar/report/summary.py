@@ -8,7 +8,7 @@ from autopar.core.graph import OpNode, TensorInfo
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
 from autopar.passes.program import Compute, Move
-from autopar.search.search import Planned
+from autopar.search.task import Planned
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from itertools import product
 from math import prod
 
 from autopar.core.mesh import DeviceMesh
@@ -13,7 +12,8 @@ from autopar.core.placement import Dims, Kind, Placement
 from autopar.core.strategy import Exchange, Strategy
 from autopar.rules.factor_rule import Factor, FactorRule, TensorFactors, Traffic
 
-Assignment = dict[Factor, tuple[str, ...]]
+Axes = tuple[str, ...]
+Assignment = dict[Factor, Axes]
 
 
 def enumerate_strategies(rule: FactorRule, mesh: DeviceMesh) -> tuple[Strategy, ...]:
@@ -52,47 +52,112 @@ def _of_equal_rules(rule: _ByContent, mesh: DeviceMesh) -> tuple[Strategy, ...]:
 
 
 def _enumerate(rule: FactorRule, mesh: DeviceMesh) -> tuple[Strategy, ...]:
-    found: dict[tuple[tuple[Placement, ...], tuple[Placement, ...]], Strategy] = {}
-    for assignment in _assignments(rule, mesh):
-        strategy = _strategy(rule, mesh, assignment)
-        if strategy is not None:
-            found.setdefault((strategy.ins, strategy.outs), strategy)
+    """One strategy for each assignment that gives every tensor a placement, the first of those that give the same."""
+    tensors = _tensors(rule, mesh)
+    operands = len(rule.ins)
+    found: dict[tuple[int, ...], Strategy] = {}
+    for given in _assignments(rule, mesh):
+        placed: list[Placement] = []
+        for tensor in tensors:
+            placement = tensor.placement(given)
+            if placement is None:
+                break
+            placed.append(placement)
+        else:
+            key = tuple(map(id, placed))  # equal placements of one enumeration are one object
+            if key in found:
+                continue
+            exchanges = _exchanges(rule, mesh, given, tuple(placed)) if rule.exchanged else ()
+            if exchanges is None:
+                continue
+            split = mesh.product(axis for factor, axes in given.items() if rule.sizes[factor] for axis in axes)
+            ins, outs = tuple(placed[:operands]), tuple(placed[operands:])
+            found[key] = Strategy(ins, outs, tuple(given.items()), split, exchanges)
     return tuple(found.values())
 
 
-def _assignments(rule: FactorRule, mesh: DeviceMesh) -> Iterator[Assignment]:
-    axes = [name for name, size in mesh.axes if size > 1]
+def _assignments(rule: FactorRule, mesh: DeviceMesh) -> list[Assignment]:
+    """Every way to give each axis to a factor or to none, the last axis changing fastest, that divides evenly."""
     options = (None, *rule.factors) if rule.everywhere is None else (rule.everywhere,)
-    for choice in product(options, repeat=len(axes)):
-        assignment: Assignment = {}
-        for axis, factor in zip(axes, choice, strict=True):
-            if factor is not None:
-                assignment[factor] = (*assignment.get(factor, ()), axis)
-        if all(rule.sizes[factor] % mesh.product(given) == 0 for factor, given in assignment.items()):
-            yield assignment
+    found: list[Assignment] = [{}]
+    for axis, size in mesh.axes:
+        if size > 1:
+            found = [after for given in found for after in _given(rule, mesh, given, axis, options)]
+    return found
 
 
-def _strategy(rule: FactorRule, mesh: DeviceMesh, given: Assignment) -> Strategy | None:
-    ins: list[Placement] = []
-    for operand, dims in enumerate(rule.ins):
-        unreduced = [f for f in given if operand in rule.carried.get(f, ())]
-        placement = _placement(rule, mesh, dims, given, unreduced)
-        if placement is None:
+def _given(
+    rule: FactorRule, mesh: DeviceMesh, given: Assignment, axis: str, options: tuple[Factor | None, ...]
+) -> Iterator[Assignment]:
+    for factor in options:
+        if factor is None:
+            yield given
+            continue
+        axes = (*given.get(factor, ()), axis)
+        if rule.sizes[factor] % mesh.product(axes) == 0:
+            yield {**given, factor: axes}
+
+
+@dataclass(frozen=True, eq=False)
+class _Tensor:
+    """One operand or result of a rule: its placement under an assignment, worked out once for each that it can see.
+
+    `open` are the factors over whose axes it is unreduced; `seen` these and those of its dims.
+    """
+
+    rule: FactorRule
+    mesh: DeviceMesh
+    dims: TensorFactors
+    open: tuple[Factor, ...]
+    placements: dict[Placement, Placement]
+    known: dict[tuple[Axes, ...], Placement | None] = field(default_factory=dict[tuple[Axes, ...], Placement | None])
+
+    @cached_property
+    def is_plain(self) -> bool:
+        """Whether every dim is one factor: its dims are split as the first factors that it sees."""
+        return all(len(factors) == 1 for factors in self.dims)
+
+    @cached_property
+    def seen(self) -> tuple[Factor, ...]:
+        return tuple(dict.fromkeys((*(f for factors in self.dims for f in factors), *self.open)))
+
+    def placement(self, given: Assignment) -> Placement | None:
+        """The placement; the same object for equal ones. None where there is none."""
+        key = tuple([given.get(factor, ()) for factor in self.seen])
+        try:
+            return self.known[key]
+        except KeyError:
+            placement = self._first(key, given)
+            self.known[key] = None if placement is None else self.placements.setdefault(placement, placement)
+            return self.known[key]
+
+    def _first(self, key: tuple[Axes, ...], given: Assignment) -> Placement | None:
+        split = key[: len(self.dims)] if self.is_plain else _split(self.rule, self.mesh, self.dims, given)
+        if split is None:
             return None
-        ins.append(placement)
-    outs: list[Placement] = []
+        unreduced = [factor for factor in self.open if factor in given]
+        if not unreduced:
+            return _placed(split, (), "sum")
+        kinds = {self.rule.reduced[factor] for factor in unreduced}
+        axes = sorted(axis for factor in unreduced for axis in given[factor])
+        return _placed(split, tuple(axes), kinds.pop()) if len(kinds) == 1 else None
+
+
+def _tensors(rule: FactorRule, mesh: DeviceMesh) -> list[_Tensor]:
+    """The operands and results in order; those that see the same are one object."""
+    placements: dict[Placement, Placement] = {}
+    known: dict[tuple[TensorFactors, tuple[Factor, ...]], _Tensor] = {}
+
+    def tensor(dims: TensorFactors, unreduced: tuple[Factor, ...]) -> _Tensor:
+        return known.setdefault((dims, unreduced), _Tensor(rule, mesh, dims, unreduced, placements))
+
+    found: list[_Tensor] = []
+    for operand, dims in enumerate(rule.ins):
+        found.append(tensor(dims, tuple(f for f, operands in rule.carried.items() if operand in operands)))
     for dims in rule.outs:
         held = {f for factors in dims for f in factors}
-        unreduced = [f for f in given if f in rule.reduced and f not in held]
-        placement = _placement(rule, mesh, dims, given, unreduced)
-        if placement is None:
-            return None
-        outs.append(placement)
-    exchanges = _exchanges(rule, mesh, given, (*ins, *outs))
-    if exchanges is None:
-        return None
-    split = mesh.product(axis for factor, axes in given.items() if rule.sizes[factor] for axis in axes)
-    return Strategy(tuple(ins), tuple(outs), tuple(given.items()), split, exchanges)
+        found.append(tensor(dims, tuple(f for f in rule.reduced if f not in held)))
+    return found
 
 
 def _exchanges(
@@ -133,22 +198,14 @@ def _elements(traffic: Traffic, extent: list[int]) -> int:
     return traffic.elements * prod(size for d, size in enumerate(extent) if d != traffic.dim)
 
 
-def _placement(
-    rule: FactorRule, mesh: DeviceMesh, dims: TensorFactors, given: Assignment, unreduced: list[Factor]
-) -> Placement | None:
-    split: list[tuple[str, ...]] = []
+def _split(rule: FactorRule, mesh: DeviceMesh, dims: TensorFactors, given: Assignment) -> Dims | None:
+    """The axes that split each dim; None if a shard of a compound dim would not be one run."""
+    split: list[Axes] = []
     for factors in dims:
-        if len(factors) == 1:
-            split.append(given.get(factors[0], ()))
-            continue
-        if not _contiguous(rule, mesh, factors, given):
+        if len(factors) != 1 and not _contiguous(rule, mesh, factors, given):
             return None
-        split.append(tuple(axis for f in factors for axis in given.get(f, ())))
-    if not unreduced:
-        return _placed(tuple(split), (), "sum")
-    kinds = {rule.reduced[f] for f in unreduced}
-    axes = tuple(axis for f in unreduced for axis in given[f])
-    return _placed(tuple(split), axes, kinds.pop()) if len(kinds) == 1 else None
+        split.append(tuple(axis for factor in factors for axis in given.get(factor, ())))
+    return tuple(split)
 
 
 @lru_cache(maxsize=65536)

@@ -7,11 +7,9 @@ from dataclasses import replace
 
 from autopar.core.mesh import DeviceMesh
 from autopar.errors import NoFeasiblePlan, UnsupportedPrimitive
-from autopar.search.recompute import find_plan
-from autopar.search.search import Planned, Task, announced
-
-_TIE = 1e-9
-"""Sums of equal costs in another order differ by rounding: within this share two objectives are equal."""
+from autopar.search.race import TIE
+from autopar.search.search import announced, find_plan, search
+from autopar.search.task import Planned, Task
 
 
 def search_best(tasks: Sequence[Task], meshes: Sequence[DeviceMesh]) -> tuple[int, Planned]:
@@ -24,7 +22,7 @@ def search_best(tasks: Sequence[Task], meshes: Sequence[DeviceMesh]) -> tuple[in
       UnsupportedPrimitive: the same.
     """
     if len(tasks) == 1:
-        return 0, announced(tasks[0], find_plan(tasks[0], meshes))
+        return 0, search(tasks[0], meshes)
     found: dict[int, Planned] = {}
     refusals: list[Exception] = []
     for position, task in enumerate(tasks):
@@ -35,7 +33,7 @@ def search_best(tasks: Sequence[Task], meshes: Sequence[DeviceMesh]) -> tuple[in
     if not found:
         raise refusals[0]
     least = min(planned.plan.objective_s for planned in found.values())
-    position = next(n for n, planned in found.items() if planned.plan.objective_s <= least * (1 + _TIE))
+    position = next(n for n, planned in found.items() if planned.plan.objective_s <= least * (1 + TIE))
     plan = found[position].plan
     bound = min(plan.objective_s, *(planned.plan.lower_bound_s for planned in found.values()))
     space = f"{plan.space}, operators kept or expanded" if len(found) > 1 else plan.space

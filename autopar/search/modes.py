@@ -1,46 +1,66 @@
-"""Modes: sets of constraints by name."""
+"""Modes: constraints by name. Each preset is a tuple of ordinary constraints, which may stand beside others."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, get_args
 
-from autopar.core.graph import OpGraph
-from autopar.core.mesh import DeviceMesh
-from autopar.core.placement import Placement, StepKind
 from autopar.errors import InvalidOption
-from autopar.search.space import Pins
+from autopar.search.constraints import ALL_AXES, Complete, Constraint, Layout, Pin, Replicate, Role, Steps
 
-Mode = Literal["auto", "data_parallel"]
-
-
-_OF_DATA_PARALLELISM: tuple[StepKind, ...] = ("all_reduce", "slice", "mask")
+Mode = Literal["auto", "data_parallel", "semi_auto", "manual"]
 
 
-def step_kinds_of(mode: str) -> tuple[tuple[StepKind, ...], ...]:
-    """The redistribution steps that `mode` allows, () for all; the second set is tried where the first leaves no plan.
+def data_parallel() -> tuple[Constraint, ...]:
+    """Data is split along its first dim over the whole mesh where that divides evenly, every other input is whole.
 
-    data_parallel: values are reduced, never gathered or sent elsewhere, so what is split along the batch stays so.
+    Values are reduced, never gathered or sent elsewhere (where that leaves any plan), so what is split along the batch
+    stays so. The rest is searched.
     """
-    return (_OF_DATA_PARALLELISM, ()) if mode == "data_parallel" else ((),)
+    batch = Layout(((ALL_AXES,),))
+    return (
+        Pin(Role("data"), batch, uneven="replicate"),
+        Replicate(Role("others")),
+        Steps(("all_reduce", "slice", "mask")),
+    )
 
 
-def pins_of(mode: str, graph: OpGraph, mesh: DeviceMesh) -> Pins:
-    """The constraints of `mode` on `graph`.
-
-    auto: none. data_parallel: data is split along its first dim over the whole mesh where that divides evenly, every
-    other input is replicated; the rest is searched.
+def semi_auto(pins: Sequence[Constraint]) -> tuple[Constraint, ...]:
+    """What is stated holds, the rest is searched.
 
     Raises:
-      InvalidOption: for an unknown mode.
+      InvalidOption: if nothing is stated.
     """
-    if mode not in get_args(Mode):
-        raise InvalidOption(f"unknown mode {mode!r}; the modes are {', '.join(get_args(Mode))}")
-    if mode == "auto":
-        return Pins()
-    data = set(graph.batch_inputs)
-    pins: dict[int, Placement] = {}
-    for position, tensor in enumerate(graph.inputs):
-        split = Placement((mesh.names,) + ((),) * (tensor.ndim - 1)) if tensor.ndim else Placement(())
-        usable = position in data and split.fits(tensor.shape, mesh)
-        pins[position] = split if usable else Placement.replicated(tensor.ndim)
-    return Pins(pins)
+    if not pins:
+        raise InvalidOption(
+            "mode 'semi_auto' is for plans of which you state a part: pass constraints=(autopar.pin(...), ...), or "
+            "mode='auto' to have everything searched"
+        )
+    return tuple(pins)
+
+
+def manual(pins: Sequence[Constraint]) -> tuple[Constraint, ...]:
+    """What is stated holds, and it must leave every input and output one placement: what lies between is searched."""
+    return (*pins, Complete())
+
+
+def constraints_of(mode: str, given: Sequence[Constraint]) -> tuple[Constraint, ...]:
+    """The constraints of `mode` and those that are `given`.
+
+    auto: those given. data_parallel: its own and those given. semi_auto, manual: those given, of which there must be
+    some, or one for everything.
+
+    Raises:
+      InvalidOption: for an unknown mode, or "semi_auto" without constraints.
+    """
+    match mode:
+        case "auto":
+            return tuple(given)
+        case "data_parallel":
+            return (*data_parallel(), *given)
+        case "semi_auto":
+            return semi_auto(given)
+        case "manual":
+            return manual(given)
+        case _:
+            raise InvalidOption(f"unknown mode {mode!r}; the modes are {', '.join(get_args(Mode))}")

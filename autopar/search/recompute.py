@@ -1,15 +1,19 @@
 """Recompute: where a memory limit binds, what to keep and what to compute once more, chosen with the placements.
 
-First the plan in which everything is kept. Where the limit costs something, the Problem that holds both choices
-(`price.assemble_recompute`) is solved too, on the meshes on which that can be better; the better plan is taken, so that
-no plan is worse for it.
+First the plan in which everything is kept. Where there is none, or the limit costs more than 5 % of the objective, the
+Problem that holds both choices (`price.assemble_recompute`) is solved too, on the meshes on which that can be better;
+the better plan is taken, so that no plan is worse for it. That takes several times as long as the plan itself.
+
+What constraints say of an operator they say of its twin too; what is absent keeps to all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
+
+import numpy as np
 
 from autopar.core.dataflow import Dataflow, dataflow, group_of
 from autopar.core.mesh import DeviceMesh
@@ -22,71 +26,85 @@ from autopar.passes.pipeline import build_program
 from autopar.price.assemble import placement_choice
 from autopar.price.assemble_recompute import RecomputeProblem, assemble_recompute
 from autopar.price.pricing import restricted
-from autopar.search.modes import pins_of
+from autopar.search.attempt import Attempt, account_of
+from autopar.search.ground import Ground
+from autopar.search.place import Place
+from autopar.search.race import Finish
 from autopar.search.recomputable import recomputable
-from autopar.search.search import Attempt, Outcome, Planned, Task, account_of, best_of, outcomes_of
-from autopar.search.space import build_space
-from autopar.solve import Infeasible, Solution, solve
+from autopar.search.restriction import Restriction, restriction
+from autopar.search.task import Planned, Task
+from autopar.solve import Edge, Infeasible, Problem, Solution, Unsolved
 
-_WORTH = 1e-3
+WORTH = 0.05
 """What a memory limit must cost at least, as a share, before recomputing is looked into."""
 
 
-def find_plan(task: Task, meshes: Sequence[DeviceMesh]) -> Planned:
-    """The best plan of `task` over `meshes`, with or without recomputation; its bound holds over all of them.
+def or_recomputed(
+    task: Task, places: Sequence[Place], finish: Finish[Planned], inside: Sequence[Collection[int]], worth: float
+) -> tuple[Finish[Planned], tuple[DeviceMesh, ...]]:
+    """`finish`, or a better one with recomputation, and the meshes on which that was looked into.
 
-    Raises:
-      NoFeasiblePlan: nothing fits in the memory limit on any of them; the smallest peak found is named.
+    Args:
+      task: what is searched.
+      places: it on every mesh.
+      finish: of their race, in which everything is kept.
+      inside: for every place those whose plans are all among its own.
+      worth: what the memory limit must cost more than, as a share of the objective without it.
     """
-    outcomes = outcomes_of(task, meshes)
-    best = min((o.planned.plan.objective_s for o in outcomes if o.planned is not None), default=inf)
-    worth = [task.options.recompute == "auto" and _is_worth(outcome, best) for outcome in outcomes]
-    recomputed = recomputable(task.graph) if any(worth) else ()
-    if not recomputed:
-        return best_of(task, outcomes)
-    rewritten = with_recomputed(task.graph, recomputed, residuals=True)
-    tried = [_better(task, o, rewritten) if w else o for o, w in zip(outcomes, worth, strict=True)]
-    planned = best_of(task, tried)
-    on = " or ".join(str(o.attempt.space.mesh) for o, w in zip(outcomes, worth, strict=True) if w)
-    return replace(planned, plan=replace(planned.plan, space=f"{planned.plan.space}, kept or recomputed on {on}"))
-
-
-def _is_worth(outcome: Outcome, best_s: float) -> bool:
-    """Whether the memory limit costs something on this mesh, and less could beat the best plan that keeps all."""
-    if outcome.planned is outcome.unlimited:
-        return False
-    return outcome.unlimited.plan.lower_bound_s * (1 + _WORTH) < best_s
-
-
-def _better(task: Task, outcome: Outcome, rewritten: Rewritten) -> Outcome:
-    """`outcome`, or what recomputation makes of it, if that is better."""
     limit = task.memory_limit_bytes
-    assert limit is not None
-    attempt = recompute_attempt(task, outcome, rewritten)
-    unbounded = replace(outcome.unlimited, plan=replace(outcome.unlimited.plan, lower_bound_s=0.0))
+    if limit is None or task.options.recompute == "never":
+        return finish, ()
+    met = ((n, place.binding(limit)) for n, place in enumerate(places))
+    bound_by = sorted((found[1].plan.lower_bound_s, n, found) for n, found in met if found is not None)
+    if not bound_by or bound_by[0][0] * (1 + worth) >= finish.objective:
+        return finish, ()
+    recomputed = recomputable(task.graph)
+    if not recomputed:
+        return finish, ()
+    rewritten = with_recomputed(task.graph, recomputed, residuals=True)
+    tried, known = dict[int, DeviceMesh](), [-inf] * len(places)
+    for bound, n, (attempt, free) in bound_by:
+        if max(bound, known[n]) >= finish.objective:
+            continue
+        again = recompute_attempt(task, attempt, rewritten)
+        found = _better(again, limit, free, n, finish)
+        if found is not None:
+            finish, tried[n] = found, again.ground.mesh
+            for coarse in inside[n]:
+                known[coarse] = max(known[coarse], again.bound_within(limit))
+    return finish, tuple(tried[n] for n in sorted(tried))
+
+
+def _better(
+    again: RecomputeAttempt, limit: int, free: Planned, position: int, finish: Finish[Planned]
+) -> Finish[Planned] | None:
+    """`finish` after `again` was solved too, which is at `position`; None where the solver's work did not suffice."""
+    unbounded = replace(free, plan=replace(free.plan, lower_bound_s=0.0))
     try:
-        found = attempt.within(limit, unbounded)
+        planned = again.within(limit, unbounded)
     except NoFeasiblePlan as error:
-        bound = min((outcome.lower_bound_s, *attempt.bounds))
-        misfits = [misfit for misfit in (outcome.misfit, error) if misfit is not None]
-        smallest = min(misfits, key=lambda misfit: misfit.min_peak_bytes or 0)
-        return replace(outcome, misfit=smallest, lower_bound_s=bound)
-    kept = outcome.planned
-    bound = min(outcome.lower_bound_s, found.plan.lower_bound_s)
-    is_better = kept is None or found.plan.objective_s < kept.plan.objective_s
-    return replace(outcome, planned=found if is_better else kept, lower_bound_s=bound)
+        planned, finish = None, replace(finish, misfits=(*finish.misfits, error))
+    except Unsolved:
+        if finish.found is None:
+            raise
+        return None
+    bounds = list(finish.bounds)
+    bounds[position] = min(bounds[position], again.bound_within(limit))
+    finish = replace(finish, bounds=tuple(bounds))
+    if planned is None or planned.plan.objective_s >= finish.objective:
+        return finish
+    planned = replace(planned, unlimited=replace(free, task=again.task, is_unlimited=True))
+    return replace(finish, winner=position, found=planned, objective=planned.plan.objective_s)
 
 
-def recompute_attempt(task: Task, outcome: Outcome, rewritten: Rewritten) -> RecomputeAttempt:
-    """The attempt at `rewritten`, which holds every twin, on the mesh and with the steps of `outcome`."""
-    mesh, step_kinds = outcome.attempt.space.mesh, outcome.attempt.step_kinds
-    graph = rewritten.graph
+def recompute_attempt(task: Task, attempt: Attempt, rewritten: Rewritten) -> RecomputeAttempt:
+    """The attempt at `rewritten`, which holds every twin, on the mesh and with the steps of `attempt`."""
+    base, graph = attempt.ground, rewritten.graph
     flow = dataflow(graph)
-    pricing = restricted(task.make_pricing(graph, mesh), step_kinds)
-    pins = task.pins or pins_of(task.mode, graph, mesh)
-    space = build_space(graph, flow, mesh, keep=pricing.keep, pins=pins, strict=task.strict, find=task.find)
-    space = _with_common_copies(rewritten, flow, space)
-    return RecomputeAttempt(task, flow, space, pricing, step_kinds, rewritten=rewritten)
+    ground = Ground(graph, flow, base.mesh, task.make_pricing, task.strict, task.find)
+    space = _with_common_copies(rewritten, flow, ground.space)
+    left = restriction(graph, space, task.all_constraints)
+    return RecomputeAttempt(task, ground.holding(space), left, attempt.step_kinds, base=base, rewritten=rewritten)
 
 
 def _with_common_copies(rewritten: Rewritten, flow: Dataflow, space: Space) -> Space:
@@ -112,48 +130,73 @@ def _with_common_copies(rewritten: Rewritten, flow: Dataflow, space: Space) -> S
     return replace(space, copies=tuple(copies))
 
 
+def _padded(left: Restriction, counts: Sequence[int]) -> Restriction:
+    """`left` where a variable may be absent, after its candidates: of what is absent constraints say nothing.
+
+    So those that are tied to a variable which may be absent are tied to one another.
+    """
+    keep = {v: np.append(mask, np.ones(counts[v] - len(mask), dtype=np.bool_)) for v, mask in left.keep.items()}
+    ties: list[Edge] = []
+    for n, tie in enumerate(left.ties):
+        rows, columns = tie.cost.shape
+        ties.append(Edge(tie.u, tie.v, np.pad(tie.cost, ((0, counts[tie.u] - rows), (0, counts[tie.v] - columns)))))
+        for other in left.ties[n + 1 :] if counts[tie.u] > rows else ():
+            if other.u == tie.u and other.v != tie.v:
+                same = (tie.cost.T == 0).astype(np.int64) @ (other.cost == 0).astype(np.int64)
+                cost = np.where(same > 0, 0.0, np.inf)
+                more = (0, counts[tie.v] - columns), (0, counts[other.v] - cost.shape[1])
+                ties.append(Edge(tie.v, other.v, np.pad(cost, more)))
+    return Restriction(keep, tuple(ties))
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RecomputeAttempt(Attempt):
-    """Solving for what to keep and what to compute once more. Space, flow and pricing are those of `rewritten`.
+    """Solving for what to keep and what to compute once more.
 
-    `bounds` are those found under the memory limit itself, before it was tightened.
+    `ground` is that of `rewritten`, `base` that of the graph which keeps everything.
     """
 
+    base: Ground
     rewritten: Rewritten
-    bounds: list[float] = field(default_factory=list[float])
+    _assembled: dict[bool, RecomputeProblem] = field(default_factory=dict[bool, RecomputeProblem])
 
-    def solve(self, limit_bytes: float | None) -> Planned:
-        """The plan under `limit_bytes` on what the Problem counts; its bound is for that limit."""
-        problem = self.problem(limit_bytes)
-        solution = solve(problem.problem, options=self.task.options.solve)
-        if limit_bytes == self.task.memory_limit_bytes:
-            self.bounds.append(solution.lower_bound)
-        return self.planned(problem, solution)
-
-    def problem(self, limit_bytes: float | None) -> RecomputeProblem:
-        """The Problem under `limit_bytes`."""
+    def problem(self, limit_bytes: float | None, *, tensors_only: bool = False) -> Problem:
+        """The Problem under `limit_bytes`, with what the constraints leave."""
         if limit_bytes is None:
             raise Infeasible("without a memory limit nothing is recomputed")
-        return assemble_recompute(self.rewritten, self.flow, self.space, self.pricing, self.router, limit_bytes)
+        return replace(self.assembled(tensors_only).problem, usage_limit=limit_bytes)
 
-    def planned(self, problem: RecomputeProblem, solution: Solution) -> Planned:
+    def assembled(self, tensors_only: bool = False) -> RecomputeProblem:
+        """The Problem without a limit yet, with what the constraints leave."""
+        if tensors_only not in self._assembled:
+            ground, steps = self.ground, self.step_kinds
+            args = self.rewritten, ground.flow, ground.space, ground.pricing(steps), ground.router(steps)
+            whole = assemble_recompute(*args, inf, tensors_only=tensors_only)
+            problem = _padded(self.left, whole.problem.counts).apply(whole.problem)
+            self._assembled[tensors_only] = replace(whole, problem=problem)
+        return self._assembled[tensors_only]
+
+    def planned(self, solution: Solution) -> Planned:
         """The plan that a choice of the Problem is: of the graph that recomputes what it says."""
-        task, mesh = self.task, self.space.mesh
-        final, stage = self.decoded(problem, solution.choice)
+        task, mesh = self.task, self.ground.mesh
+        final, stage = self.decoded(solution.choice)
         pricing = restricted(task.make_pricing(final.graph, mesh), self.step_kinds)
-        program = build_program(final.graph, dataflow(final.graph), stage, self.router, pricing.step_cost)
+        router = self.ground.router(self.step_kinds)
+        program = build_program(final.graph, dataflow(final.graph), stage, router, pricing.step_cost)
         plan = Plan((stage,), task.fingerprint, solution.objective, solution.lower_bound, step_kinds=self.step_kinds)
         plan = replace(plan, recomputed=_recomputed(final.keys))
-        return Planned(final.graph, plan, program, account_of(final.graph, program, pricing), pricing)
+        spent, counted = account_of(final.graph, program, pricing), solution.peak
+        return Planned(task, plan, program, spent, pricing, self.base, counted_bytes=counted, rewritten=final.graph)
 
-    def decoded(self, problem: RecomputeProblem, choice: Sequence[int]) -> tuple[Rewritten, Stage]:
+    def decoded(self, choice: Sequence[int]) -> tuple[Rewritten, Stage]:
         """The graph that recomputes what `choice` says, and the stage of it."""
+        problem, space = self.assembled(), self.ground.space
         keys = [self.rewritten.keys[twin.op] for twin in self.rewritten.twins if problem.is_present(twin.op, choice)]
         final = with_recomputed(self.task.graph, _recomputed(keys))
-        whole = self.space.stage(placement_choice(self.space, choice[: len(self.space.counts)]))
+        whole = space.stage(placement_choice(space, choice[: len(space.counts)]))
         by_key = dict(zip(self.rewritten.keys, whole.strategies, strict=True))
         strategies = tuple(by_key[key] for key in final.keys)
-        known = dict(zip(_copy_keys(self.rewritten, self.flow), whole.copies, strict=True))
+        known = dict(zip(_copy_keys(self.rewritten, self.ground.flow), whole.copies, strict=True))
         anew = _anew(self.rewritten)
         flow = dataflow(final.graph)
         copies = tuple(_placement(known, key, anew) for key in _copy_keys(final, flow))

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from math import inf, isfinite
-from numbers import Real
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 from autopar.core.dataflow import Dataflow, dataflow
 from autopar.core.graph import OpGraph
@@ -16,74 +12,22 @@ from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import StepKind
 from autopar.core.plan import Plan
 from autopar.core.recompute import Recomputed, with_recomputed
-from autopar.core.regions import WHILE_TRIPS
-from autopar.core.space import Space
-from autopar.errors import InvalidOption, NoFeasiblePlan, PlanFileError
-from autopar.passes.account import Account, account
+from autopar.errors import AutoparError, NoFeasiblePlan, PlanFileError
 from autopar.passes.pipeline import build_program, program_states, write_dump
-from autopar.passes.program import ShardedProgram
-from autopar.price.assemble import assemble, placement_choice
-from autopar.price.pricing import MakePricing, Pricing, restricted
-from autopar.price.work import materialised, recomputed, workspace_bytes
+from autopar.price.pricing import Pricing, restricted
 from autopar.redistribute.route import Router
-from autopar.search.modes import pins_of, step_kinds_of
+from autopar.search.attempt import account_of
+from autopar.search.constraints import show, step_kinds_of
+from autopar.search.ground import Ground
+from autopar.search.mesh_shapes import refines
+from autopar.search.narrowing import axes_of
+from autopar.search.place import Place
+from autopar.search.race import Finish, race
+from autopar.search.recompute import WORTH, or_recomputed
 from autopar.search.replicated import warn_unwritten
-from autopar.search.resolve import FindRule, no_rule
-from autopar.search.space import Pins, build_space, check_strategies
-from autopar.solve import Infeasible, Solution, SolveOptions, solve
-
-
-@dataclass(frozen=True)
-class SearchOptions:
-    """How to search.
-
-    `max_mesh_axes` bounds the mesh shapes tried where none is given; `max_tightenings` (>= 1) how often a memory limit
-    is tightened for what only the program counts; `while_trips` how often a while loop is held to go round. `operators`
-    says what becomes of functions that were made operators (`autopar.operator`): "kept" whole, "expanded", or "best":
-    both are planned and the better plan is kept. `recompute` says whether activations may be computed
-    once more in the backward pass, rather than kept, where a memory limit binds: "auto", or "never".
-    """
-
-    max_mesh_axes: int = 2
-    max_tightenings: int = 8
-    while_trips: float = WHILE_TRIPS
-    operators: Literal["best", "kept", "expanded"] = "best"
-    recompute: Literal["auto", "never"] = "auto"
-    solve: SolveOptions = field(default_factory=SolveOptions)
-
-    def __post_init__(self) -> None:
-        trips: object = self.while_trips
-        if isinstance(trips, bool) or not isinstance(trips, Real) or not isfinite(trips) or trips <= 0:
-            raise InvalidOption(f"while_trips is {trips!r}: pass how often while loops go round, a finite number > 0")
-        if self.recompute not in ("auto", "never"):
-            raise InvalidOption(f"recompute is {self.recompute!r}: pass 'auto' or 'never'")
-
-
-@dataclass(frozen=True, eq=False)
-class Planned:
-    """A plan with what it was made from and what it became."""
-
-    graph: OpGraph
-    plan: Plan
-    program: ShardedProgram
-    account: Account
-    pricing: Pricing
-
-
-@dataclass(frozen=True, eq=False)
-class Task:
-    """What is to be planned: a graph, how it is priced, under which constraints; `find` finds rules by trial."""
-
-    graph: OpGraph
-    fingerprint: str
-    make_pricing: MakePricing
-    mode: str = "auto"
-    pins: Pins | None = None
-    memory_limit_bytes: int | None = None
-    strict: bool = False
-    options: SearchOptions = SearchOptions()
-    dump: Path | None = None
-    find: FindRule = no_rule
+from autopar.search.restriction import can_name, holds
+from autopar.search.space import check_strategies
+from autopar.search.task import Planned, Task
 
 
 def search(task: Task, meshes: Sequence[DeviceMesh]) -> Planned:
@@ -106,80 +50,108 @@ def announced(task: Task, planned: Planned) -> Planned:
 
 def find_plan(task: Task, meshes: Sequence[DeviceMesh]) -> Planned:
     """As `search`; nothing is said or written."""
-    return best_of(task, outcomes_of(task, meshes))
-
-
-def outcomes_of(task: Task, meshes: Sequence[DeviceMesh]) -> tuple[Outcome, ...]:
-    """What comes of each mesh."""
     flow = dataflow(task.graph)
-    return tuple(_on_mesh(task, flow, mesh) for mesh in meshes)
+    grounds = [Ground(task.graph, flow, mesh, task.make_pricing, task.strict, task.find) for mesh in meshes]
+    return find_on(task, nameable(task, grounds))
 
 
-def best_of(task: Task, outcomes: Sequence[Outcome]) -> Planned:
-    """The best plan of `outcomes`, with a bound that holds over all of them.
+def nameable(task: Task, grounds: Sequence[Ground]) -> Sequence[Ground]:
+    """Those of `grounds` whose meshes have the axes that the constraints name; all, to be refused, if none has."""
+    named = [g for g in grounds if all(can_name(constraint, g.mesh) for constraint in task.all_constraints)]
+    return named or grounds
 
-    Raises:
-      NoFeasiblePlan: none of them has one.
-    """
-    found = [outcome.planned for outcome in outcomes if outcome.planned is not None]
-    if not found:
-        misfits = [outcome.misfit for outcome in outcomes if outcome.misfit is not None]
-        raise min(misfits, key=lambda misfit: misfit.min_peak_bytes or 0)
-    best = min(found, key=lambda planned: planned.plan.objective_s)
+
+def find_on(
+    task: Task, grounds: Sequence[Ground], unlimited: Planned | None = None, near: Planned | None = None
+) -> Planned:
+    """As `search`, on grounds that are there already; `unlimited` and `near` as for `on_ground`, on a single one."""
+    finish, again = _raced(task, grounds, unlimited, near)
+    if finish.found is None:
+        raise refusal(finish.misfits)
+    return settled(task, grounds, finish, finish.found, again)
+
+
+def _raced(
+    task: Task, grounds: Sequence[Ground], unlimited: Planned | None, near: Planned | None
+) -> tuple[Finish[Planned], tuple[DeviceMesh, ...]]:
+    """How the search ends, and the meshes on which recomputation was looked into: near a plan that has it, always."""
+    places = [Place(task, ground, unlimited, near) for ground in grounds]
+    runs = [place.run(task.memory_limit_bytes, roughly=len(places) > 1) for place in places]
+    inside = contained(task, grounds)
+    worth = 0.0 if near is not None and near.plan.recomputed else WORTH
+    return or_recomputed(task, places, race(runs, inside), inside, worth)
+
+
+def settled(
+    task: Task,
+    grounds: Sequence[Ground],
+    finish: Finish[Planned],
+    planned: Planned,
+    recomputed: Sequence[DeviceMesh] = (),
+) -> Planned:
+    """`planned`, which came out of a race on `grounds`, with the bound over all of them and the space searched."""
+    own = planned.plan.stage.mesh
+    ended = {g.mesh: f or g.mesh == own for g, f in zip(grounds, finish.finished, strict=True)}
+    searched, ruled_out = ([mesh for mesh in ended if ended[mesh] == side] for side in (True, False))
     plan = replace(
-        best.plan,
+        planned.plan,
         fingerprint=task.fingerprint,
-        lower_bound_s=min(best.plan.objective_s, *(outcome.lower_bound_s for outcome in outcomes)),
-        space=f"mode {task.mode}{_steps(best.plan)}, mesh {' or '.join(str(o.attempt.space.mesh) for o in outcomes)}",
+        lower_bound_s=min(planned.plan.objective_s, *finish.bounds),
+        space=described(task, planned.plan.step_kinds, searched, ruled_out, recomputed),
     )
-    return replace(best, plan=plan)
+    return replace(planned, plan=plan)
 
 
-def _steps(plan: Plan) -> str:
-    return f" (redistributing by {', '.join(plan.step_kinds)} only)" if plan.step_kinds else ""
+def contained(task: Task, grounds: Sequence[Ground]) -> list[list[int]]:
+    """For every ground the positions of those all of whose plans are among its own, at the same prices.
+
+    None, unless the pricing looks only at which devices talk, and the constraints say the same on every mesh.
+    """
+    meshes = [ground.mesh for ground in grounds]
+    named = any(axes_of(constraint) for constraint in task.all_constraints)
+    if named or not task.prices_devices or len(step_kinds_of(task.all_constraints)) > 1:
+        return [[] for _ in meshes]
+    return [[n for n, coarse in enumerate(meshes) if coarse != fine and refines(fine, coarse)] for fine in meshes]
+
+
+def refusal(misfits: Sequence[AutoparError]) -> AutoparError:
+    """Why there is no plan at all: the misfit with the smallest peak, else the first."""
+    peaks = [m for m in misfits if isinstance(m, NoFeasiblePlan) and m.min_peak_bytes is not None]
+    return min(peaks, key=lambda misfit: misfit.min_peak_bytes or 0) if peaks else misfits[0]
+
+
+def described(
+    task: Task,
+    step_kinds: tuple[StepKind, ...],
+    meshes: Sequence[DeviceMesh],
+    ruled_out: Sequence[DeviceMesh] = (),
+    recomputed: Sequence[DeviceMesh] = (),
+) -> str:
+    """The space that was searched, for the user: meshes that were ruled out by their bounds are part of it."""
+    steps = f" (redistributing by {', '.join(step_kinds)} only)" if step_kinds else ""
+    held = f", {show(task.constraints)}" if task.constraints else ""
+    ruled = f" ({' and '.join(map(str, ruled_out))} ruled out by bounds)" if ruled_out else ""
+    again = f", kept or recomputed on {' or '.join(map(str, recomputed))}" if recomputed else ""
+    return f"mode {task.mode}{steps}{held}, mesh {' or '.join(map(str, meshes))}{ruled}{again}"
 
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What came of one mesh: a plan or the reason why there is none, and a bound that holds for it either way.
+    """What came of one mesh: a plan or the reason why there is none, and a bound that holds for it either way."""
 
-    `attempt` is what was solved, `unlimited` the best plan without a memory limit.
-    """
-
-    attempt: Attempt
-    unlimited: Planned
     planned: Planned | None
     lower_bound_s: float
-    misfit: NoFeasiblePlan | None = None
+    misfit: AutoparError | None = None
 
 
-def _on_mesh(task: Task, flow: Dataflow, mesh: DeviceMesh) -> Outcome:
-    pricing = task.make_pricing(task.graph, mesh)
-    pins = task.pins or pins_of(task.mode, task.graph, mesh)
-    space = build_space(task.graph, flow, mesh, keep=pricing.keep, pins=pins, strict=task.strict, find=task.find)
-    attempt, unlimited = _unlimited(task, flow, space, pricing)
-    bound, limit = unlimited.plan.lower_bound_s, task.memory_limit_bytes
-    if limit is None or unlimited.account.peak_memory_bytes <= limit:
-        return Outcome(attempt, unlimited, unlimited, bound)
-    try:
-        planned = attempt.within(limit, unlimited)
-    except NoFeasiblePlan as error:
-        return Outcome(attempt, unlimited, None, inf if error.proven else bound, error)
-    return Outcome(attempt, unlimited, planned, planned.plan.lower_bound_s)
+def on_ground(task: Task, ground: Ground, unlimited: Planned | None = None, near: Planned | None = None) -> Outcome:
+    """What comes of one mesh.
 
-
-def _unlimited(task: Task, flow: Dataflow, space: Space, pricing: Pricing) -> tuple[Attempt, Planned]:
-    """The best plan without a memory limit, with the first steps of the mode that leave any."""
-    for step_kinds in step_kinds_of(task.mode):
-        attempt = Attempt(task, flow, space, restricted(pricing, step_kinds), step_kinds)
-        try:
-            return attempt, attempt.solve(None)
-        except Infeasible:
-            continue
-    raise NoFeasiblePlan(
-        f"no plan on mesh {space.mesh} satisfies the constraints of mode {task.mode!r}: no sequence of steps takes "
-        f"some tensor from where it is made to where it is pinned. Pin less, or choose another mode."
-    )
+    `unlimited` is the best plan without a memory limit, if it is known; `near` another plan on the same candidates,
+    from which the solver may start.
+    """
+    finish, _ = _raced(task, [ground], unlimited, near)
+    return Outcome(finish.found, finish.bounds[0], finish.misfits[0] if finish.misfits else None)
 
 
 def _dump(graph: OpGraph, flow: Dataflow, plan: Plan, pricing: Pricing, directory: Path) -> None:
@@ -201,19 +173,28 @@ def _lines(graph: OpGraph, plan: Plan) -> str:
     return "\n".join(lines)
 
 
-def restore(graph: OpGraph, plan: Plan, make_pricing: MakePricing, find: FindRule = no_rule) -> Planned:
-    """The program and account of `plan`, made earlier for `graph`: nothing is searched.
+def restore(task: Task, plan: Plan) -> Planned:
+    """The program and account of `plan`, made earlier for `task`: nothing is searched.
 
     Raises:
-      PlanFileError: if an operator has a strategy that is not one of its own, or is recomputed where it cannot be.
+      PlanFileError: if an operator has a strategy that is not one of its own, or is recomputed where it cannot be, or
+        a constraint does not hold.
     """
-    graph = _rewritten(graph, plan.recomputed)
-    check_strategies(graph, plan.stage, find)
-    pricing = restricted(make_pricing(graph, plan.stage.mesh), plan.step_kinds)
-    router = Router(plan.stage.mesh, pricing.step_cost)
+    graph = _rewritten(task.graph, plan.recomputed)
+    check_strategies(graph, plan.stage, task.find)
+    if not holds(graph, plan.stage, task.all_constraints):
+        raise PlanFileError(
+            f"the plan does not keep to its own constraints, {show(task.all_constraints)}: the file is damaged. Plan "
+            f"again."
+        )
+    whole = task.graph
+    ground = Ground(whole, dataflow(whole), plan.stage.mesh, task.make_pricing, task.strict, task.find)
+    pricing, router = ground.pricing(plan.step_kinds), ground.router(plan.step_kinds)
+    if graph is not whole:
+        pricing = restricted(task.make_pricing(graph, plan.stage.mesh), plan.step_kinds)
     program = build_program(graph, dataflow(graph), plan.stage, router, pricing.step_cost)
     spent = account_of(graph, program, pricing)
-    return Planned(graph, plan, program, spent, pricing)
+    return Planned(task, plan, program, spent, pricing, ground, rewritten=graph if plan.recomputed else None)
 
 
 def _rewritten(graph: OpGraph, recomputed: Sequence[Recomputed]) -> OpGraph:
@@ -221,99 +202,3 @@ def _rewritten(graph: OpGraph, recomputed: Sequence[Recomputed]) -> OpGraph:
         return with_recomputed(graph, recomputed).graph
     except ValueError as error:
         raise PlanFileError(f"the plan recomputes what cannot be: {error}. Plan again.") from error
-
-
-@dataclass(frozen=True, eq=False)
-class Attempt:
-    """Solving one space, with and without a memory limit."""
-
-    task: Task
-    flow: Dataflow
-    space: Space
-    pricing: Pricing
-    step_kinds: tuple[StepKind, ...]
-
-    @cached_property
-    def router(self) -> Router:
-        """The routes under the pricing."""
-        return Router(self.space.mesh, self.pricing.step_cost)
-
-    def solve(self, limit_bytes: float | None) -> Planned:
-        """The plan under `limit_bytes` on what the Problem counts; its bound is for that limit."""
-        problem = assemble(self.task.graph, self.flow, self.space, self.pricing, self.router, limit_bytes)
-        solution = solve(problem, options=self.task.options.solve)
-        return self._planned(solution)
-
-    def within(self, limit: int, planned: Planned) -> Planned:
-        """A plan whose program peaks within `limit`; `planned` is the best without one.
-
-        The Problem does not count the buffers of redistributions on their way to a single operator; the program does.
-        So where a program still exceeds the limit, the Problem's is tightened by the excess, until the choice of least
-        peak is all that is left; only the bounds of the looser problems hold.
-        """
-        bound, smallest, tight, proven = planned.plan.lower_bound_s, planned, float(limit), False
-        for _ in range(self.task.options.max_tightenings):
-            planned, fits = self._solve_or_least(tight)
-            bound = max(bound, planned.plan.lower_bound_s) if tight == limit else bound
-            smallest = min(smallest, planned, key=lambda p: p.account.peak_memory_bytes)
-            excess = planned.account.peak_memory_bytes - limit
-            if excess <= 0:
-                held = min(bound, planned.plan.objective_s)
-                return replace(planned, plan=replace(planned.plan, lower_bound_s=held))
-            if not fits:
-                proven = tight == limit
-                break
-            tight -= excess
-        raise self._misfit(limit, smallest, proven)
-
-    def _solve_or_least(self, limit_bytes: float) -> tuple[Planned, bool]:
-        """As `solve`, and True; where nothing keeps within the limit, the best of what is closest to it, and False."""
-        try:
-            return self.solve(limit_bytes), True
-        except Infeasible as error:
-            if error.min_peak_bytes is None:
-                raise
-            return self.solve(error.min_peak_bytes), False
-
-    def _planned(self, solution: Solution) -> Planned:
-        task = self.task
-        stage = self.space.stage(placement_choice(self.space, solution.choice))
-        program = build_program(task.graph, self.flow, stage, self.router, self.pricing.step_cost)
-        spent = account_of(task.graph, program, self.pricing)
-        bound = solution.lower_bound
-        plan = Plan((stage,), task.fingerprint, solution.objective, bound, step_kinds=self.step_kinds)
-        return Planned(task.graph, plan, program, spent, self.pricing)
-
-    def _misfit(self, limit: int, planned: Planned, proven: bool) -> NoFeasiblePlan:
-        """That nothing fits in `limit`, or that nothing was found; `planned` has the smallest peak found."""
-        program, smallest = planned.program, planned.account.peak_memory_bytes
-        largest = [program.values[v] for v in planned.account.peak_values[:3]]
-        names = ", ".join(
-            f"{v.tensor.name or f'result of {_producer(planned, v.tensor.id)}'} "
-            f"{v.tensor.dtype}{list(v.tensor.shape)} {v.placement} ({program.local_bytes(v.id):,} bytes)"
-            for v in largest
-        )
-        return NoFeasiblePlan(
-            f"no plan on mesh {self.space.mesh} fits in the memory limit of {limit:,} bytes a device: the smallest "
-            f"peak found is {smallest:,} bytes. Largest at the peak: {names}. Raise memory_limit_bytes, use more "
-            f"devices, or donate the state.",
-            smallest,
-            proven,
-        )
-
-
-def account_of(graph: OpGraph, program: ShardedProgram, pricing: Pricing) -> Account:
-    """What `program`, made from `graph`, costs in time and memory."""
-    return account(
-        program,
-        pricing.op_cost,
-        materialised(graph),
-        graph.donated,
-        recomputed=recomputed(graph),
-        workspace=workspace_bytes,
-    )
-
-
-def _producer(planned: Planned, tensor: int) -> str:
-    op = planned.graph.producers.get(tensor)
-    return f"{op.kind} ({op.source})" if op else "a constant"

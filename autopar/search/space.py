@@ -1,34 +1,26 @@
-"""The space that is searched: a graph, the rules, a mesh and constraints in, every variable's candidates out."""
+"""The space that is searched: a graph, the rules and a mesh in, every variable's candidates out."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import chain, product
 from typing import Literal
 
 from autopar.core.dataflow import Dataflow
-from autopar.core.graph import OpGraph, OpNode, TensorInfo
+from autopar.core.graph import OpGraph, OpNode
 from autopar.core.mesh import DeviceMesh
 from autopar.core.pins import PINNED
 from autopar.core.placement import Placement
 from autopar.core.plan import Stage
 from autopar.core.space import Space, carried_out
 from autopar.core.strategy import Strategy
-from autopar.errors import NoFeasiblePlan, PlanFileError
+from autopar.errors import PlanFileError
 from autopar.rules.enumerate import enumerate_strategies
 from autopar.search.pinned import pinned_strategies
 from autopar.search.resolve import FindRule, no_rule, resolve
 
 Keep = Callable[[OpNode, tuple[Strategy, ...]], tuple[Strategy, ...]]
-
-
-@dataclass(frozen=True)
-class Pins:
-    """Placements that are given: by position of the input or output."""
-
-    inputs: Mapping[int, Placement] = field(default_factory=dict[int, Placement])
-    outputs: Mapping[int, Placement] = field(default_factory=dict[int, Placement])
 
 
 def build_space(
@@ -37,7 +29,6 @@ def build_space(
     mesh: DeviceMesh,
     *,
     keep: Keep,
-    pins: Pins | None = None,
     strict: bool = False,
     find: FindRule = no_rule,
 ) -> Space:
@@ -48,22 +39,21 @@ def build_space(
       flow: its copies.
       mesh: the devices.
       keep: the pricing's filter of an operator's strategies.
-      pins: placements that are given.
       strict: refuse an operator without a rule instead of replicating it.
       find: what finds a rule where none is written.
 
     Raises:
       UnsupportedPrimitive: an operator has no rule and `strict`.
-      NoFeasiblePlan: a pinned placement does not divide its tensor evenly.
+      NoFeasiblePlan: a sharding of the function's own does not divide its tensor evenly.
     """
-    pins = pins or Pins()
     strategies = _strategies(graph, mesh, keep, strict, find)
     loop_carries = tuple(graph.loop_carries.items())
     carry = tuple((out, source) for out, source in graph.carry)
     carried = {out for out, _ in carry}
-    inputs = tuple(_pinned(pins.inputs.get(i), t, mesh, i in graph.key_inputs) for i, t in enumerate(graph.inputs))
+    key_inputs, key_outputs = frozenset(graph.key_inputs), frozenset(graph.key_outputs)
+    inputs = tuple(_free(t.shape, mesh, i in key_inputs) for i, t in enumerate(graph.inputs))
     outputs = tuple(
-        () if i in carried or t.literal is not None else _pinned(pins.outputs.get(i), t, mesh, i in graph.key_outputs)
+        () if i in carried or t.literal is not None else _free(t.shape, mesh, i in key_outputs)
         for i, t in enumerate(graph.outputs)
     )
     copies = _copies(graph, flow, inputs, strategies, outputs, dict(carry))
@@ -111,15 +101,10 @@ def all_placements(shape: tuple[int, ...], mesh: DeviceMesh) -> tuple[Placement,
     return tuple(found)
 
 
-def _pinned(pin: Placement | None, tensor: TensorInfo, mesh: DeviceMesh, is_key: bool) -> tuple[Placement, ...]:
-    if pin is None:
-        return tuple(p for p in all_placements(tensor.shape, mesh) if not (is_key and p.dims[-1]))
-    if len(pin.dims) != tensor.ndim or not pin.fits(tensor.shape, mesh):
-        raise NoFeasiblePlan(
-            f"{tensor.name or 'a tensor'} of shape {tensor.shape} cannot be placed {pin} on mesh {mesh}: "
-            f"every dim must divide evenly. Pin another placement or change the shape."
-        )
-    return (pin,)
+@lru_cache(maxsize=4096)
+def _free(shape: tuple[int, ...], mesh: DeviceMesh, is_key: bool) -> tuple[Placement, ...]:
+    """The placements that an input or output may have; one tuple for all of one shape, so that they share prices."""
+    return tuple(p for p in all_placements(shape, mesh) if not (is_key and p.dims[-1]))
 
 
 def _strategies(
@@ -131,9 +116,10 @@ def _strategies(
         if op.id in graph.loop_carries:
             found.append(())
             continue
-        if op.signature not in known:
-            known[op.signature] = keep(op, _of(op, mesh, strict, find))
-        found.append(known[op.signature])
+        signature = op.signature
+        if signature not in known:
+            known[signature] = keep(op, _of(op, mesh, strict, find))
+        found.append(known[signature])
     return tuple(found)
 
 

@@ -4,12 +4,14 @@ from autopar.solve.driver import Unsolved, solve
 from autopar.solve.options import SolveOptions
 from autopar.solve.problem import Edge, Infeasible, Problem, Solution, Usage
 from autopar.solve.verifier import InvalidSolution, verify
+from autopar.solve.watch import Progress
 
 __all__ = [
     "Edge",
     "Infeasible",
     "InvalidSolution",
     "Problem",
+    "Progress",
     "Solution",
     "SolveOptions",
     "Unsolved",

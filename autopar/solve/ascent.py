@@ -7,16 +7,19 @@ the bound; the step is halved when the bound stalls. Any prices >= 0 prove a bou
 from __future__ import annotations
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 
-from autopar.solve.dual import Certificate, Dual
+from autopar.solve.anneal import Schedule, anneal
+from autopar.solve.dual import Certificate, Dual, State
 from autopar.solve.options import SolveOptions
 from autopar.solve.polish import LocalSearch
-from autopar.solve.problem import Floats, Problem
-from autopar.solve.reduction import Choice
+from autopar.solve.problem import Floats, Problem, objective
+from autopar.solve.reduction import Choice, Ints
 from autopar.solve.rows import Rows, memory_rows
+from autopar.solve.watch import Watch
 
 _SWEEPS_PER_CHECK = 5
 _STALLED = 1e-4  # of the gap, per check
@@ -27,6 +30,10 @@ _FIRST_PRICE = 6  # sweeps before it
 _AVERAGE = 0.3
 _TARGET = 0.05
 CLOSED = 1e-12
+_HEATS = (0.1, 0.01, 1.0)  # of a node's share of the cost, round by round: from the best choice, prices together
+_HEAT_AFRESH = 10.0  # from the last choice decoded, each price for itself
+_LONGER = 2  # times as many passes from one round to the next
+_MOST_ROUNDS_LONGER = 5
 
 
 @dataclass(frozen=True)
@@ -74,48 +81,82 @@ class Prices:
         return np.maximum(0.0, prices + self.step * max(target - bound, 0.0) / norm * active)
 
 
-def ascend(problem: Problem, options: SolveOptions, upper: float) -> tuple[Certificate, Answer]:
-    """The best bound found within the sweeps allowed, and the best choice met."""
-    rows = memory_rows(problem)
-    search, dual = LocalSearch(problem, rows, options), Dual(problem, rows)
-    best, certificate = Answer(None, np.inf, -np.inf), dual.certificate()
-    prices, stalls, last = Prices(rows), 0, certificate.bound
-    for sweep in range(1, options.max_sweeps + 1):
-        dual.sweep()
-        check = sweep % _SWEEPS_PER_CHECK == 0 or sweep == options.max_sweeps
-        if not check and not rows.count:
-            continue
-        now = dual.certificate()
-        improved = now.bound > certificate.bound
-        certificate = now if improved else certificate
-        choice = dual.decode()
-        used = rows.used(choice)
-        if check:
-            best = better(best, Answer(*search.improve(choice), bound=-np.inf))
-            cutoff = min(upper, best.objective)
-            if is_closed(certificate.bound, cutoff):
-                break
-            gap = cutoff - certificate.bound if np.isfinite(cutoff) else abs(certificate.bound)
-            stalls = stalls + 1 if certificate.bound - last <= _STALLED * gap else 0
-            last = certificate.bound
-            if stalls >= _MAX_STALLS * (3 if rows.count else 1):
-                break
-        if rows.count and sweep >= _FIRST_PRICE:
-            cutoff = min(upper, best.objective)
-            following = prices.next(dual.prices, used, now.bound, cutoff, certificate.bound, certificate.prices)
-            dual.set_prices(following)
-    return certificate, _polished(search, best, certificate, min(upper, best.objective), options)
+class Ascent:
+    """Rounds of bounds and choices for one problem; each goes on where the last one stopped."""
 
+    def __init__(self, problem: Problem, options: SolveOptions) -> None:
+        self.problem, self.options = problem, options
+        self.rows = memory_rows(problem)
+        self.search, self.dual = LocalSearch(problem, self.rows), Dual(problem, self.rows)
+        self.prices, self.held = Prices(self.rows), self.dual.state()
 
-def _polished(
-    search: LocalSearch, best: Answer, certificate: Certificate, cutoff: float, options: SolveOptions
-) -> Answer:
-    """The best choice after forest moves."""
-    if best.choice is None:
+    def round(self, number: int, upper: float, start: Choice | None, watch: Watch) -> tuple[Certificate, Answer]:
+        """The best bound found so far, and the best choice met; `start` is a good choice known already."""
+        best, last = self._sweeps(upper, watch)
+        cutoff = min(upper, best.objective)
+        if not is_closed(self.held.bound, cutoff):
+            best = better(best, self._annealed(number, cutoff, start or best.choice or last, last, watch))
+        return self.dual.certificate(self.held), best
+
+    def _sweeps(self, upper: float, watch: Watch) -> tuple[Answer, Choice]:
+        """Sweeps until the bound stalls: the best choice met and the last one decoded."""
+        best, stalls, last = Answer(None, np.inf, -np.inf), 0, self.held.bound
+        patience, choice = _MAX_STALLS * (3 if self.rows.count else 1), self.dual.decode()
+        for sweep in range(1, self.options.max_sweeps + 1):
+            self.dual.sweep()
+            check = sweep % _SWEEPS_PER_CHECK == 0 or sweep == self.options.max_sweeps
+            if not check and not self.rows.count:
+                continue
+            now = self.dual.state()
+            self.held = now if now.bound > self.held.bound else self.held
+            choice = self.dual.decode()
+            if check:
+                best = better(best, self._answer(choice))
+                cutoff = min(upper, best.objective)
+                gap = cutoff - self.held.bound if np.isfinite(cutoff) else abs(self.held.bound)
+                stalls = stalls + 1 if self.held.bound - last <= _STALLED * gap else 0
+                last = self.held.bound
+                if is_closed(last, cutoff) or stalls >= patience or watch.left_s() <= 0:
+                    break
+            if self.rows.count and sweep >= _FIRST_PRICE:
+                self._reprice(now, choice, min(upper, best.objective))
+        return best, tuple(choice.tolist())
+
+    def _answer(self, choice: Ints) -> Answer:
+        """The choice with its cost, if it is within the limit."""
+        fits = not self.rows.count or bool((self.dual.used(choice) <= self.rows.limit).all())
+        found = tuple(choice.tolist())
+        return Answer(found, objective(self.problem, found), -np.inf) if fits else Answer(None, np.inf, -np.inf)
+
+    def _reprice(self, now: State, choice: Ints, upper: float) -> None:
+        held, used = self.held, self.dual.used(choice)
+        following = self.prices.next(now.prices, used, now.bound, upper, held.bound, held.prices)
+        self.dual.set_prices(following)
+
+    def _annealed(self, number: int, upper: float, start: Choice, last: Choice, watch: Watch) -> Answer:
+        """The best choice of two annealings side by side: one from a good choice, a hot one from the last decoded."""
+        flat, options = self.dual.flat, self.options
+        unit = max(abs(self.held.bound), abs(upper) if np.isfinite(upper) else 0.0) / len(start)
+        passes = options.anneal_passes * _LONGER ** min(number, _MOST_ROUNDS_LONGER)
+        seed = options.seed + 2 * number
+        near, afresh = np.array(start, dtype=np.intp), np.array(last, dtype=np.intp)
+        schedules = (
+            Schedule(near, _HEATS[number % len(_HEATS)] * unit, passes, seed),
+            Schedule(afresh, _HEAT_AFRESH * unit, passes, seed + 1, each=True),
+        )
+
+        def wanted(cost: float) -> bool:
+            return not is_closed(self.held.bound, min(cost, upper)) and watch.left_s() > 0
+
+        def run(schedule: Schedule) -> tuple[Ints | None, float]:
+            return anneal(flat, self.held.prices, schedule, wanted)
+
+        with ThreadPoolExecutor(len(schedules)) as pool:
+            found = list(pool.map(run, schedules))
+        best = Answer(None, np.inf, -np.inf)
+        for choice, _ in found:
+            if choice is not None:
+                best = better(best, Answer(*self.search.improve(choice.tolist()), bound=-np.inf))
+        if best.choice is not None:
+            watch.offer(best.choice)
         return best
-    choice, cost = best.choice, best.objective
-    for _ in range(options.max_forest_moves):
-        if is_closed(certificate.bound, min(cutoff, cost)):
-            break
-        choice, cost = search.forest_move(choice, certificate.prices)
-    return Answer(choice, cost, best.bound)

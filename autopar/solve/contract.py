@@ -7,6 +7,7 @@ An edge (u, v) is functional if every strategy s of u has one finite partner f(s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -93,12 +94,25 @@ def contract_functional(problem: Problem) -> Reduction:
             queue.extend(sorted(work.merge(*found), reverse=True))
     if not work.followers:
         return unchanged(problem)
-    usages = list(problem.usages)
-    for v, u, to_v in work.followers:
-        usages = [Usage(u, use.start, use.stop, use.size_bytes[to_v]) if use.node == v else use for use in usages]
+    usages = _moved(problem.usages, work.followers)
     gone = {v for v, _, _ in work.followers}
     smaller, stay = compact(work.costs, gone, list(work.edges.values()), usages, problem.usage_limit)
     return Reduction(smaller, 0.0, partial(_lift, len(problem.node_costs), stay, work.followers))
+
+
+def _moved(usages: Sequence[Usage], followers: list[Follower]) -> list[Usage]:
+    """The usages of followers as usages of the nodes that stay."""
+    leader: dict[int, tuple[int, Ints]] = {}
+    for v, u, to_v in reversed(followers):
+        root, to_u = leader.get(u, (u, None))
+        leader[v] = (root, to_v if to_u is None else to_v[to_u])
+    moved: list[Usage] = []
+    for use in usages:
+        if use.node in leader:
+            root, to_node = leader[use.node]
+            use = Usage(root, use.start, use.stop, use.size_bytes[to_node])
+        moved.append(use)
+    return moved
 
 
 def _lift(count: int, stay: list[int], followers: list[Follower], choice: Choice) -> Choice:

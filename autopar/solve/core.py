@@ -1,4 +1,4 @@
-"""The search on what the reductions leave: exact elimination if it fits, else bound, window, reduce again, CP-SAT.
+"""The search on what the reductions leave: exact elimination, or bound and choices, window, reduce again, CP-SAT.
 
 `minimise` is given a cost that is known to be reachable (`upper`) and looks for something cheaper. Its answer's bound
 holds for every choice that costs less than `upper`; a bound of inf says that there is none.
@@ -6,11 +6,11 @@ holds for every choice that costs less than `upper`; a bound of inf says that th
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from autopar.solve.ascent import Answer, ascend, better, is_closed
+from autopar.solve.ascent import Answer, Ascent, better, is_closed
 from autopar.solve.contract_chains import contract_chains
 from autopar.solve.cp_sat import entries, finish
 from autopar.solve.dual import Certificate
@@ -20,6 +20,7 @@ from autopar.solve.problem import Infeasible, Problem, objective
 from autopar.solve.reduce import reduce_cheaply, reduce_fully
 from autopar.solve.reduction import Reduction, restrict, size, unchanged
 from autopar.solve.rows import drop_slack
+from autopar.solve.watch import Inner, Watch
 
 _GUESSES = (1e-4, 1e-3, 1e-2)  # of the bound: windows tried while no choice is known
 _SHRUNK = 0.9
@@ -27,25 +28,43 @@ _MAX_DEPTH = 12
 NOTHING = Answer(None, np.inf, np.inf)
 
 
-def minimise(problem: Problem, options: SolveOptions, upper: float = np.inf, depth: int = 0) -> Answer:
+def minimise(problem: Problem, options: SolveOptions, watch: Watch, upper: float = np.inf, depth: int = 0) -> Answer:
     """The cheapest choice found, after reducing; exact where elimination fits."""
     try:
-        reduction = _reduced(problem, options)
+        reduction = reduced(problem, options)
     except Infeasible:
+        watch.raise_bound(upper)
         return NOTHING
     small = reduction.problem
-    plan = plan_elimination(small)
-    if not small.usages and plan.fits(options):
-        choice, cost = minimise_exactly(small, plan)
-        found = Answer(choice, cost, cost) if np.isfinite(cost) else NOTHING
-    else:
-        found = _minimise_core(small, options, upper - reduction.offset, depth)
+    found = exactly(small, options)
+    if found is None:
+        inner = Inner(watch, reduction, upper)
+        found = _minimise_core(small, options, inner, upper - reduction.offset, depth)
     lifted = reduction.lift(found.choice) if found.choice is not None else None
-    return Answer(lifted, found.objective + reduction.offset, found.bound + reduction.offset)
+    answer = Answer(lifted, found.objective + reduction.offset, found.bound + reduction.offset)
+    if lifted is not None:
+        watch.offer(lifted)
+    watch.raise_bound(min(answer.bound, upper))
+    return answer
 
 
-def _reduced(problem: Problem, options: SolveOptions) -> Reduction:
-    """Cheap reductions; all of them, repeatedly, if elimination does not fit after the cheap ones."""
+def exactly(problem: Problem, options: SolveOptions) -> Answer | None:
+    """The optimum of a problem without usages by elimination; None if there are usages or it does not fit."""
+    if problem.usages:
+        return None
+    plan = plan_elimination(problem)
+    if not plan.fits(options):
+        return None
+    choice, cost = minimise_exactly(problem, plan)
+    return Answer(choice, cost, cost) if np.isfinite(cost) else NOTHING
+
+
+def reduced(problem: Problem, options: SolveOptions) -> Reduction:
+    """Cheap reductions; all of them, repeatedly, if elimination does not fit after the cheap ones.
+
+    Raises:
+      Infeasible: if forbidden entries leave a node no strategy.
+    """
 
     def chains(part: Problem) -> Reduction:
         return contract_chains(part, options)
@@ -59,26 +78,64 @@ def _reduced(problem: Problem, options: SolveOptions) -> Reduction:
     return result
 
 
-def _minimise_core(problem: Problem, options: SolveOptions, upper: float, depth: int) -> Answer:
-    """Bound and heuristics, then smaller problems within windows above the bound, then CP-SAT."""
-    certificate, best = ascend(problem, options, upper)
-    low = certificate.bound
-    for window in _windows(low, min(upper, best.objective), depth):
-        inside = _inside(certificate, min(window, min(upper, best.objective) - certificate.bound), options, depth)
-        if inside is None:
+def _minimise_core(problem: Problem, options: SolveOptions, watch: Watch, upper: float, depth: int) -> Answer:
+    """Rounds of bound and choices; after each, smaller problems within windows above the bound, or CP-SAT."""
+    ascent, best, low = Ascent(problem, options), Answer(None, np.inf, -np.inf), -np.inf
+    for round_ in range(options.max_rounds):
+        certificate, found = ascent.round(round_, min(upper, best.objective), best.choice, watch)
+        best, low = better(best, found), max(low, certificate.bound)
+        watch.raise_bound(low)
+        if is_closed(low, min(upper, best.objective)) or watch.left_s() <= 0:
             break
-        best = better(best, inside)
-        low = max(low, min(inside.bound, certificate.bound + window))
-        exhausted = low < certificate.bound + window and best.choice is not None
-        if exhausted or is_closed(low, min(upper, best.objective)):
-            return _answer(best, low, upper)
-    cutoff = min(upper, best.objective)
-    if not is_closed(low, cutoff) and entries(certificate) <= options.max_cp_sat_entries:
-        found = finish(certificate, cutoff - certificate.bound, best.choice, options)
-        low = max(low, min(found.bound, cutoff))
-        if found.choice is not None:
-            best = better(best, Answer(found.choice, objective(problem, found.choice), low))
+        inside = _narrowed(certificate, options, watch, _Known(best, low, upper), depth)
+        if inside is not None:
+            return _answer(inside.best, inside.low, upper)
+        if entries(certificate) <= options.max_cp_sat_entries:
+            known = _finished(certificate, options, watch, _Known(best, low, upper))
+            return _answer(known.best, known.low, upper)
     return _answer(best, low, upper)
+
+
+@dataclass(frozen=True)
+class _Known:
+    """The best choice, the bound, and the cost below which choices are wanted."""
+
+    best: Answer
+    low: float
+    upper: float
+
+    @property
+    def cutoff(self) -> float:
+        """The cost below which a choice would be news."""
+        return min(self.upper, self.best.objective)
+
+
+def _narrowed(
+    certificate: Certificate, options: SolveOptions, watch: Watch, known: _Known, depth: int
+) -> _Known | None:
+    """What is known after searching a window that holds all that is wanted; None if it leaves most of the problem."""
+    for window in _windows(certificate.bound, known.cutoff, depth):
+        inside = _inside(certificate, window, options, watch, depth)
+        if inside is None:
+            return None
+        low = max(known.low, min(inside.bound, certificate.bound + window))
+        known = _Known(better(known.best, inside), low, known.upper)
+        watch.raise_bound(low)
+        if known.best.choice is not None or certificate.bound + window >= known.upper:
+            return known
+    return None
+
+
+def _finished(certificate: Certificate, options: SolveOptions, watch: Watch, known: _Known) -> _Known:
+    """What is known after CP-SAT."""
+    found = finish(certificate, known.cutoff - certificate.bound, known.best.choice, options, watch)
+    low = max(known.low, min(found.bound, known.cutoff))
+    best = known.best
+    if found.choice is not None:
+        watch.offer(found.choice)
+        best = better(best, Answer(found.choice, objective(certificate.problem, found.choice), low))
+    watch.raise_bound(low)
+    return _Known(best, low, known.upper)
 
 
 def _answer(best: Answer, low: float, upper: float) -> Answer:
@@ -96,7 +153,7 @@ def _windows(low: float, cutoff: float, depth: int) -> list[float]:
     return guesses + whole
 
 
-def _inside(certificate: Certificate, window: float, options: SolveOptions, depth: int) -> Answer | None:
+def _inside(certificate: Certificate, window: float, options: SolveOptions, watch: Watch, depth: int) -> Answer | None:
     """The answer among the choices within a window of the bound; None if the window leaves most of the problem."""
     before = certificate.problem
     keep = certificate.keep(window)
@@ -105,7 +162,8 @@ def _inside(certificate: Certificate, window: float, options: SolveOptions, dept
     reduction = restrict(before, keep)
     if _weight(reduction.problem) > _SHRUNK * _weight(before):
         return None
-    found = minimise(reduction.problem, options, certificate.bound + window, depth + 1)
+    upper = certificate.bound + window
+    found = minimise(reduction.problem, options, Inner(watch, reduction, upper), upper, depth + 1)
     return replace(found, choice=reduction.lift(found.choice)) if found.choice is not None else found
 
 

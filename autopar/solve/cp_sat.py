@@ -18,8 +18,9 @@ from autopar.solve.options import SolveOptions
 from autopar.solve.problem import Floats
 from autopar.solve.reduction import Bools, Choice
 from autopar.solve.rows import Rows
+from autopar.solve.watch import Watch
 
-_COST_BITS = 34
+_COST_BITS = 42
 _BYTE_BITS = 40
 _MAX_ROUNDS = 12
 
@@ -138,8 +139,8 @@ def add_hint(model: cp_model.CpModel, nodes: Variables, hint: Choice | None) -> 
             model.add_hint(variable, i == s)
 
 
-def solver_of(options: SolveOptions, work: float) -> cp_model.CpSolver:
-    """A solver whose result depends on the model and the options only."""
+def solver_of(options: SolveOptions, work: float, left_s: float = math.inf) -> cp_model.CpSolver:
+    """A solver whose result depends on the model and the options only, unless the seconds left cut it short."""
     solver = cp_model.CpSolver()
     parameters: Any = solver.parameters
     parameters.num_workers = options.cp_sat_workers
@@ -147,6 +148,8 @@ def solver_of(options: SolveOptions, work: float) -> cp_model.CpSolver:
     parameters.interleave_search = True
     parameters.linearization_level = 2
     parameters.max_deterministic_time = work
+    if math.isfinite(left_s):
+        parameters.max_time_in_seconds = left_s
     parameters.relative_gap_limit = 0.0
     parameters.subsolvers.extend(["max_lp", "reduced_costs"])
     return solver
@@ -157,7 +160,7 @@ def chosen(solver: cp_model.CpSolver, nodes: Variables) -> Choice:
     return tuple(next(s for s, x in enumerate(variables) if solver.boolean_value(x)) for variables in nodes)
 
 
-def finish(certificate: Certificate, window: float, hint: Choice | None, options: SolveOptions) -> Finish:
+def finish(certificate: Certificate, window: float, hint: Choice | None, options: SolveOptions, watch: Watch) -> Finish:
     """The best choice within `window` of the certificate's bound, or a bound on all such choices."""
     work = _Model(certificate, window if math.isfinite(window) else _no_window(certificate))
     for row in np.flatnonzero(certificate.prices > 0):
@@ -165,7 +168,7 @@ def finish(certificate: Certificate, window: float, hint: Choice | None, options
     add_hint(work.model, work.nodes, hint)
     bound, budget = certificate.bound, options.cp_sat_work
     for _ in range(_MAX_ROUNDS):
-        solver = solver_of(options, budget)
+        solver = solver_of(options, budget, watch.left_s())
         status = solver.solve(work.model)
         if status == cp_model.INFEASIBLE:
             return Finish(None, math.inf)
@@ -177,7 +180,7 @@ def finish(certificate: Certificate, window: float, hint: Choice | None, options
         if not violated:
             return Finish(choice, bound)
         budget -= solver.response_proto.deterministic_time
-        if budget <= 0:
+        if budget <= 0 or watch.left_s() <= 0:
             break
         if work.present.intersection(violated):  # rounding is to blame
             return Finish(_with_margin(work, options, budget), bound)

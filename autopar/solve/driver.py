@@ -1,7 +1,8 @@
-"""The way through the solver: without the limit first, and only if that does not fit, with it.
+"""The way through the solver: without the limit first, where that is exact, and only if that does not fit, with it.
 
-solve(problem) = relax the limit -> minimise -> fits? done
+solve(problem) = eliminate without the limit -> fits? done
                                              -> smallest peak (feasible at all?) -> minimise within the limit -> verify
+                 too wide for elimination    -> minimise within the limit -> nothing found? smallest peak -> verify
 """
 
 from __future__ import annotations
@@ -11,16 +12,19 @@ from dataclasses import replace
 import numpy as np
 
 from autopar.errors import AutoparError
-from autopar.solve.ascent import Answer, better, is_closed
-from autopar.solve.core import minimise
+from autopar.solve.ascent import Answer, is_closed
+from autopar.solve.core import exactly, minimise, reduced
 from autopar.solve.lagrange import solve_at_prices
 from autopar.solve.least_peak import LeastPeak, least_peak
+from autopar.solve.merge import merge_usages
 from autopar.solve.options import SolveOptions
 from autopar.solve.polish import LocalSearch
 from autopar.solve.problem import Infeasible, Problem, Solution, objective, peak
-from autopar.solve.reduction import Choice, without_limit
-from autopar.solve.rows import memory_rows
+from autopar.solve.reduce import reduce_cheaply
+from autopar.solve.reduction import Choice, unchanged, without_limit
+from autopar.solve.rows import drop_slack, memory_rows
 from autopar.solve.verifier import TOLERANCE, verify
+from autopar.solve.watch import Best, Inner, OnProgress
 
 
 class Unsolved(AutoparError):
@@ -30,49 +34,118 @@ class Unsolved(AutoparError):
 _DEFAULTS = SolveOptions()
 
 
-def solve(problem: Problem, *, options: SolveOptions = _DEFAULTS) -> Solution:
+def solve(
+    problem: Problem,
+    *,
+    options: SolveOptions = _DEFAULTS,
+    warm: Solution | None = None,
+    on_progress: OnProgress | None = None,
+) -> Solution:
     """A verified solution with a proven lower bound; the same for the same problem and options, always.
 
-    The bound is proven up to rounding: it is set to the objective when it comes within 1e-9 of it, relative.
+    The bound is proven up to rounding: it is set to the objective when it comes within 1e-9 of it, relative. With a
+    time limit, or when interrupted from the keyboard, the best choice so far is the answer, with the bound so far.
+
+    Args:
+      problem: what to minimise.
+      options: limits on the work.
+      warm: a solution of a problem with the same nodes and strategies: its choice is the first, if it is feasible here.
+      on_progress: told whenever the best choice or the bound moves.
 
     Raises:
       Infeasible: proven. If the limit is to blame, `min_peak_bytes` is the smallest peak found (the least possible,
         unless CP-SAT ran out of work before proving it).
       Unsolved: neither a choice nor a proof of infeasibility was found within the work limits.
+      KeyboardInterrupt: interrupted before any choice was found.
+      ValueError: `warm` is of a problem with other nodes or strategies.
     """
-    relaxed = minimise(without_limit(problem), options)
-    if relaxed.bound == np.inf:
-        raise Infeasible("no choice avoids the forbidden entries, with or without a memory limit")
-    if problem.usage_limit is None or (relaxed.choice is not None and _fits(problem, relaxed.choice)):
-        best, bound = relaxed, relaxed.bound
-    else:
-        best, bound = _solve_limited(problem, options, relaxed.bound)
-    if best.choice is None:
+    watch = Best(problem, options.time_limit_s, on_progress)
+    if warm is not None:
+        watch.offer(_of_same_shape(problem, warm))
+    try:
+        _search(problem, options, watch)
+    except KeyboardInterrupt:
+        if watch.choice is None:
+            raise
+    if watch.choice is None:
         raise Unsolved(f"no choice found for {len(problem.node_costs)} nodes; not proven infeasible: {options}")
-    solution = _solution(problem, best.choice, bound)
+    solution = _solution(problem, watch.choice, watch.bound)
     verify(problem, solution)
     return solution
 
 
-def _solve_limited(problem: Problem, options: SolveOptions, bound: float) -> tuple[Answer, float]:
-    """The best choice within the limit, and a bound on all such choices, at least the one given."""
-    assert problem.usage_limit is not None
+def _of_same_shape(problem: Problem, warm: Solution) -> Choice:
+    counts = problem.counts
+    if len(warm.choice) != len(counts) or any(s >= n for s, n in zip(warm.choice, counts, strict=True)):
+        raise ValueError(f"warm: a choice for {len(warm.choice)} nodes, not one of this problem's {len(counts)} nodes")
+    return warm.choice
+
+
+def _search(problem: Problem, options: SolveOptions, watch: Best) -> None:
+    """Searches until all is proven or the work is done; the watch has what is found."""
+    try:
+        reduction = unchanged(problem).then(drop_slack).then(reduce_cheaply).then(merge_usages)
+    except Infeasible:
+        raise Infeasible("no choice avoids the forbidden entries, with or without a memory limit") from None
+    small, inner = reduction.problem, Inner(watch, reduction)
+    relaxed = _without_limit(small, options)
+    if relaxed is None:
+        _search_wide(small, options, inner)
+        return
+    if relaxed.choice is None:
+        raise Infeasible("no choice avoids the forbidden entries, with or without a memory limit")
+    inner.raise_bound(relaxed.bound)
+    inner.offer(relaxed.choice)
+    if not is_closed(relaxed.bound, inner.objective):
+        _search_limited(small, options, inner, relaxed.bound)
+
+
+def _without_limit(problem: Problem, options: SolveOptions) -> Answer | None:
+    """The optimum without the limit by elimination; None if that does not fit, no choice if all are forbidden."""
+    try:
+        reduction = reduced(without_limit(problem), options)
+    except Infeasible:
+        return Answer(None, np.inf, np.inf)
+    found = exactly(reduction.problem, options)
+    if found is None or found.choice is None:
+        return found
+    return Answer(reduction.lift(found.choice), found.objective + reduction.offset, found.bound + reduction.offset)
+
+
+def _search_wide(problem: Problem, options: SolveOptions, watch: Inner) -> None:
+    """Within the limit at once; what is feasible at all is asked only if nothing is found."""
+    found = minimise(problem, options, watch, watch.objective)
+    if watch.objective < np.inf or (problem.usage_limit is None and found.bound < np.inf):
+        return
+    if problem.usage_limit is None:
+        raise Infeasible("no choice avoids the forbidden entries")
     least = least_peak(problem, options, enough=problem.usage_limit)
-    if least.bound > problem.usage_limit * (1 + TOLERANCE):
+    if least.bound > problem.usage_limit * (1 + TOLERANCE) or found.bound == np.inf:
         raise _infeasible(problem, least.choice is not None, least)
-    start = replace(_start(problem, options, least.choice), bound=bound)
+    if (start := _start(problem, least.choice)).choice is not None:
+        watch.offer(start.choice)
+
+
+def _search_limited(problem: Problem, options: SolveOptions, watch: Inner, bound: float) -> None:
+    """The best choice within the limit where elimination fits without one."""
+    assert problem.usage_limit is not None
+    start = Answer(None, watch.objective, bound)
+    if watch.objective == np.inf:
+        least = least_peak(problem, options, enough=problem.usage_limit)
+        if least.bound > problem.usage_limit * (1 + TOLERANCE):
+            raise _infeasible(problem, least.choice is not None, least)
+        start = replace(_start(problem, least.choice), bound=bound)
     left, reduction, best = solve_at_prices(problem, options, start)
-    if best.choice is not None and not _fits(problem, best.choice):  # by rounding of sizes that are not whole
-        best = replace(start, bound=best.bound)
-    if is_closed(best.bound, best.objective):
-        return best, best.bound
-    found = minimise(left, options, best.objective - reduction.offset)
-    choice = reduction.lift(found.choice) if found.choice is not None else None
-    if choice is not None and _fits(problem, choice):
-        best = better(best, Answer(choice, objective(problem, choice), best.bound))
-    if best.choice is None and found.bound == np.inf:
+    if best.choice is not None:
+        watch.offer(best.choice)
+    watch.raise_bound(best.bound)
+    if is_closed(best.bound, watch.objective):
+        return
+    upper = watch.objective
+    found = minimise(left, options, Inner(watch, reduction, upper), upper - reduction.offset)
+    if watch.objective == np.inf and found.bound == np.inf:
+        least = least_peak(problem, options, enough=problem.usage_limit)
         raise _infeasible(problem, least.choice is not None, least)
-    return best, max(best.bound, min(found.bound + reduction.offset, best.objective))
 
 
 def _infeasible(problem: Problem, found: bool, least: LeastPeak) -> Infeasible:
@@ -81,11 +154,11 @@ def _infeasible(problem: Problem, found: bool, least: LeastPeak) -> Infeasible:
     return Infeasible(message, least.peak if found else None)
 
 
-def _start(problem: Problem, options: SolveOptions, choice: Choice | None) -> Answer:
+def _start(problem: Problem, choice: Choice | None) -> Answer:
     """The choice of small peak, moved to cheaper strategies as far as the limit lets it."""
     if choice is None or not _fits(problem, choice):
         return Answer(None, np.inf, -np.inf)
-    moved, _ = LocalSearch(problem, memory_rows(problem), options).improve(list(choice))
+    moved, _ = LocalSearch(problem, memory_rows(problem)).improve(list(choice))
     best = moved if moved is not None and _fits(problem, moved) else choice
     return Answer(best, objective(problem, best), -np.inf)
 

@@ -15,8 +15,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from autopar.solve.flat import flatten, per_edge
+from autopar.solve.kernels import add_prices, bound_of, decode, sweep, use_of
 from autopar.solve.problem import Floats, Problem
-from autopar.solve.reduction import Bools
+from autopar.solve.reduction import Bools, Ints
 from autopar.solve.rows import Rows
 
 
@@ -82,70 +84,51 @@ def certify(
     return Certificate(problem, rows, tuple(messages), prices, bound, tuple(nodes), tuple(excess))
 
 
+@dataclass(frozen=True, eq=False)
+class State:
+    """The messages of a moment, the prices, and their bound."""
+
+    messages: Floats
+    prices: Floats
+    bound: float
+
+
 class Dual:
     """Messages that improve by sweeps, and prices that may be set at any time. Costs of nodes must be finite."""
 
     def __init__(self, problem: Problem, rows: Rows) -> None:
-        self.problem, self.rows = problem, rows
+        self.problem, self.rows, self.flat = problem, rows, flatten(problem, rows)
         self.prices = np.zeros(rows.count)
-        self.nodes = [cost.copy() for cost in problem.node_costs]
-        self.ends = [edge.u if edge.u < edge.v else edge.v for edge in problem.edges]
-        self.matrices = [edge.cost if edge.u < edge.v else edge.cost.T for edge in problem.edges]
-        self.to_low = [np.zeros(len(cost)) for cost in self.matrices]
-        self.to_high = [np.zeros(cost.shape[1]) for cost in self.matrices]
-        self.later: list[list[int]] = [[] for _ in self.nodes]
-        self.earlier: list[list[int]] = [[] for _ in self.nodes]
-        for e, edge in enumerate(problem.edges):
-            self.later[min(edge.u, edge.v)].append(e)
-            self.earlier[max(edge.u, edge.v)].append(e)
-        self.share = [1.0 / max(1, len(a), len(b)) for a, b in zip(self.earlier, self.later, strict=True)]
+        self.nodes = self.flat.cost.copy()
+        self.messages = np.zeros(self.flat.size)
 
     def set_prices(self, prices: Floats) -> None:
         """Changes the node costs by the change of the prices of their bytes."""
-        sums = np.concatenate([[0.0], np.cumsum(prices - self.prices)])
-        for segment in self.rows.segments:
-            change = sums[segment.high] - sums[segment.low]
-            if change:
-                self.nodes[segment.node] += change * segment.size_bytes
+        add_prices(self.flat, prices - self.prices, self.nodes)
         self.prices = prices
 
     def sweep(self) -> None:
-        """Forwards and backwards once."""
-        for v in range(len(self.nodes)):
-            for e in self.earlier[v]:
-                gain = (self.matrices[e] - self.to_low[e][:, None]).min(axis=0) - self.to_high[e]
-                self.nodes[v] += gain
-                self.to_high[e] += gain
-            self._hand_on(v, self.later[v], self.to_low)
-        for v in reversed(range(len(self.nodes))):
-            for e in self.later[v]:
-                gain = (self.matrices[e] - self.to_high[e]).min(axis=1) - self.to_low[e]
-                self.nodes[v] += gain
-                self.to_low[e] += gain
-            self._hand_on(v, self.earlier[v], self.to_high)
+        """Upwards and downwards once."""
+        sweep(self.flat, self.nodes, self.messages)
 
-    def _hand_on(self, v: int, edges: list[int], messages: list[Floats]) -> None:
-        if edges:
-            part = self.share[v] * self.nodes[v]
-            for e in edges:
-                messages[e] -= part
-            self.nodes[v] -= len(edges) * part
+    def state(self) -> State:
+        """The messages and prices, with the bound they prove up to rounding."""
+        limit = float(self.prices.sum()) * self.rows.limit if self.rows.count else 0.0
+        bound = bound_of(self.flat, self.nodes, self.messages) - limit
+        return State(self.messages.copy(), self.prices, bound)
 
-    def decode(self) -> list[int]:
-        """A choice, node by node after a sweep: the cheapest given the earlier ones and the bound of the later."""
-        choice = [0] * len(self.nodes)
-        for v, cost in enumerate(self.nodes):
-            total = cost
-            for e in self.earlier[v]:
-                low = choice[self.ends[e]]
-                total = total + (self.matrices[e][low] - self.to_low[e][low] - self.to_high[e])
-            choice[v] = int(total.argmin())
+    def decode(self) -> Ints:
+        """A choice, node by node: the cheapest given the lower ones and the bound of the higher."""
+        choice = np.zeros(len(self.problem.node_costs), dtype=np.intp)
+        decode(self.flat, self.nodes, self.messages, choice)
         return choice
 
-    def certificate(self) -> Certificate:
-        """What the messages prove now."""
-        pairs = [
-            (low.copy(), high.copy()) if edge.u < edge.v else (high.copy(), low.copy())
-            for edge, low, high in zip(self.problem.edges, self.to_low, self.to_high, strict=True)
-        ]
-        return certify(self.problem, self.rows, pairs, self.prices)
+    def used(self, choice: Ints) -> Floats:
+        """The bytes in use in every row."""
+        used = np.zeros(self.rows.count)
+        use_of(self.flat.memory, choice, used)
+        return used
+
+    def certificate(self, state: State) -> Certificate:
+        """What the state proves, from scratch."""
+        return certify(self.problem, self.rows, per_edge(self.flat, state.messages), state.prices)

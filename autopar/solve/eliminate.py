@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 
 import numpy as np
 
@@ -82,10 +83,14 @@ def plan_elimination(problem: Problem) -> EliminationPlan:
         return math.prod(counts[u] for u in near[v])
 
     cost = {v: entries(v) for v in range(len(counts))}
+    queue = [(table, v) for v, table in cost.items()]
+    heapify(queue)
     order, largest, total, work = list[int](), 0, 0, 0.0
     while cost:
-        v = min(cost, key=lambda v: (cost[v], v))
-        table = cost.pop(v)
+        table, v = heappop(queue)
+        if cost.get(v) != table:  # it was put in again with another
+            continue
+        del cost[v]
         order.append(v)
         largest, total, work = max(largest, table), total + table, work + float(table) * counts[v] * len(near[v])
         for u in near[v]:
@@ -93,6 +98,7 @@ def plan_elimination(problem: Problem) -> EliminationPlan:
             near[u] -= {u, v}
         for u in near[v]:
             cost[u] = entries(u)
+            heappush(queue, (cost[u], u))
     return EliminationPlan(tuple(order), largest, total, work)
 
 

@@ -18,7 +18,7 @@ from autopar.solve.eliminate import eliminate, minimise_exactly, plan_eliminatio
 from autopar.solve.marginals import min_marginals
 from autopar.solve.options import SolveOptions
 from autopar.solve.polish import LocalSearch
-from autopar.solve.problem import Floats, Problem
+from autopar.solve.problem import Floats, Problem, derived
 from autopar.solve.reduce import reduce_cheaply, reduce_fully
 from autopar.solve.reduction import Bools, Reduction, restrict, unchanged
 from autopar.solve.rows import Rows, memory_rows
@@ -66,7 +66,7 @@ def solve_at_prices(problem: Problem, options: SolveOptions, start: Answer) -> t
 
 def _priced(problem: Problem, rows: Rows, options: SolveOptions, start: Answer) -> Priced:
     """Prices by exact eliminations, as long as they fit the options."""
-    search, schedule = LocalSearch(problem, rows, options), Prices(rows)
+    search, schedule = LocalSearch(problem, rows), Prices(rows)
     best, bound, best_prices = start, -np.inf, np.zeros(rows.count)
     now, work = best_prices, 0.0
     for _ in range(options.max_price_steps):
@@ -98,7 +98,7 @@ def within_window(
     problem: Problem, rows: Rows, prices: Floats, upper: float, options: SolveOptions
 ) -> list[Bools] | None:
     """The strategies that a choice cheaper than `upper` can have, by exact marginals; None if they are too dear."""
-    relaxed = Problem(tuple(rows.priced(prices, problem.node_costs)), problem.edges)
+    relaxed = derived(tuple(rows.priced(prices, problem.node_costs)), problem.edges)
     plan = plan_elimination(relaxed)
     if not plan.fits(options) or not np.isfinite(upper):
         return None
@@ -114,5 +114,5 @@ def within_window(
 
 def _relaxed(problem: Problem, rows: Rows, prices: Floats, options: SolveOptions) -> Reduction:
     """The problem without limit at the prices, reduced."""
-    priced = Problem(tuple(rows.priced(prices, problem.node_costs)), problem.edges)
+    priced = derived(tuple(rows.priced(prices, problem.node_costs)), problem.edges)
     return unchanged(priced).then(reduce_cheaply).then(lambda part: contract_chains(part, options))

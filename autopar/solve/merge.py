@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
 
 import numpy as np
 
-from autopar.solve.problem import Edge, Floats, Problem
+from autopar.solve.problem import Edge, Floats, Problem, Usage, derived
 from autopar.solve.reduction import Choice, Reduction, compact, unchanged
+from autopar.solve.rows import memory_rows
 
 
 def share_equal(problem: Problem) -> Reduction:
@@ -22,7 +24,7 @@ def share_equal(problem: Problem) -> Reduction:
             by_id[id(array)] = known.setdefault(key, array)
         return by_id[id(array)]
 
-    same = Problem(
+    same = derived(
         tuple(shared(cost) for cost in problem.node_costs),
         tuple(Edge(edge.u, edge.v, shared(edge.cost)) for edge in problem.edges),
         problem.usages,
@@ -52,7 +54,7 @@ def merge_parallel(problem: Problem) -> Reduction:
         return sums[key]
 
     edges = tuple(Edge(u, v, total(group)) for (u, v), group in groups.items())
-    merged = Problem(problem.node_costs, edges, problem.usages, problem.usage_limit)
+    merged = derived(problem.node_costs, edges, problem.usages, problem.usage_limit)
     return Reduction(merged, 0.0, lambda choice: choice)
 
 
@@ -78,8 +80,17 @@ def fold_constant(problem: Problem) -> Reduction:
             costs[edge.v] = costs[edge.v] + edge.cost[0]
     if len(edges) == len(problem.edges):
         return unchanged(problem)
-    smaller = Problem(tuple(costs), tuple(edges), problem.usages, problem.usage_limit)
+    smaller = derived(tuple(costs), tuple(edges), problem.usages, problem.usage_limit)
     return Reduction(smaller, 0.0, lambda choice: choice)
+
+
+def merge_usages(problem: Problem) -> Reduction:
+    """Usages as the rows that can bind see them: those of one node disjoint, times that cannot bind left out."""
+    rows = memory_rows(problem)
+    if not rows.count:
+        return unchanged(problem)
+    usages = tuple(Usage(part.node, part.low, part.high, part.size_bytes) for part in rows.segments)
+    return Reduction(replace(problem, usages=usages), 0.0, lambda choice: choice)
 
 
 def drop_lone(problem: Problem) -> Reduction:

@@ -1,4 +1,4 @@
-"""How much work the solver may do. Every limit counts work, never wall-clock time, so that results repeat."""
+"""How much work the solver may do. Limits count work, so that results repeat; only `time_limit_s` is a clock."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ class SolveOptions:
       max_elimination_work: the most additions that one exact elimination may need.
       max_sweeps: message passing sweeps per dual bound.
       max_price_steps: exact eliminations at memory prices; together they keep within max_elimination_work.
-      max_forest_moves: exact re-solves of a random induced forest per primal search.
+      max_rounds: of bounds and choices on a core that elimination and CP-SAT do not close.
+      anneal_passes: exact re-solves of a random forest in one annealing; a round has two of these.
       max_cp_sat_entries: CP-SAT is not tried on a core with more edge entries.
       cp_sat_work: deterministic time (roughly seconds) of one CP-SAT search.
       cp_sat_workers: threads of CP-SAT; part of the result's identity, as is `seed`.
       seed: of every random choice.
+      time_limit_s: wall-clock seconds after which the best so far is the answer; results repeat only without it.
     """
 
     max_table_entries: int = 4_000_000
@@ -27,14 +29,16 @@ class SolveOptions:
     max_elimination_work: float = 2e10
     max_sweeps: int = 200
     max_price_steps: int = 60
-    max_forest_moves: int = 10
+    max_rounds: int = 2
+    anneal_passes: int = 1000
     max_cp_sat_entries: int = 300_000
     cp_sat_work: float = 20.0
     cp_sat_workers: int = 2
     seed: int = 0
+    time_limit_s: float | None = None
 
     def __post_init__(self) -> None:
         limits = (self.max_table_entries, self.max_total_entries, self.max_elimination_work, self.max_sweeps)
-        others = (self.max_forest_moves, self.max_cp_sat_entries, self.cp_sat_work)
+        others = (self.anneal_passes, self.max_rounds, self.max_cp_sat_entries, self.cp_sat_work)
         if min(limits) < 1 or min(others) < 0 or self.max_price_steps < 0 or self.cp_sat_workers < 1:
             raise ValueError(f"work limits must be positive: {self}")

@@ -1,4 +1,4 @@
-"""Better choices from good ones: repair of the memory limit, single moves, and exact re-solves of induced forests.
+"""Better choices from good ones: repair of the memory limit, single moves, and splices of two choices.
 
 No move ever leaves the limit once a choice is within it, and a choice is only replaced by a cheaper one.
 """
@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from autopar.solve.contract_chains import contract_chains
-from autopar.solve.options import SolveOptions
-from autopar.solve.problem import Edge, Floats, Problem, objective
+from autopar.solve.problem import Floats, Problem, objective
 from autopar.solve.reduction import Bools, Choice
 from autopar.solve.rows import Rows
 
@@ -21,13 +19,12 @@ _SPLICES = 64
 class LocalSearch:
     """Moves on choices of one problem."""
 
-    def __init__(self, problem: Problem, rows: Rows, options: SolveOptions) -> None:
-        self.problem, self.rows, self.options = problem, rows, options
+    def __init__(self, problem: Problem, rows: Rows) -> None:
+        self.problem, self.rows = problem, rows
         self.near: list[list[tuple[int, Floats]]] = [[] for _ in problem.node_costs]
         for edge in problem.edges:
             self.near[edge.u].append((edge.v, edge.cost.T))
             self.near[edge.v].append((edge.u, edge.cost))
-        self.random = np.random.default_rng(options.seed)
 
     def fits(self, choice: Choice | list[int]) -> bool:
         """Whether the choice is within the limit in every row."""
@@ -129,45 +126,3 @@ class LocalSearch:
         if best is None or not np.isfinite(costs[best]):
             return None, np.inf
         return self.improve(list(mixed[best]))
-
-    def forest_move(self, choice: Choice, prices: Floats) -> tuple[Choice, float]:
-        """The choice re-solved exactly on a random induced forest, at priced memory; itself if that is not cheaper."""
-        priced = self.rows.priced(prices, self.problem.node_costs)
-        forest = self._forest()
-        new = {v: i for i, v in enumerate(forest)}
-        costs: list[Floats] = []
-        for v in forest:
-            total = priced[v]
-            for u, cost in self.near[v]:
-                if u not in new:
-                    total = total + cost[choice[u]]
-            costs.append(total)
-        inside = [edge for edge in self.problem.edges if edge.u in new and edge.v in new]
-        part = Problem(tuple(costs), tuple(Edge(new[edge.u], new[edge.v], edge.cost) for edge in inside))
-        solved = contract_chains(part, self.options)
-        if solved.problem.node_costs:
-            return choice, self.cost(choice)
-        result = list(choice)
-        for v, s in zip(forest, solved.lift(()), strict=True):
-            result[v] = s
-        better, value = self.improve(result)
-        before = self.cost(choice)
-        return (better, value) if better is not None and value < before else (choice, before)
-
-    def _forest(self) -> list[int]:
-        """A random maximal set of nodes with no cycle among them, in order."""
-        root: dict[int, int] = {}
-
-        def find(v: int) -> int:
-            while root[v] != v:
-                root[v] = root[root[v]]
-                v = root[v]
-            return v
-
-        for v in (int(v) for v in self.random.permutation(len(self.near))):
-            trees = [find(u) for u, _ in self.near[v] if u in root]
-            if len(set(trees)) == len(trees):
-                root[v] = v
-                for tree in trees:
-                    root[tree] = v
-        return sorted(root)

@@ -72,6 +72,18 @@ class Problem:
         return tuple(len(cost) for cost in self.node_costs)
 
 
+def derived(
+    node_costs: tuple[Floats, ...],
+    edges: tuple[Edge, ...],
+    usages: tuple[Usage, ...] = (),
+    usage_limit: float | None = None,
+) -> Problem:
+    """A problem made of the parts of a checked one: not checked again, which would take as long as the reductions."""
+    problem = object.__new__(Problem)
+    problem.__dict__.update(node_costs=node_costs, edges=edges, usages=usages, usage_limit=usage_limit)
+    return problem
+
+
 @dataclass(frozen=True)
 class Solution:
     """A choice for every node, with its objective and a proven lower bound of the optimum.

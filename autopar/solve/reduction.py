@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from autopar.solve.problem import Edge, Floats, Problem, Usage
+from autopar.solve.problem import Edge, Floats, Problem, Usage, derived
 
 Choice = tuple[int, ...]
 Ints = NDArray[np.intp]
@@ -47,7 +47,7 @@ def size(problem: Problem) -> tuple[int, int, int]:
 
 def without_limit(problem: Problem) -> Problem:
     """The problem without memory: a relaxation of it."""
-    return Problem(problem.node_costs, problem.edges)
+    return derived(problem.node_costs, problem.edges)
 
 
 def restrict(problem: Problem, keep: Sequence[Bools]) -> Reduction:
@@ -66,7 +66,7 @@ def restrict(problem: Problem, keep: Sequence[Bools]) -> Reduction:
             shared[key] = edge.cost[np.ix_(index[edge.u], index[edge.v])]
         return shared[key]
 
-    smaller = Problem(
+    smaller = derived(
         tuple(cost[ids] for cost, ids in zip(problem.node_costs, index, strict=True)),
         tuple(Edge(edge.u, edge.v, submatrix(edge)) for edge in problem.edges),
         tuple(Usage(use.node, use.start, use.stop, use.size_bytes[index[use.node]]) for use in problem.usages),
@@ -85,7 +85,7 @@ def compact(
     """The problem without the nodes in `gone` (which have no edges and usages any more), and the nodes that stay."""
     stay = [v for v in range(len(costs)) if v not in gone]
     new = {v: i for i, v in enumerate(stay)}
-    problem = Problem(
+    problem = derived(
         tuple(costs[v] for v in stay),
         tuple(Edge(new[edge.u], new[edge.v], edge.cost) for edge in edges),
         tuple(Usage(new[use.node], use.start, use.stop, use.size_bytes) for use in usages),

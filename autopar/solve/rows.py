@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -34,16 +35,31 @@ class Rows:
     count: int
     limit: float
 
-    def sums(self, sizes: Sequence[float]) -> Floats:
+    @cached_property
+    def _ends(self) -> tuple[Ints, Ints]:
+        """The first row of every segment, and the one after its last."""
+        low, high = ([getattr(part, end) for part in self.segments] for end in ("low", "high"))
+        return np.array(low, dtype=np.intp), np.array(high, dtype=np.intp)
+
+    @cached_property
+    def _sizes(self) -> tuple[Ints, Ints, Floats]:
+        """The node of every segment, where its sizes begin, and the sizes of all."""
+        lengths = [len(part.size_bytes) for part in self.segments]
+        begins = np.cumsum([0, *lengths], dtype=np.intp)[:-1]
+        nodes = np.array([part.node for part in self.segments], dtype=np.intp)
+        return nodes, begins, np.concatenate([np.zeros(0), *(part.size_bytes for part in self.segments)])
+
+    def sums(self, sizes: Floats) -> Floats:
         """The sum in every row when segment i has sizes[i]."""
         change = np.zeros(self.count + 1)
-        np.add.at(change, [segment.low for segment in self.segments], sizes)
-        np.subtract.at(change, [segment.high for segment in self.segments], sizes)
+        np.add.at(change, self._ends[0], sizes)
+        np.subtract.at(change, self._ends[1], sizes)
         return np.cumsum(change)[: self.count]
 
     def used(self, choice: Sequence[int]) -> Floats:
         """The bytes in use in every row."""
-        return self.sums([float(segment.size_bytes[choice[segment.node]]) for segment in self.segments])
+        nodes, begins, sizes = self._sizes
+        return self.sums(sizes[begins + np.asarray(choice, dtype=np.intp)[nodes]])
 
     def priced(self, prices: Floats, costs: Sequence[Floats]) -> list[Floats]:
         """The node costs with the prices of their bytes added."""
@@ -61,10 +77,9 @@ def memory_rows(problem: Problem) -> Rows:
     count = len(problem.node_costs)
     if problem.usage_limit is None or not problem.usages:
         return Rows((), ((),) * count, 0, np.inf)
-    highest = _extreme_use(problem, np.max)
-    margin = 1e-9 * max(1.0, float(highest.max()))
-    times = _maximal_times(problem, (highest > problem.usage_limit - margin) & (highest > 0))
-    row_of = np.searchsorted(times, np.arange(len(highest) + 1))
+    wanted = _may_exceed(problem)
+    times = _maximal_times(problem, wanted)
+    row_of = np.searchsorted(times, np.arange(len(wanted) + 1))
     per_node: list[list[tuple[int, int, Floats]]] = [[] for _ in range(count)]
     for use in problem.usages:
         low, high = int(row_of[use.start]), int(row_of[use.stop])
@@ -76,9 +91,16 @@ def memory_rows(problem: Problem) -> Rows:
 
 def drop_slack(problem: Problem) -> Reduction:
     """Limit and usages go if the limit cannot bind, whatever is chosen."""
-    if not problem.usages or memory_rows(problem).count:
+    if not problem.usages or _may_exceed(problem).any():
         return unchanged(problem)
     return Reduction(without_limit(problem), 0.0, lambda choice: choice)
+
+
+def _may_exceed(problem: Problem) -> Bools:
+    """The times at which the limit can bind."""
+    highest = _extreme_use(problem, np.max)
+    limit = np.inf if problem.usage_limit is None else problem.usage_limit
+    return (highest > limit - 1e-9 * max(1.0, float(highest.max(initial=0.0)))) & (highest > 0)
 
 
 def least_use(problem: Problem) -> float:
@@ -115,11 +137,14 @@ def _maximal_times(problem: Problem, wanted: Bools) -> Ints:
 
 
 def _disjoint(node: int, parts: list[tuple[int, int, Floats]]) -> list[Segment]:
-    """The parts cut at each other's ends and added up where they overlap."""
-    cuts = sorted({end for low, high, _ in parts for end in (low, high)})
-    segments: list[Segment] = []
-    for low, high in pairwise(cuts):
-        sizes = [size for a, b, size in parts if a <= low and high <= b]
-        if sizes:
-            segments.append(Segment(node, low, high, np.sum(sizes, axis=0)))
-    return segments
+    """The parts cut at each other's ends and added up where they overlap, equal neighbours joined."""
+    if len(parts) < 2:
+        return [Segment(node, *part) for part in parts]
+    cuts = np.unique([end for low, high, _ in parts for end in (low, high)])
+    change = np.zeros((len(cuts), len(parts[0][2])))
+    sizes = np.array([size for _, _, size in parts])
+    np.add.at(change, np.searchsorted(cuts, [low for low, _, _ in parts]), sizes)
+    np.subtract.at(change, np.searchsorted(cuts, [high for _, high, _ in parts]), sizes)
+    totals = np.maximum(np.cumsum(change, axis=0), 0.0)
+    begins = [0, *(i for i in range(1, len(cuts)) if change[i].any())]
+    return [Segment(node, int(cuts[i]), int(cuts[j]), totals[i]) for i, j in pairwise(begins) if totals[i].any()]

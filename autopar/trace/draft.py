@@ -45,21 +45,25 @@ class DraftOp:
 class Draft:
     """Operators, regions and hoisted constants in the order in which they were met; the only mutable state here.
 
-    `raw_keys` are the ids of tensors that are used as the data of a PRNG key.
+    `raw_keys` are the ids of tensors that are used as the data of a PRNG key. `dtypes` are the name and the item size
+    of the types met so far.
     """
 
     ops: list[DraftOp] = field(default_factory=list[DraftOp])
     regions: list[Region] = field(default_factory=list[Region])
     constants: dict[int, tuple[Any, TensorInfo]] = field(default_factory=dict[int, tuple[Any, TensorInfo]])
-    literals: dict[tuple[str, str], TensorInfo] = field(default_factory=dict[tuple[str, str], TensorInfo])
+    literals: dict[tuple[Any, str], TensorInfo] = field(default_factory=dict[tuple[Any, str], TensorInfo])
     raw_keys: set[int] = field(default_factory=set[int])
+    dtypes: dict[Any, tuple[str, int]] = field(default_factory=dict[Any, tuple[str, int]])
     count: int = 0
 
     def tensor(self, aval: Any, name: str = "", literal: Scalar | None = None) -> TensorInfo:
         """A new tensor of this abstract value."""
         self.count += 1
-        dtype = data_dtype(aval)
-        return TensorInfo(self.count - 1, data_shape(aval), str(dtype), dtype.itemsize, name, literal)
+        if aval.dtype not in self.dtypes:
+            dtype = data_dtype(aval)
+            self.dtypes[aval.dtype] = str(dtype), dtype.itemsize
+        return TensorInfo(self.count - 1, data_shape(aval), *self.dtypes[aval.dtype], name, literal)
 
     def constant(self, value: Any, aval: Any) -> TensorInfo:
         """A scalar number as a literal, one for equal values; any other constant hoisted, one for each object.
@@ -74,7 +78,7 @@ class Draft:
             )
         if not aval.shape and not _compat.is_key_dtype(aval.dtype) and _is_number(aval.dtype):
             scalar = np.asarray(value)[()].item()
-            key = (str(aval.dtype), repr(scalar))
+            key = (aval.dtype, repr(scalar))
             if key not in self.literals:
                 self.literals[key] = self.tensor(aval, literal=scalar)
             return self.literals[key]

@@ -127,6 +127,22 @@ def test_the_plan_is_the_only_optimum(name: str) -> None:
         assert other.lower_bound_s > case.cost
 
 
+@pytest.mark.parametrize("mesh", [{"x": 64}, {"x": 8, "y": 8}], ids=str)
+def test_rows_are_cut_where_products_and_additions_take_turns(mesh: dict[str, int]) -> None:
+    """A24: on 64 devices the rows of [640, 1280] are cut (sequence parallel), and nothing is communicated."""
+
+    def fn(x: Any, y: Any, b: Any, p: Any, q: Any) -> Any:
+        return (x @ y - b) @ p + q
+
+    rows, square = (jax.ShapeDtypeStruct(shape, "float32") for shape in ((640, 1280), (1280, 1280)))
+    found = autopar.plan(
+        fn, rows, square, rows, square, rows, cluster="8x8xh100", mesh=mesh, carry=None, pricing=MindSpore
+    )
+    assert found.gap == 0
+    assert [parts for _, kind, parts in chosen(found) if kind == "add"] == [((64, 1), (64, 1))]
+    assert found.collectives == ()
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_one_device_cuts_nothing(name: str) -> None:
     """A12."""

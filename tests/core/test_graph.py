@@ -22,6 +22,14 @@ def op(number: int, ins: tuple[TensorInfo, ...], outs: tuple[TensorInfo, ...], r
     return OpNode(number, "add", ins, outs, region=region)
 
 
+def carry(number: int, way: str, read: TensorInfo, made: TensorInfo, position: int = 0) -> OpNode:
+    return OpNode(number, f"carry_{way}", (read,), (made,), {"position": position}, region=0)
+
+
+SCAN = (Region(0, "scan"), Region(1, "body", 0))
+CHOICE = (Region(0, "cond"), Region(1, "branch", 0), Region(2, "branch", 0))
+
+
 def test_a_valid_graph_and_its_views() -> None:
     graph = OpGraph((op(0, (A, TWO), (B,)), op(1, (B, B), (C,))), (A,), (C, A, TWO, C))
     assert graph.producers == {1: graph.ops[0], 2: graph.ops[1]}
@@ -56,6 +64,30 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
         },
         "the operators of region 0 are not contiguous",
     ),
+    (
+        {"ops": (op(0, (A,), (B,), 1), op(1, (B,), (C,))), "regions": SCAN},
+        r"operator 1 \(add\) reads tensor 1, which is not seen outside its region",
+    ),
+    (
+        {"ops": (op(0, (A,), (B,), 0), op(1, (B,), (C,))), "regions": SCAN},
+        r"operator 1 \(add\) reads tensor 1, which is not seen outside its region",
+    ),
+    (
+        {"ops": (op(0, (A,), (B,), 1), op(1, (B,), (C,), 2)), "regions": CHOICE},
+        r"operator 1 \(add\) reads tensor 1, which is not seen outside its region",
+    ),
+    (
+        {"ops": (carry(0, "in", A, B), op(1, (B,), (C,), 1)), "regions": SCAN},
+        r"operator 0 \(carry_in\) has no carry_out",
+    ),
+    (
+        {"ops": (carry(0, "in", A, B), op(1, (B,), (C,), 1), carry(2, "out", C, D, 1)), "regions": SCAN},
+        r"operator 0 \(carry_in\) has no carry_out",
+    ),
+    (
+        {"ops": (op(0, (A,), (B,), 1), carry(1, "out", B, C)), "regions": SCAN},
+        r"operator 1 \(carry_out\) has no carry_in",
+    ),
 ]
 
 
@@ -71,6 +103,16 @@ def test_nested_regions_are_contiguous_together() -> None:
     regions = (Region(0, "remat"), Region(1, "remat", 0))
     ops = (op(0, (A,), (B,), 0), op(1, (B,), (C,), 1), op(2, (C,), (D,), 0))
     assert len(OpGraph(ops, (A,), (D,), regions=regions).ops) == 3
+
+
+def test_what_enters_is_seen_inside_and_what_leaves_outside() -> None:
+    ops = (carry(0, "in", A, B), op(1, (B, A), (C,), 1), carry(2, "out", C, D))
+    assert OpGraph(ops, (A,), (D,), regions=SCAN).loop_carries == {2: 0}
+
+
+def test_a_rematerialised_block_hides_nothing() -> None:
+    ops = (op(0, (A,), (B,), 0), op(1, (B,), (C,)))
+    assert len(OpGraph(ops, (A,), (C,), regions=(Region(0, "remat"),)).ops) == 2
 
 
 def test_a_signature_knows_repeats_and_zeros_but_not_numbers() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cost_models import Level, Link, Topology, group
-from cost_models.groups import device_groups
+from cost_models.groups import device_groups, group_of_devices
 
 LINK = Link(1e-6, 1e9)
 
@@ -230,3 +230,13 @@ def test_impossible_topologies_are_refused():
         Link(0.0, 0.0)
     with pytest.raises(ValueError, match="latency"):
         Link(-1.0, 1.0)
+
+
+@given(sizes=st.lists(st.sampled_from([1, 2, 3]), min_size=1, max_size=4), data=st.data())
+@settings(deadline=None)
+def test_axes_side_by_side_are_one_axis(sizes, data):
+    """Whatever the shape of the mesh is called, the same devices are the same groups."""
+    axes = data.draw(st.lists(st.sampled_from(range(len(sizes))), unique=True))
+    topology = switches(6, 54)
+    counted = group_of_devices(topology, device_groups(tuple(sizes), tuple(axes)))
+    assert group(topology, tuple(sizes), tuple(axes)) == counted

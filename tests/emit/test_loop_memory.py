@@ -1,4 +1,8 @@
-"""The peak that a plan of a loop claims, beside what XLA sets aside: carries, stacks, and what is read inside."""
+"""The peak that a plan of a loop claims, beside what XLA sets aside: carries, stacks, and what is read inside.
+
+Never more than 2 % under. Above it where XLA puts a stack of gradients into the memory of the results that are made of
+it, which have memory of their own in an `Account`.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ import autopar
 from autopar.emit.hlo import peak_memory_bytes
 
 Tree = Any
-LEAST, MOST = 0.93, 1.3
+LEAST, MOST = 0.98, 1.45
 
 
 def spec(*shape: int) -> jax.ShapeDtypeStruct:
@@ -62,7 +66,26 @@ def stacked() -> tuple[Callable[..., Any], tuple[Any, ...]]:
     return fn, (spec(512, 512),)
 
 
-CASES = {"layers": layers(False), "checkpointed layers": layers(True), "recurrent": recurrent(), "stacked": stacked()}
+def sliced() -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """What a scan takes its slices of is there until its last round, beside all that a round makes."""
+
+    def fn(x: Any, w: Any) -> Any:
+        def body(h: Any, part: Any) -> tuple[Any, None]:
+            wide = jnp.sort(jnp.tanh(h @ part) @ w, axis=0)
+            return wide @ w.T, None
+
+        return jax.lax.scan(body, x[0], jnp.sort(x, axis=1))[0]
+
+    return fn, (spec(8, 512, 512), spec(512, 8192))
+
+
+CASES = {
+    "layers": layers(False),
+    "checkpointed layers": layers(True),
+    "recurrent": recurrent(),
+    "stacked": stacked(),
+    "sliced": sliced(),
+}
 
 
 @pytest.mark.parametrize("mode", ["auto", "data_parallel"])

@@ -61,7 +61,8 @@ INTEGER = (
     "{0} // (jnp.abs({1}) + 1)",
     "jnp.mod({0}, jnp.abs({1}) + 2)",
 )
-COMPARISONS = ("{0} > {1}", "{0} <= {1}", "{0} == {1}", "{0} != {1}")
+ORDERS = ("{0} > {1}", "{0} <= {1}")
+EQUALITIES = ("{0} == {1}", "{0} != {1}")  # of integers: whether two sums of floats are equal is up to their rounding
 
 
 def fits(x: Var, y: Var) -> bool:
@@ -100,7 +101,9 @@ def integer(s: Scope) -> None:
 
 def compare(s: Scope) -> None:
     x = s.pick("fi")
-    s.line(s.choice(COMPARISONS).format(x, s.pick("fi", where=lambda y: fits(x, y))))
+    y = s.pick("fi", where=lambda y: fits(x, y))
+    exact = x.kind == y.kind == "i"
+    s.line(s.choice((*ORDERS, *EQUALITIES) if exact else ORDERS).format(x, y))
 
 
 def logical(s: Scope) -> None:

@@ -50,10 +50,12 @@ class Builder:
         size: int = 8,
         region: int | None = None,
         phase: Phase = "forward",
+        **of_op: Any,
     ) -> int:
         out = self.value(placement, size=size)
         tensors = tuple(self.values[v].tensor for v in ins)
-        op = OpNode(len(self.instructions), kind, tensors, (self.values[out].tensor,), region=region, phase=phase)
+        made = (self.values[out].tensor,)
+        op = OpNode(len(self.instructions), kind, tensors, made, region=region, phase=phase, **of_op)
         strategy = Strategy(tuple(self.values[v].placement for v in ins), (placement,))
         self.instructions.append(Compute(op, strategy, tuple(ins), (out,)))
         return out

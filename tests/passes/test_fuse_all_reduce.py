@@ -68,6 +68,17 @@ def test_independent_ones_become_one() -> None:
     assert (move.role, move.reason) == ("mirror", "bucket of 3 all-reduces")
 
 
+@pytest.mark.parametrize(("gradients", "role"), [(1, "forward"), (3, "mirror")])
+def test_a_bucket_has_the_role_of_most_of_its_bytes(gradients: int, role: str) -> None:
+    build = Builder()
+    build.input()
+    statistics = build.all_reduce(build.compute([0], X, size=16))
+    sums = [build.compute([0], X, phase="backward") for _ in range(gradients)]
+    program = build.program([statistics, *(build.all_reduce(v, role="mirror") for v in sums)])
+    (move,) = FuseAllReduce(price).apply(program).collectives
+    assert move.role == role
+
+
 def test_the_update_waits_for_the_gradients_that_are_still_to_come() -> None:
     """Each gradient is used at once by the update, which could run early and would split the bucket."""
     build = Builder()
@@ -81,6 +92,21 @@ def test_the_update_waits_for_the_gradients_that_are_still_to_come() -> None:
     assert buckets(fused) == [(("x",), 3)]
 
 
+def test_effects_keep_their_order() -> None:
+    """The update calls first, and would wait for further gradients; the second call waits with it."""
+    build = Builder()
+    build.input()
+    first, second = gradients(build, 2)
+    update = build.compute([build.all_reduce(first, role="mirror")], kind="tell", phase="update", effect="ordered")
+    forward = build.compute([0], kind="tell", effect="ordered")
+    program = build.program([update, forward, build.all_reduce(second, role="mirror")])
+    fused = FuseAllReduce(price).apply(program)
+    verify(fused)
+    assert buckets(fused) == [(("x",), 2)]
+    told = [[i.outs[0] for i in p.instructions if isinstance(i, Compute) and i.op.effect] for p in (program, fused)]
+    assert told == [[update, forward]] * 2
+
+
 def test_dependent_ones_stay_apart() -> None:
     build = Builder()
     first = build.all_reduce(build.compute([build.input()], X))
@@ -91,11 +117,32 @@ def test_dependent_ones_stay_apart() -> None:
 def test_an_early_use_closes_the_bucket() -> None:
     build = Builder()
     build.input()
-    a, b = gradients(build, 2)
-    early = build.compute([build.all_reduce(a)])
-    late = build.all_reduce(b)
+    early = build.compute([build.all_reduce(gradients(build, 1)[0])])
+    late = build.all_reduce(gradients(build, 1)[0])
     fused = FuseAllReduce(price).apply(build.program([early, late]))
     assert buckets(fused) == [(("x",), 1), (("x",), 1)]
+
+
+def test_what_can_be_reduced_goes_along_with_what_must() -> None:
+    """Both gradients are there when the first is used; the second is asked for only later."""
+    build = Builder()
+    build.input()
+    a, b = gradients(build, 2)
+    early = build.compute([build.all_reduce(a)])
+    program = build.program([early, build.all_reduce(b)])
+    fused = FuseAllReduce(price).apply(program)
+    verify(fused)
+    assert buckets(fused) == [(("x",), 2)]
+    assert meaning(fused) == meaning(program)
+
+
+def test_reductions_one_after_the_other_are_both_kept() -> None:
+    build = Builder()
+    both = build.compute([build.input()], Placement(((),), ("x", "y")))
+    last = build.compute([build.all_reduce(build.move("all_reduce", ("y",), both, X))])
+    fused = FuseAllReduce(price).apply(build.program([last]))
+    verify(fused)
+    assert buckets(fused) == [(("y",), 1), (("x",), 1)]
 
 
 @pytest.mark.parametrize(
@@ -129,6 +176,16 @@ def test_buckets_stay_in_their_region() -> None:
     fused = FuseAllReduce(price).apply(build.program([used, last], regions=(Region(0, "remat"),)))
     verify(fused)
     assert sorted((move.region is None, len(move.ins)) for move in fused.collectives) == [(False, 2), (True, 1)]
+
+
+def test_a_block_is_not_interrupted_by_what_reduces_its_result() -> None:
+    build = Builder()
+    build.input()
+    inside = [build.compute([0], X, region=0), build.compute([0], X, region=0)]
+    program = build.program([build.all_reduce(v) for v in inside], regions=(Region(0, "remat"),))
+    fused = FuseAllReduce(price, bucket_bytes=1).apply(program)
+    verify(fused)
+    assert buckets(fused) == [(("x",), 1), (("x",), 1)]
 
 
 def test_other_moves_are_left_alone() -> None:

@@ -15,6 +15,7 @@ from autopar.core.dataflow import dataflow
 from autopar.core.graph import OpGraph, OpNode, Phase, TensorInfo
 from autopar.core.placement import Placement
 from autopar.core.plan import Stage
+from autopar.core.regions import Region
 from autopar.core.strategy import Strategy
 from autopar.errors import InvalidOption, ProgramError
 from autopar.passes.insert_redistribution import InsertRedistribution, users_of
@@ -22,7 +23,7 @@ from autopar.passes.lower import lower
 from autopar.passes.mark_mirror import MarkMirror
 from autopar.passes.pipeline import program_states, write_dump
 from autopar.passes.program import Compute, Convert, Move, ShardedProgram
-from autopar.passes.sink_all_reduce import SinkAllReduce, is_view
+from autopar.passes.sink_all_reduce import SinkAllReduce, is_view, scales
 from autopar.passes.verify import verify
 from autopar.redistribute.route import Router
 from autopar.search.space import build_space
@@ -104,7 +105,7 @@ def test_a_dropped_collective_and_swapped_dims_are_caught() -> None:
 # sink_all_reduce ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("kind", "sinks"), [("reshape", True), ("transpose", True), ("tanh", False), ("mul", False)])
+@pytest.mark.parametrize(("kind", "sinks"), [("reshape", True), ("transpose", True), ("tanh", False), ("exp", False)])
 def test_an_all_reduce_sinks_behind_views_only(kind: str, sinks: bool) -> None:
     build = Builder()
     total = build.all_reduce(build.compute([build.input(SPLIT)], PARTIAL))
@@ -143,6 +144,75 @@ def test_it_sinks_through_a_chain_of_views() -> None:
     assert [type(i) for i in sunk.instructions] == [Compute, Compute, Compute, Compute, Move]
 
 
+ROOT = tensor(0)
+SCALED = [
+    ("neg", (ROOT,), 0, {}, True),
+    ("mul", (ROOT, tensor(1)), 0, {}, True),
+    ("mul", (tensor(1), ROOT), 1, {}, True),
+    ("mul", (ROOT, tensor(1, literal=2.0)), 0, {}, True),
+    ("div", (ROOT, tensor(1)), 0, {}, True),
+    ("div", (tensor(1), ROOT), 1, {}, False),
+    ("mul", (ROOT, ROOT), 0, {}, False),
+    ("mul", (ROOT, tensor(1, multiple_of=0)), 0, {}, False),
+    ("mul", (tensor(2, multiple_of=0), tensor(1, multiple_of=0)), 0, {}, False),
+    ("mul", (ROOT, tensor(1)), 0, {"phase": "update"}, False),
+    ("add", (ROOT, tensor(1)), 0, {}, False),
+    ("neg", (tensor(0, (4,)),), 0, {}, False),
+]
+
+
+@pytest.mark.parametrize(("kind", "ins", "position", "rest", "expected"), SCALED)
+def test_what_scales_an_operand(
+    kind: str, ins: tuple[TensorInfo, ...], position: int, rest: dict[str, Any], expected: bool
+) -> None:
+    assert scales(OpNode(0, kind, ins, (tensor(9),), **rest), position) == expected
+
+
+def test_integers_divided_in_parts_are_not_divided() -> None:
+    whole = TensorInfo(0, (8,), "int32", 4)
+    assert not scales(OpNode(0, "div", (whole, TensorInfo(1, (8,), "int32", 4)), (whole,)), 0)
+
+
+@pytest.mark.parametrize("position", [0, 1])
+def test_an_all_reduce_sinks_behind_what_scales_its_result(position: int) -> None:
+    build = Builder()
+    other = build.input(WHOLE)
+    total = build.all_reduce(build.compute([build.input(SPLIT)], PARTIAL))
+    scaled = build.compute([other, total][:: 1 if position else -1], kind="mul")
+    program = build.program([build.compute([scaled], kind="tanh")])
+    sunk = SinkAllReduce().apply(program)
+    verify(sunk)
+    assert [type(i) for i in sunk.instructions] == [Compute, Compute, Move, Compute]
+    assert meaning(sunk) == meaning(program)
+
+
+def test_a_product_of_two_sums_needs_one_of_them_whole() -> None:
+    """The first is reduced before, the second behind."""
+    build = Builder()
+    sums = [build.all_reduce(build.compute([build.input(SPLIT)], PARTIAL)) for _ in range(2)]
+    program = build.program([build.compute([build.compute(sums, kind="mul")], kind="tanh")])
+    sunk = SinkAllReduce().apply(program)
+    verify(sunk)
+    assert [type(i) for i in sunk.instructions] == [Compute, Compute, Move, Compute, Move, Compute]
+    assert meaning(sunk) == meaning(program)
+
+
+def test_what_scales_must_be_whole() -> None:
+    """Two halves times two halves would be another product."""
+    build = Builder()
+    total = build.all_reduce(build.compute([build.input(SPLIT)], PARTIAL))
+    product = build.compute([total, build.compute([build.input(SPLIT)], PARTIAL)], PARTIAL, kind="mul")
+    program = build.program([build.all_reduce(product)])
+    assert SinkAllReduce().apply(program).instructions == program.instructions
+
+
+def test_a_maximum_does_not_pass_a_factor() -> None:
+    build = Builder()
+    largest = build.compute([build.input(SPLIT)], Placement(((),), ("x",), "max"))
+    program = build.program([build.compute([build.all_reduce(largest)], kind="neg")])
+    assert SinkAllReduce().apply(program).instructions == program.instructions
+
+
 def test_a_sum_over_ones_is_a_view() -> None:
     assert is_view(op(0, "reduce_sum", [tensor(0, (1, 8))], tensor(1)))
     assert not is_view(op(0, "reduce_sum", [tensor(0, (2, 8))], tensor(1)))
@@ -171,6 +241,27 @@ def test_gradients_of_parameters_are_mirrors_and_sums_of_the_forward_pass_are_no
     marked = MarkMirror(graph).apply(routed)
     verify(marked)
     assert [move.role for move in marked.collectives] == ["forward", "mirror"]
+
+
+@pytest.mark.parametrize("phase", ["forward", "backward"])
+def test_a_gradient_that_is_reduced_in_a_loop_is_a_mirror_too(phase: Phase) -> None:
+    """Each round sums a row; the rows leave the loop as one tensor of the parameter's shape, for the update."""
+    a, w, g, rows, new = tensor(0, (8, 4)), tensor(1, (3, 4)), tensor(2, (4,)), tensor(3, (3, 4)), tensor(4, (3, 4))
+    ops = (
+        OpNode(0, "reduce_sum", (a,), (g,), phase=phase, region=1),
+        OpNode(1, "scan_stack", (g,), (rows,), {"position": 0}, phase=phase, region=0),
+        op(2, "sub", [w, rows], new, "update"),
+    )
+    regions = (Region(0, "scan"), Region(1, "body", 0, 3.0))
+    graph = OpGraph(ops, (a, w), (new,), carry=((0, 1),), batch_inputs=(0,), regions=regions)
+    split, both = Placement((("x",), ())), Placement.replicated(2)
+    strategies = (as_is(split, PARTIAL), as_is(WHOLE, both), as_is(both, both, both))
+    routed = lower(graph, dataflow(graph), Stage(MESH, (split, both), strategies, (), (both,)))
+    marked = MarkMirror(graph).apply(InsertRedistribution(Router(MESH, price), price).apply(routed))
+    verify(marked)
+    assert [(move.region, move.role) for move in marked.collectives] == [
+        (1, "mirror" if phase == "backward" else "forward")
+    ]
 
 
 # The pipeline ---------------------------------------------------------------------------------------------------------

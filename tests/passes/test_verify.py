@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -165,6 +166,27 @@ def reopens_a_region(build: Builder) -> ShardedProgram:
     return build.program([3], regions=(Region(0, "remat"),))
 
 
+def loop(build: Builder, inside: Placement, left: Placement) -> ShardedProgram:
+    """A loop that is entered whole, whose carry_out reads `inside` and leaves `left`."""
+    carry: dict[str, Any] = {"params": {"position": 0}, "region": 0}
+    entered = build.compute([3], WHOLE, kind="carry_in", **carry)
+    last = build.compute([entered], inside, region=1)
+    build.compute([last], left, kind="carry_out", **carry)
+    return build.program([3], regions=(Region(0, "scan"), Region(1, "body", 0)))
+
+
+def carries_another_placement(build: Builder) -> ShardedProgram:
+    return loop(build, SPLIT, SPLIT)
+
+
+def carries_from_another_placement(build: Builder) -> ShardedProgram:
+    return loop(build, SPLIT, WHOLE)
+
+
+def carries_to_another_placement(build: Builder) -> ShardedProgram:
+    return loop(build, WHOLE, SPLIT)
+
+
 VIOLATIONS: list[tuple[Callable[[Builder], ShardedProgram], str]] = [
     (dropped, "instruction 1 reads value 2 before it is made"),
     (reordered, "instruction 0 reads value 2 before it is made"),
@@ -191,6 +213,9 @@ VIOLATIONS: list[tuple[Callable[[Builder], ShardedProgram], str]] = [
     (fuses_gathers, "only all-reduces are fused, not all_gather"),
     (fuses_dependent_all_reduces, "instruction 1 reads value 4 before it is made"),
     (reopens_a_region, "the instructions of region 0 are not contiguous"),
+    (carries_another_placement, "carry 0 of region 0 changes its placement from round to round"),
+    (carries_from_another_placement, "carry 0 of region 0 changes its placement from round to round"),
+    (carries_to_another_placement, "carry 0 of region 0 changes its placement from round to round"),
 ]
 
 
@@ -199,6 +224,28 @@ def test_a_violation_is_caught(violate: Callable[[Builder], ShardedProgram], mes
     verify(valid().program([3]))
     with pytest.raises(ProgramError, match=message):
         verify(violate(valid()))
+
+
+@pytest.mark.parametrize(("violate", "message"), VIOLATIONS)
+def test_a_violation_is_caught_that_a_pass_made(violate: Callable[[Builder], ShardedProgram], message: str) -> None:
+    """What was in the valid program before is not looked at again; what is new, in whatever place, is."""
+    build = valid()
+    before = replace(build.program([3]), values=dict(build.values))
+    verify(before)
+    with pytest.raises(ProgramError, match=message):
+        verify(violate(build), before)
+
+
+def test_values_that_were_replaced_are_looked_at() -> None:
+    before = valid().program([3])
+    other = replace(before.values[3], placement=Placement((("y",),)))
+    verify(before)
+    with pytest.raises(ProgramError, match="is not placed as its strategy says"):
+        verify(replace(before, values={**before.values, 3: other}), before)
+
+
+def test_a_carry_that_keeps_its_placement_passes() -> None:
+    verify(loop(valid(), WHOLE, WHOLE))
 
 
 def test_every_kind_of_move_is_allowed_where_it_belongs() -> None:

@@ -19,10 +19,12 @@ from autopar.core.recompute import Recomputed, with_recomputed
 from autopar.price.assemble import assemble
 from autopar.price.pricing import Roofline
 from autopar.redistribute.route import Router
+from autopar.search.ground import Ground
+from autopar.search.place import Place
 from autopar.search.recomputable import recomputable
 from autopar.search.recompute import RecomputeAttempt, recompute_attempt
-from autopar.search.search import Task, outcomes_of
 from autopar.search.space import build_space
+from autopar.search.task import Task
 from autopar.solve import Infeasible, Problem, Solution, SolveOptions, solve
 from autopar.trace import trace
 from cost_models import load_cluster
@@ -86,8 +88,9 @@ class Setting:
     @cached_property
     def attempt(self) -> RecomputeAttempt:
         task = Task(self.graph, "", lambda graph, mesh: Roofline(graph, mesh, CLUSTER), memory_limit_bytes=10**12)
-        (outcome,) = outcomes_of(task, [MESH])
-        return recompute_attempt(task, outcome, with_recomputed(self.graph, self.recomputed, residuals=True))
+        ground = Ground(self.graph, dataflow(self.graph), MESH, task.make_pricing)
+        attempt, _ = Place(task, ground).free
+        return recompute_attempt(task, attempt, with_recomputed(self.graph, self.recomputed, residuals=True))
 
     @lru_cache  # noqa: B019 - as long as the test runs
     def alone(self, recomputed: tuple[Recomputed, ...]) -> Problem | None:
@@ -146,12 +149,12 @@ def test_its_optimum_is_the_best_of_all_choices(name: str, part: str, share: flo
     limit = share * free.peak
     expected = here.best(limit)
     problem = here.attempt.problem(limit)
-    found = solved(problem.problem, limit)
+    found = solved(problem, limit)
     assert (found is None) == (expected is None)
     if found is None:
         return
     assert found.objective == pytest.approx(expected, rel=1e-9)
-    final, stage = here.attempt.decoded(problem, found.choice)
+    final, stage = here.attempt.decoded(found.choice)
     if not final.graph.regions:
         pricing = Roofline(final.graph, MESH, CLUSTER)
         router = Router(MESH, pricing.step_cost)

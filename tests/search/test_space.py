@@ -1,4 +1,4 @@
-"""The space: how many placements there are, what modes pin, which mesh shapes are tried, what is never split."""
+"""The space: how many placements there are, what modes pin, what is never split."""
 
 from __future__ import annotations
 
@@ -18,14 +18,11 @@ from autopar.core.graph import OpGraph
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
 from autopar.core.space import Space
-from autopar.errors import InvalidOption, NoFeasiblePlan, UnsupportedPrimitive
-from autopar.search.mesh_shapes import mesh_shapes
-from autopar.search.modes import pins_of, step_kinds_of
-from autopar.search.space import Pins, all_placements, build_space
+from autopar.errors import UnsupportedPrimitive
+from autopar.search.space import all_placements, build_space
 from autopar.trace import trace
 
 TWO = DeviceMesh.of({"x": 2, "y": 4})
-ROWS = Placement((("x", "y"), ()))
 
 
 def graph_of(fn: Any, *args: Any, **options: Any) -> OpGraph:
@@ -78,70 +75,7 @@ def test_exactly_the_placements_that_divide(shape: list[int], sizes: list[int]) 
     assert all(p.fits(shape, mesh) and not p.unreduced for p in found)
 
 
-# mesh_shapes ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("levels", "most", "shapes"),
-    [
-        ((8,), 1, [(8,)]),
-        ((8,), 2, [(8,), (2, 4)]),
-        ((8,), 3, [(8,), (2, 4), (2, 2, 2)]),
-        ((1, 8), 2, [(8,), (2, 4)]),
-        ((4, 8), 1, [(32,)]),
-        ((4, 8), 2, [(32,), (4, 8)]),
-        ((4, 8), 3, [(32,), (4, 8), (4, 2, 4), (2, 2, 8)]),
-        ((6,), 2, [(6,), (2, 3)]),
-        ((7,), 3, [(7,)]),
-        ((1,), 2, [(1,)]),
-    ],
-)
-def test_mesh_shapes(levels: tuple[int, ...], most: int, shapes: list[tuple[int, ...]]) -> None:
-    found = mesh_shapes(levels, most)
-    assert {mesh.sizes for mesh in found} == set(shapes)
-    assert len(found) == len(shapes)
-    assert found[0].sizes == (prod(levels),)
-    assert all(mesh.size == prod(levels) for mesh in found)
-
-
-# modes and pins -------------------------------------------------------------------------------------------------------
-
-
-def step(w: Any, x: Any, y: Any, rate: Any) -> Any:
-    return w - rate * jax.grad(lambda w: (((x @ w) - y) ** 2).mean())(w)
-
-
-def train(rows: int) -> OpGraph:
-    return graph_of(step, jnp.ones((16, 8)), jnp.ones((rows, 16)), jnp.ones((rows, 8)), 0.1)
-
-
-def test_auto_pins_nothing_and_data_parallel_pins_every_input() -> None:
-    assert pins_of("auto", train(8), TWO) == Pins()
-    pins = pins_of("data_parallel", train(8), TWO)
-    assert pins.outputs == {}
-    assert pins.inputs == {0: Placement.replicated(2), 1: ROWS, 2: ROWS, 3: Placement(())}
-    uneven = pins_of("data_parallel", train(6), TWO)
-    assert uneven.inputs[1] == Placement.replicated(2)
-    assert step_kinds_of("auto") == ((),)
-    assert "all_gather" not in step_kinds_of("data_parallel")[0]
-    with pytest.raises(InvalidOption, match="unknown mode 'fast'; the modes are auto, data_parallel"):
-        pins_of("fast", train(8), TWO)
-
-
-def test_a_pin_leaves_one_candidate() -> None:
-    graph = graph_of(lambda a, b: (a + b, a * 2), jnp.ones((8, 8)), jnp.ones((8, 8)), carry=None)
-    space = space_of(graph, pins=Pins({1: ROWS}, {0: ROWS}))
-    assert [len(candidates) for candidates in space.inputs] == [9, 1]
-    assert [len(candidates) for candidates in space.outputs] == [1, 9]
-    assert (space.inputs[1], space.outputs[0]) == ((ROWS,), (ROWS,))
-
-
-@pytest.mark.parametrize("pin", [Placement((("x", "y"),)), Placement(((), ("x", "y")))])
-def test_a_pin_that_does_not_divide_is_refused(pin: Placement) -> None:
-    graph = graph_of(lambda a: a + 1, jnp.ones((8, 6)))
-    message = r"a of shape \(8, 6\) cannot be placed \[.*\] on mesh x=2xy=4: every dim must divide evenly\. Pin another"
-    with pytest.raises(NoFeasiblePlan, match=message):
-        space_of(graph, pins=Pins({0: pin}))
+# variables ------------------------------------------------------------------------------------------------------------
 
 
 def test_a_carried_output_takes_its_inputs_placement() -> None:

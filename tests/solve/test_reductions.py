@@ -22,6 +22,7 @@ from autopar.solve.minplus import MinSum
 from autopar.solve.reduce import reduce_cheaply, reduce_fully
 from autopar.solve.reduction import size, without_limit
 from autopar.solve.rows import drop_slack, memory_rows
+from autopar.solve.watch import Best
 from tests.solve.draw import problems
 from tests.solve.oracle import choices, cost_of, optimum, peak_of
 
@@ -105,7 +106,9 @@ def test_dual_bounds_hold_for_every_choice(problem):
     dual, before = Dual(problem, rows), -np.inf
     for sweep in range(4):
         dual.sweep()
-        certificate = dual.certificate()
+        state = dual.state()
+        certificate = dual.certificate(state)
+        assert state.bound == pytest.approx(certificate.bound, rel=1e-9, abs=1e-9)
         assert certificate.bound >= before - 1e-9
         before = certificate.bound if sweep != 1 else -np.inf
         if sweep == 1:
@@ -186,7 +189,7 @@ def test_cp_sat_is_exact_at_any_prices(problem, price):
     dual.set_prices(np.full(rows.count, price))
     dual.sweep()
     best = min((cost for cost, _ in _within(problem)), default=np.inf)
-    found = finish(dual.certificate(), np.inf, None, OPTIONS)
+    found = finish(dual.certificate(dual.state()), np.inf, None, OPTIONS, Best(problem, None, None))
     assert found.bound == pytest.approx(best, rel=1e-6, abs=1e-6)
     assert found.bound <= best + 1e-9
     assert (found.choice is None) == (best == np.inf)

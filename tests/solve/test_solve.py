@@ -26,7 +26,7 @@ from tests.solve.oracle import cost_of, least_peak, optimum, peak_of
 PATHS = {
     "default": SolveOptions(),
     "core": SolveOptions(max_table_entries=1, max_sweeps=15),
-    "cp_sat": SolveOptions(max_table_entries=1, max_sweeps=1, max_forest_moves=0, max_price_steps=0),
+    "cp_sat": SolveOptions(max_table_entries=1, max_sweeps=1, anneal_passes=0, max_price_steps=0),
 }
 
 
@@ -60,7 +60,7 @@ def test_optimal_or_proven_infeasible(path, problem):
 @settings(max_examples=60, deadline=None)
 @given(problem=problems(limited=False, max_nodes=5))
 def test_no_work_still_gives_valid_answers(problem):
-    lazy = SolveOptions(max_table_entries=1, max_sweeps=1, max_cp_sat_entries=0, max_forest_moves=0)
+    lazy = SolveOptions(max_table_entries=1, max_sweeps=1, max_cp_sat_entries=0, anneal_passes=0)
     solution = outcome(problem, lazy)
     if isinstance(solution, Infeasible):
         assert optimum(problem) == np.inf

@@ -1,0 +1,23 @@
+"""Collection: Python's search for unreachable cycles, put off while a plan is made."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Generator
+from contextlib import contextmanager
+
+
+@contextmanager
+def collection_paused() -> Generator[None]:
+    """No garbage collection within the block, if it was on before.
+
+    Planning makes some millions of records that refer to each other in one direction and live until its end: going
+    through them again and again frees nothing and takes a third of the time.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

@@ -1,0 +1,160 @@
+"""front: the best plan for every amount of memory, as one search."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from autopar.api.compiled import alternatives, made_plan, task_of
+from autopar.api.constraints import checked
+from autopar.api.plan import Plan
+from autopar.api.runner import Bound
+from autopar.api.settings import DEFAULT_OPTIONS, ClusterLike, MeshLike, Settings
+from autopar.errors import AutoparError, InvalidOption, NoFeasiblePlan
+from autopar.price.pricing import MakePricing
+from autopar.report.front import front_section
+from autopar.report.render import plain, rich_sections
+from autopar.search.constraints import Constraint
+from autopar.search.front import find_front
+from autopar.search.pinned import own_mesh
+from autopar.search.task import SearchOptions
+
+
+@dataclass(frozen=True, eq=False)
+class Front:
+    """The time/memory front of a function: plans, the least memory first, each faster than all that need less.
+
+    Each plan is the best found within its memory limit (`plan.summary.memory_limit_bytes`), and its `lower_bound_s`
+    holds for that limit. Time is `objective_s`, what the solver minimises; `step_time_s` may be lower.
+    """
+
+    points: tuple[Plan, ...]
+
+    def __iter__(self) -> Iterator[Plan]:
+        return iter(self.points)
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    @property
+    def fastest(self) -> Plan:
+        """The plan of the smallest objective, which needs the most memory."""
+        return self.points[-1]
+
+    @property
+    def smallest(self) -> Plan:
+        """The plan of the smallest peak."""
+        return self.points[0]
+
+    def within(self, memory_limit_bytes: int) -> Plan:
+        """The fastest point whose peak is within the limit. A plan between two points may be faster.
+
+        Raises:
+          NoFeasiblePlan: no point is.
+        """
+        fitting = [plan for plan in self.points if plan.peak_memory_bytes <= memory_limit_bytes]
+        if not fitting:
+            least = self.smallest.peak_memory_bytes
+            raise NoFeasiblePlan(
+                f"no point of the front fits in {memory_limit_bytes:,} bytes a device: the smallest peak is {least:,} "
+                f"bytes. Give more, or use more devices.",
+                least,
+            )
+        return fitting[-1]
+
+    def report(self) -> str:
+        """The front as text."""
+        return plain(rich_sections((front_section([plan.summary for plan in self.points]),)))
+
+    def __str__(self) -> str:
+        return self.report()
+
+    def plot(self, axes: Any = None) -> Any:
+        """Draws peak memory (GiB) against the objective (ms) and its bound; returns the matplotlib axes.
+
+        Args:
+          axes: where to draw; None: new ones.
+
+        Raises:
+          AutoparError: matplotlib is not installed.
+        """
+        try:
+            import matplotlib.pyplot as plt  # pyright: ignore[reportMissingModuleSource, reportMissingImports]
+        except ImportError as error:
+            raise AutoparError("plotting needs matplotlib: pip install 'autopar[notebooks]'") from error
+        drawn: Any = plt.subplots()[1] if axes is None else axes  # pyright: ignore[reportUnknownMemberType]
+        memory = [plan.peak_memory_bytes / 2**30 for plan in self.points]
+        drawn.step(memory, [plan.objective_s * 1e3 for plan in self.points], "o-", where="post", label="plans")
+        limits = [(plan.summary.memory_limit_bytes or plan.peak_memory_bytes) / 2**30 for plan in self.points]
+        drawn.plot(limits, [plan.lower_bound_s * 1e3 for plan in self.points], "_", label="lower bounds")
+        drawn.set_xlabel("peak memory of a device (GiB)")
+        drawn.set_ylabel("objective (ms a step)")
+        drawn.legend()
+        return drawn
+
+
+def front(
+    fn: Callable[..., Any],
+    *args: Any,
+    points: int = 10,
+    cluster: ClusterLike = None,
+    mesh: MeshLike = None,
+    mode: str = "auto",
+    memory_limit_bytes: int | None = None,
+    static_argnums: int | Sequence[int] = (),
+    donate_argnums: int | Sequence[int] = (),
+    carry: Any = "auto",
+    strict: bool = False,
+    options: SearchOptions = DEFAULT_OPTIONS,
+    pricing: MakePricing | None = None,
+    constraints: Sequence[Constraint] = (),
+    **kwargs: Any,
+) -> Front:
+    """The fastest plans of `fn` for arguments like these, from the least memory found possible to all that is of use.
+
+    Limits stand in equal ratios from the smallest peak found to the peak of the fastest plan. The function is traced
+    once, and candidates and prices are made once.
+
+    Args:
+      fn: any function of pytrees that JAX can trace.
+      *args: example arguments; jax.ShapeDtypeStructs will do. Arguments by name go to `fn`, the others see `compile`.
+      points: how many memory limits are searched (>= 2); limits that gain nothing give no point.
+      cluster: see `compile`, as for all that follow.
+      mesh: see `compile`.
+      mode: see `compile`.
+      memory_limit_bytes: what no point may exceed; see `compile`.
+      static_argnums: see `compile`.
+      donate_argnums: see `compile`.
+      carry: see `compile`.
+      strict: see `compile`.
+      options: see `compile`.
+      pricing: see `compile`.
+      constraints: see `compile`.
+      **kwargs: passed to `fn`.
+
+    Raises:
+      InvalidOption: `points` is no whole number >= 2.
+      AutoparError: as `compile`.
+    """
+    if isinstance(points, bool) or not isinstance(points, int) or points < 2:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidOption(f"points is {points!r}: pass how many memory limits to search, a whole number >= 2")
+    settings = Settings(
+        cluster,
+        mesh,
+        mode,
+        memory_limit_bytes,
+        static_argnums,
+        donate_argnums,
+        carry,
+        strict,
+        options,
+        pricing=pricing,
+        constraints=checked(constraints),
+    )
+    target = settings.target()
+    traces = alternatives(fn, settings, args, kwargs)
+    tasks = [task_of(traced, settings, target.cluster) for traced in traces]
+    found = find_front(tasks, settings.meshes(target, own_mesh(traces[0].graph)), points)
+    bounds = (Bound(fn, settings, traces[point.position], point.planned, target.cluster) for point in found)
+    return Front(tuple(made_plan(bound) for bound in bounds))

@@ -1,0 +1,34 @@
+"""Front: the points of a time/memory front as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from autopar.report.sections import Column, Section, show_mesh
+from autopar.report.summary import Report
+from autopar.report.units import format_quantity
+
+_NOTE = (
+    "Every point is a plan with its own bound: within its limit no plan in the space searched has an objective smaller "
+    "by more than the gap. Times are what the pricing predicts; bytes are of one device."
+)
+
+
+def front_section(reports: Sequence[Report]) -> Section:
+    """A row for every point, the least memory first."""
+    names = ("memory limit", "peak memory", "objective", "step time", "communication", "gap")
+    columns = (*(Column(name, right=True) for name in names), Column("mesh"))
+    name = reports[0].function if reports else ""
+    return Section(f"Time and memory of {name}", columns, tuple(map(_row, reports)), _NOTE)
+
+
+def _row(report: Report) -> tuple[str, ...]:
+    limit = "-" if report.memory_limit_bytes is None else format_quantity(report.memory_limit_bytes, "bytes")
+    times = (report.objective_s, report.step_time_s, report.communication_time_s)
+    return (
+        limit,
+        format_quantity(report.peak_memory_bytes, "bytes"),
+        *(format_quantity(time, "time") for time in times),
+        format_quantity(report.gap, "percent"),
+        show_mesh(report.mesh),
+    )

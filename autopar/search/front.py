@@ -1,0 +1,195 @@
+"""Front: the best plan for one memory limit after another, from the least peak found up to the fastest plan of all.
+
+    limit_k = least * (most / least) ^ (k / (points - 1))       k = 1 .. points - 2
+
+`most` is the peak of the fastest plan within the task's own limit, `least` the smallest peak of a program found, by
+halving what lies between the peak of the fastest plan and the least that the Problem needs. All these
+limits are solved on the same candidates and prices, from tight to loose: each starts from the plans met before, which
+keep within it too. What is bounded under a loose limit is bounded under every tighter one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
+
+from autopar.core.dataflow import dataflow
+from autopar.core.mesh import DeviceMesh
+from autopar.errors import AutoparError, InvalidConstraint, NoFeasiblePlan
+from autopar.search.ground import Ground
+from autopar.search.place import Place
+from autopar.search.race import TIE, race
+from autopar.search.search import announced, contained, nameable, refusal, settled
+from autopar.search.task import Planned, Task
+
+_HALVINGS = 4
+
+
+@dataclass(frozen=True, eq=False)
+class Point:
+    """The best plan found within `limit_bytes`, of the task at `position`; its bound is for that limit."""
+
+    limit_bytes: int
+    position: int
+    planned: Planned
+
+
+def find_front(tasks: Sequence[Task], meshes: Sequence[DeviceMesh], points: int) -> tuple[Point, ...]:
+    """At most `points` (>= 2) points, the least memory first: each costs less than all that need less memory.
+
+    `tasks` are graphs of one function, with the same limit.
+
+    Raises:
+      NoFeasiblePlan: nothing fits in the tasks' own limit.
+    """
+    sweeps = [_Sweep(task, meshes) for task in tasks]
+    outer = tasks[0].memory_limit_bytes
+    fastest = _best(sweeps, outer)
+    announced(tasks[fastest.position], fastest.planned)
+    most = fastest.planned.account.peak_memory_bytes
+    lowest = _lowest(sweeps, most)
+    least = min([most, *(point.planned.account.peak_memory_bytes for point in lowest)])
+    inner = [_best(sweeps, limit) for limit in limits(least, most, points)[1:-1]]
+    found = sorted([*lowest, *inner, replace(fastest, limit_bytes=most)], key=lambda point: point.limit_bytes)
+    return _spread(thinned(monotone(found)), points)
+
+
+def _lowest(sweeps: Sequence[_Sweep], most: int) -> list[Point]:
+    """Points of little memory: the range between what the Problem needs at least and the least found is halved.
+
+    The program holds more than the Problem counts, so the least peak of the one need not be that of the other.
+    """
+    low, high = min(sweep.least_peak_bytes() for sweep in sweeps), most
+    found: list[Point] = []
+    for _ in range(_HALVINGS):
+        middle = max(1, int((low * high) ** 0.5))
+        if middle <= low or middle >= high:
+            break
+        try:
+            found.append(_best(sweeps, middle))
+            high = min(high, found[-1].planned.account.peak_memory_bytes)
+        except NoFeasiblePlan:
+            low = middle
+    return found
+
+
+def _spread(points: Sequence[Point], count: int) -> tuple[Point, ...]:
+    """At most `count` of the points: again and again the one goes whose neighbours are closest in memory."""
+    kept = list(points)
+    while len(kept) > count:
+        ratios = [kept[n + 1].limit_bytes / kept[n - 1].limit_bytes for n in range(1, len(kept) - 1)]
+        del kept[1 + ratios.index(min(ratios))]
+    return tuple(kept)
+
+
+def limits(least: int, most: int, points: int) -> list[int]:
+    """`points` limits from `least` to `most` in equal ratios, as whole bytes; fewer where these fall together."""
+    ratio = most / least if least else 1.0
+    inner = [int(least * ratio ** (k / (points - 1))) for k in range(1, points - 1)]
+    return sorted({least, *inner, most})
+
+
+def monotone(points: Sequence[Point]) -> list[Point]:
+    """The points, from tight to loose, with what each tells of its neighbours.
+
+    A plan within a limit is one within every looser limit; a bound for a limit is one for every tighter limit.
+    """
+    found: list[Point] = []
+    for point in points:
+        cheaper = found[-1] if found and _cost(found[-1]) <= _cost(point) else point
+        found.append(replace(point, position=cheaper.position, planned=_under(cheaper, point)))
+    bound, bounded = -inf, list[Point]()
+    for point in reversed(found):
+        plan = point.planned.plan
+        bound = min(max(bound, plan.lower_bound_s), plan.objective_s)
+        bounded.append(replace(point, planned=replace(point.planned, plan=replace(plan, lower_bound_s=bound))))
+    return bounded[::-1]
+
+
+def thinned(points: Iterable[Point]) -> tuple[Point, ...]:
+    """The points, from tight to loose, without those that are not cheaper than all before."""
+    kept: list[Point] = []
+    for point in points:
+        if not kept or _cost(point) < _cost(kept[-1]) * (1 - TIE):
+            kept.append(point)
+    return tuple(kept)
+
+
+def _cost(point: Point) -> float:
+    return point.planned.plan.objective_s
+
+
+def _under(point: Point, other: Point) -> Planned:
+    """The plan of `point` under the limit and bound of `other`."""
+    planned, bounded = point.planned, other.planned
+    plan = replace(planned.plan, lower_bound_s=bounded.plan.lower_bound_s, space=bounded.plan.space)
+    return replace(planned, task=replace(planned.task, memory_limit_bytes=other.limit_bytes), plan=plan)
+
+
+def _best(sweeps: Sequence[_Sweep], limit: int | None) -> Point:
+    """The best of all graphs within `limit`; its bound holds for all of them."""
+    found: dict[int, Planned] = {}
+    misfits: list[AutoparError] = []
+    for position, sweep in enumerate(sweeps):
+        try:
+            found[position] = sweep.best(limit)
+        except (NoFeasiblePlan, InvalidConstraint) as error:
+            misfits.append(error)
+    if not found:
+        raise refusal(misfits)
+    position = min(found, key=lambda n: (found[n].plan.objective_s, n))
+    plan = found[position].plan
+    bound = min(plan.objective_s, *(planned.plan.lower_bound_s for planned in found.values()))
+    limit_bytes = limit if limit is not None else found[position].account.peak_memory_bytes
+    return Point(limit_bytes, position, replace(found[position], plan=replace(plan, lower_bound_s=bound)))
+
+
+@dataclass(eq=False)
+class _Sweep:
+    """One graph on all meshes under one limit after another; `met` are the plans so far."""
+
+    task: Task
+    meshes: Sequence[DeviceMesh]
+    met: list[Planned] = field(default_factory=list[Planned])
+
+    def __post_init__(self) -> None:
+        task, flow = self.task, dataflow(self.task.graph)
+        grounds = [Ground(task.graph, flow, mesh, task.make_pricing, task.strict, task.find) for mesh in self.meshes]
+        self.grounds = nameable(task, grounds)
+        self.places = [Place(task, ground) for ground in self.grounds]
+        self.inside = contained(task, self.grounds)
+
+    def best(self, limit: int | None) -> Planned:
+        """The best plan within `limit`, at least as good as all met before that keep within it.
+
+        Raises:
+          NoFeasiblePlan: nothing fits.
+        """
+        task = replace(self.task, memory_limit_bytes=limit)
+        known = min(self._fitting(limit), key=lambda planned: planned.plan.objective_s, default=None)
+        runs = [place.run(limit, roughly=len(self.places) > 1) for place in self.places]
+        below = inf if known is None else known.plan.objective_s
+        finish = race(runs, self.inside, below=below)
+        found = finish.found or known
+        if found is None:
+            raise refusal(finish.misfits)
+        self.met.append(found)
+        return settled(task, self.grounds, finish, replace(found, task=task))
+
+    def least_peak_bytes(self) -> float:
+        """The least peak that the Problem counts, on the meshes whose plans are not all among another's; inf: none."""
+        covered = {n for inside in self.inside for n in inside}
+        peaks: list[float] = []
+        for place in (place for n, place in enumerate(self.places) if n not in covered):
+            try:
+                attempt, _ = place.free
+            except (NoFeasiblePlan, InvalidConstraint):
+                continue
+            if (planned := attempt.least()) is not None:
+                self.met.append(planned)
+                peaks.append(planned.counted_bytes)
+        return min(peaks, default=inf)
+
+    def _fitting(self, limit: int | None) -> list[Planned]:
+        return [p for p in self.met if limit is None or p.account.peak_memory_bytes <= limit]

@@ -1,0 +1,98 @@
+"""Ground: what a search stands on, on one mesh: built once, when first asked for, and solved as often as wanted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import inf
+
+from autopar.core.dataflow import Dataflow
+from autopar.core.graph import OpGraph
+from autopar.core.mesh import DeviceMesh
+from autopar.core.placement import StepKind
+from autopar.core.space import Space
+from autopar.price.assemble import assemble
+from autopar.price.pricing import MakePricing, Pricing, restricted
+from autopar.price.remembered import Remembered
+from autopar.redistribute.route import Router
+from autopar.search.resolve import FindRule, no_rule
+from autopar.search.space import build_space
+from autopar.search.standing import Standing, standing
+from autopar.solve import Problem, SolveOptions
+
+StepKinds = tuple[StepKind, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Ground:
+    """A graph on a mesh, its candidates, and their prices: everything but constraints and the memory limit.
+
+    Prices depend on the redistribution steps that are allowed; () allows all.
+    """
+
+    graph: OpGraph
+    flow: Dataflow
+    mesh: DeviceMesh
+    make_pricing: MakePricing
+    strict: bool = False
+    find: FindRule = no_rule
+    _given: Space | None = None
+    _routers: dict[StepKinds, Router] = field(default_factory=dict[StepKinds, Router])
+    _standing: dict[StepKinds, Standing | None] = field(default_factory=dict[StepKinds, Standing | None])
+    _problems: dict[tuple[StepKinds, bool, bool], Problem] = field(
+        default_factory=dict[tuple[StepKinds, bool, bool], Problem]
+    )
+
+    @cached_property
+    def space(self) -> Space:
+        """The candidates of every variable, without constraints."""
+        if self._given is not None:
+            return self._given
+        keep = self._priced.keep
+        return build_space(self.graph, self.flow, self.mesh, keep=keep, strict=self.strict, find=self.find)
+
+    @cached_property
+    def _priced(self) -> Pricing:
+        return Remembered(self.make_pricing(self.graph, self.mesh))
+
+    def pricing(self, step_kinds: StepKinds) -> Pricing:
+        """The prices where these steps are allowed."""
+        return restricted(self._priced, step_kinds)
+
+    def router(self, step_kinds: StepKinds) -> Router:
+        """The routes by these steps."""
+        if step_kinds not in self._routers:
+            self._routers[step_kinds] = Router(self.mesh, self.pricing(step_kinds).step_cost)
+        return self._routers[step_kinds]
+
+    def problem(self, step_kinds: StepKinds, limit_bytes: float | None, *, tensors_only: bool = False) -> Problem:
+        """The Problem of choosing from the whole space; those that differ in their limit alone share their numbers."""
+        key = (step_kinds, limit_bytes is not None, tensors_only)
+        if key not in self._problems:
+            pricing, router = self.pricing(step_kinds), self.router(step_kinds)
+            most = None if limit_bytes is None else inf
+            self._problems[key] = assemble(
+                self.graph, self.flow, self.space, pricing, router, most, tensors_only=tensors_only
+            )
+        problem = self._problems[key]
+        return problem if limit_bytes is None else replace(problem, usage_limit=limit_bytes)
+
+    def standing(self, step_kinds: StepKinds, options: SolveOptions) -> Standing | None:
+        """The Problem without a limit, its nodes eliminated, to be solved anew at once; None if that takes too much.
+
+        `options` say how large tables may be; those of the first call hold.
+        """
+        if step_kinds not in self._standing:
+            self._standing[step_kinds] = standing(self.problem(step_kinds, None), options)
+        return self._standing[step_kinds]
+
+    def holding(self, space: Space) -> Ground:
+        """The same with these candidates."""
+        return Ground(self.graph, self.flow, self.mesh, self.make_pricing, self.strict, self.find, space)
+
+    def repriced(self, make_pricing: MakePricing) -> Ground:
+        """The same candidates under other prices, as after a change of the cluster's links.
+
+        `make_pricing` makes pricings that know the same strategies (`Pricing.keep`).
+        """
+        return Ground(self.graph, self.flow, self.mesh, make_pricing, self.strict, self.find, self.space)

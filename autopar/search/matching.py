@@ -1,0 +1,158 @@
+"""Matching: which variables of a space a constraint's target names, and how each of their candidates lies."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cached_property
+
+from autopar.core.graph import OpGraph, OpNode
+from autopar.core.placement import Placement
+from autopar.core.space import Space, carried_out
+from autopar.core.strategy import Strategy
+from autopar.search.constraints import At, Named, Target
+
+_SHOWN = 5
+
+
+@dataclass(frozen=True, eq=False)
+class Spot:
+    """A tensor at a variable: for each candidate of that variable its placement, and the axes that are in use.
+
+    `captured` is the text that stood for the `*` of the target. Axes of one device are left out of placements.
+    """
+
+    variable: int
+    name: str
+    shape: tuple[int, ...]
+    placements: tuple[Placement, ...]
+    axes: tuple[frozenset[str], ...]
+    captured: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Matcher:
+    """Finds the spots of targets in one space.
+
+    A source is found by all of it ("model.py:41 (loss)"), its line ("model.py:41") or its file ("model.py").
+    """
+
+    graph: OpGraph
+    space: Space
+
+    def spots(self, target: Target) -> tuple[Spot, ...]:
+        """The spots that `target` names, in order of inputs, operators, outputs; none if there is nothing like it."""
+        match target:
+            case Named(pattern):
+                return self._named(pattern)
+            case At():
+                return tuple(self._at(target))
+            case _:
+                data = set(self.graph.batch_inputs)
+                wanted = [n for n in range(len(self.graph.inputs)) if (n in data) == (target.role == "data")]
+                return tuple(self._input(n) for n in wanted)
+
+    def hint(self, target: Target) -> str:
+        """What there is that is called similarly."""
+        if isinstance(target, At):
+            kinds = sorted({op.kind for op in self.graph.ops})
+            wanted, known = target.source or target.kind, [*kinds, *dict.fromkeys(map(_line, self.graph.ops))]
+        else:
+            wanted = target.pattern if isinstance(target, Named) else ""
+            known = list(self._names)
+        containing = [name for name in known if wanted and wanted in name]
+        close = list(dict.fromkeys([*get_close_matches(wanted, known, n=_SHOWN, cutoff=0.5), *containing]))[:_SHOWN]
+        return f"Close to it: {', '.join(close)}." if close else f"There are, for example: {', '.join(known[:_SHOWN])}."
+
+    @cached_property
+    def _names(self) -> dict[str, list[Callable[[], Spot]]]:
+        """What makes the spots of every name."""
+        found: dict[str, list[Callable[[], Spot]]] = {}
+        for n, tensor in enumerate(self.graph.inputs):
+            found.setdefault(tensor.name, []).append(lambda n=n: self._input(n))
+        for op in self.graph.ops:
+            if op.kind == "name":
+                found.setdefault(str(op.params["name"]), []).append(lambda op=op: self._operator(op, "result", 0))
+        for n in self.space.output_variables:
+            found.setdefault(f"output[{n}]", []).append(lambda n=n: self._output(n))
+        return found
+
+    def _named(self, pattern: str) -> tuple[Spot, ...]:
+        if pattern in self._names:
+            return tuple(make() for make in self._names[pattern])
+        below = tuple(name for name in self._names if name.startswith((f"{pattern}[", f"{pattern}.")))
+        if below and "*" not in pattern:
+            return tuple(make() for name in below for make in self._names[name])
+        glob = _glob(pattern)
+        return tuple(
+            _with(make(), matched.groups())
+            for name, makers in self._names.items()
+            if (matched := glob.fullmatch(name))
+            for make in makers
+        )
+
+    def _at(self, target: At) -> Iterator[Spot]:
+        kind, scope, source = (_glob(text or "*") for text in (target.kind, target.scope, target.source))
+        for op in self.graph.ops:
+            tensors = op.outs if target.side == "result" else op.ins
+            if not kind.fullmatch(op.kind) or not scope.fullmatch(op.scope) or len(tensors) <= target.position:
+                continue
+            if any(source.fullmatch(text) for text in (op.source, _line(op), _line(op).rpartition(":")[0])):
+                yield self._operator(op, target.side, target.position)
+
+    def _input(self, position: int) -> Spot:
+        tensor, candidates = self.graph.inputs[position], self.space.inputs[position]
+        return self._of(position, tensor.name or f"input {position}", tensor.shape, candidates)
+
+    def _output(self, position: int) -> Spot:
+        variable = self.space.output_variables[position]
+        candidates = self.space.outputs[position] or self.space.inputs[variable]
+        return self._of(variable, f"output[{position}]", self.graph.outputs[position].shape, candidates)
+
+    def _of(self, variable: int, name: str, shape: tuple[int, ...], candidates: tuple[Placement, ...]) -> Spot:
+        lying = tuple(map(self._proper, candidates))
+        return Spot(variable, name, shape, lying, tuple(p.varying_axes for p in lying))
+
+    def _operator(self, op: OpNode, side: str, position: int) -> Spot:
+        entering = dict(self.space.loop_carries).get(op.id)
+        own = self.space.strategies[op.id if entering is None else entering]
+        strategies = own if entering is None else tuple(map(carried_out, own))
+        tensor = (op.outs if side == "result" else op.ins)[position]
+        placed = tuple(self._proper((s.outs if side == "result" else s.ins)[position]) for s in strategies)
+        name = f"{side} {position} of {op.kind} ({op.source})"
+        variable = self.space.operator_variables[op.id]
+        return Spot(variable, name, tensor.shape, placed, tuple(map(_used, strategies)))
+
+    @cached_property
+    def _ones(self) -> frozenset[str]:
+        return frozenset(name for name, size in self.space.mesh.axes if size == 1)
+
+    def _proper(self, placement: Placement) -> Placement:
+        """`placement` without axes of one device."""
+        if not self._ones & placement.varying_axes:
+            return placement
+        dims = tuple(tuple(axis for axis in axes if axis not in self._ones) for axes in placement.dims)
+        return Placement(dims, tuple(a for a in placement.unreduced if a not in self._ones), placement.kind)
+
+
+def _glob(pattern: str) -> re.Pattern[str]:
+    """A pattern whose `*` are any characters, each a group; all else, brackets too, is itself."""
+    return re.compile("(.*)".join(map(re.escape, pattern.split("*"))), re.DOTALL)
+
+
+def _with(spot: Spot, captured: tuple[str, ...]) -> Spot:
+    return Spot(spot.variable, spot.name, spot.shape, spot.placements, spot.axes, captured)
+
+
+def _used(strategy: Strategy) -> frozenset[str]:
+    """The axes that an operator uses under a strategy."""
+    placed = (*strategy.ins, *strategy.outs)
+    given = {axis for _, axes in strategy.factors for axis in axes}
+    given |= {axis for exchange in strategy.exchanges for axis in exchange.axes}
+    return frozenset(given).union(*(placement.varying_axes for placement in placed))
+
+
+def _line(op: OpNode) -> str:
+    return op.source.partition(" (")[0]

@@ -1,0 +1,92 @@
+"""Race: several searches for the cheapest of one kind of thing; the one that promises most goes on, the rest wait.
+
+Each entrant tells a bound below all that it may find, which grows as it works, and what it has found. One step is
+always taken by the entrant of the smallest bound; who cannot find anything cheaper than what is there is ruled out.
+So the least bound of all holds for all of them, whether they ran to their end or not.
+
+    bound over all = min over entrants of bound      an entrant's bound >= that of every entrant that contains it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Generic, TypeVar
+
+from autopar.errors import AutoparError
+
+TIE = 1e-9
+"""Sums of equal costs in another order differ by rounding: within this share two objectives are equal."""
+
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True)
+class Progress(Generic[Found]):
+    """What an entrant knows after a step: `bound` holds for all that it may find; `found`, if any, costs `objective`.
+
+    `misfit` is why it will find nothing.
+    """
+
+    bound: float
+    objective: float = inf
+    found: Found | None = None
+    misfit: AutoparError | None = None
+
+
+@dataclass(frozen=True)
+class Finish(Generic[Found]):
+    """How a race ended: the cheapest found and whose it is, every entrant's bound, who got to the end, misfits.
+
+    Invariant: the least of `bounds` and `objective` bounds all that any entrant may find.
+    """
+
+    winner: int | None
+    found: Found | None
+    objective: float
+    bounds: tuple[float, ...]
+    finished: tuple[bool, ...]
+    misfits: tuple[AutoparError, ...] = ()
+
+
+def race(
+    entrants: Sequence[Iterator[Progress[Found]]],
+    contained: Sequence[Collection[int]],
+    bounds: Sequence[float] | None = None,
+    below: float = inf,
+) -> Finish[Found]:
+    """The cheapest that any entrant finds, if it is cheaper than `below`; of equals the first found.
+
+    Args:
+      entrants: each gives its progress step by step, until it has nothing more to try. What raises ends the race.
+      contained: for every entrant those whose findings are all among its own, by position.
+      bounds: what is known of every entrant before; None: nothing.
+      below: what is to be undercut.
+    """
+    known = list(bounds) if bounds is not None else [-inf] * len(entrants)
+    finished = [False] * len(entrants)
+    misfits: dict[int, AutoparError] = {}
+    winner, best, found = None, below, None
+    while True:
+        running = [n for n, bound in enumerate(known) if not finished[n] and not _reaches(bound, best)]
+        if not running:
+            reasons = tuple(misfits[n] for n in sorted(misfits))
+            return Finish(winner, found, best, tuple(known), tuple(finished), reasons)
+        leader = min(running, key=lambda n: (known[n], n))
+        progress = next(entrants[leader], None)
+        if progress is None:
+            finished[leader] = True
+            continue
+        if progress.found is not None and not _reaches(progress.objective, best):
+            winner, best, found = leader, progress.objective, progress.found
+        if progress.misfit is not None:
+            misfits[leader] = progress.misfit
+        finished[leader] = _reaches(progress.bound, progress.objective)
+        for n in (leader, *contained[leader]):
+            known[n] = max(known[n], progress.bound)
+
+
+def _reaches(bound: float, best: float) -> bool:
+    """Whether nothing that costs at least `bound` is cheaper than `best`, up to rounding."""
+    return bound >= best - TIE * abs(best) if best < inf else bound == inf

@@ -1,0 +1,109 @@
+"""Task and Planned: what is to be planned, and a plan with what it was made from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import isfinite
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Literal
+
+from autopar.core.graph import OpGraph
+from autopar.core.plan import Plan
+from autopar.core.regions import WHILE_TRIPS
+from autopar.errors import InvalidOption
+from autopar.passes.account import Account
+from autopar.passes.program import ShardedProgram
+from autopar.price.pricing import MakePricing, Pricing
+from autopar.search.constraints import Constraint
+from autopar.search.ground import Ground
+from autopar.search.mesh_shapes import MAX_AXES
+from autopar.search.modes import constraints_of
+from autopar.search.resolve import FindRule, no_rule
+from autopar.solve import Solution, SolveOptions
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """How to search.
+
+    `max_mesh_axes` (1 to 4) bounds the mesh shapes searched where none is given: more axes hold better plans and take
+    many times as long; `max_tightenings` (>= 1) how often a memory limit is tightened for what only the program
+    counts; `while_trips` how often a while loop is held to go round. `operators` says what becomes of functions that
+    were made operators (`autopar.operator`): "kept" whole, "expanded", or "best": both are planned and the better plan
+    is kept. `recompute` says whether activations may be computed once more in the backward pass, rather than kept:
+    "never", or "auto": it is looked into where nothing fits in the memory limit otherwise, or the limit costs more than
+    5 % of the objective, as the search then takes several times as long.
+    """
+
+    max_mesh_axes: int = 2
+    max_tightenings: int = 8
+    while_trips: float = WHILE_TRIPS
+    operators: Literal["best", "kept", "expanded"] = "best"
+    recompute: Literal["auto", "never"] = "auto"
+    solve: SolveOptions = field(default_factory=SolveOptions)
+
+    def __post_init__(self) -> None:
+        axes: object = self.max_mesh_axes
+        if isinstance(axes, bool) or not isinstance(axes, Integral) or not 1 <= axes <= MAX_AXES:
+            raise InvalidOption(f"max_mesh_axes is {axes!r}: pass how many axes a mesh may have, 1 to {MAX_AXES}")
+        trips: object = self.while_trips
+        if isinstance(trips, bool) or not isinstance(trips, Real) or not isfinite(trips) or trips <= 0:
+            raise InvalidOption(f"while_trips is {trips!r}: pass how often while loops go round, a finite number > 0")
+        if self.recompute not in ("auto", "never"):
+            raise InvalidOption(f"recompute is {self.recompute!r}: pass 'auto' or 'never'")
+
+
+@dataclass(frozen=True, eq=False)
+class Planned:
+    """A plan with what it was made from and what it became.
+
+    `task` and `ground` are what it may be searched anew from; `unlimited` is the best plan without a memory limit,
+    where it is known and is not this one; `is_unlimited` says that it is known to be this one. `counted_bytes` is the
+    peak of what the Problem with a limit counts, at most that of the program; `solution` is what the
+    solver gave, where it did. `rewritten` is the graph that computes once more what the plan says, where that says so.
+    """
+
+    task: Task
+    plan: Plan
+    program: ShardedProgram
+    account: Account
+    pricing: Pricing
+    ground: Ground
+    unlimited: Planned | None = None
+    is_unlimited: bool = False
+    counted_bytes: float = 0.0
+    solution: Solution | None = None
+    rewritten: OpGraph | None = None
+
+    @property
+    def graph(self) -> OpGraph:
+        """The graph that the plan is of."""
+        return self.task.graph if self.rewritten is None else self.rewritten
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """What is to be planned: a graph, how it is priced, under which constraints; `find` finds rules by trial.
+
+    `constraints` stand beside those of `mode`. `prices_devices` says that prices depend on which devices compute and
+    talk, whatever the mesh is called: then a plan costs the same on every mesh that can express it.
+    """
+
+    graph: OpGraph
+    fingerprint: str
+    make_pricing: MakePricing
+    mode: str = "auto"
+    constraints: tuple[Constraint, ...] = ()
+    memory_limit_bytes: int | None = None
+    strict: bool = False
+    options: SearchOptions = SearchOptions()
+    dump: Path | None = None
+    find: FindRule = no_rule
+    prices_devices: bool = False
+
+    @cached_property
+    def all_constraints(self) -> tuple[Constraint, ...]:
+        """Those of the mode, then the others."""
+        return constraints_of(self.mode, self.constraints)

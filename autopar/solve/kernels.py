@@ -1,0 +1,232 @@
+"""The inner loops of the search on flat arrays (see `flat`): messages, choices, forests, memory."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from autopar.solve.flat import Flat, Memory
+from autopar.solve.jit import compiled
+from autopar.solve.problem import Floats
+from autopar.solve.reduction import Ints
+
+
+@compiled
+def gain_of(p: Flat, v: int, k: int, messages: Floats, gain: Floats) -> None:
+    """Writes the row minima of arc k into v: min over s of (cost - message to the other node)."""
+    count, other = p.start[v + 1] - p.start[v], p.other[k]
+    theirs = p.mail[p.back[k]]
+    gain[:count] = np.inf
+    for s in range(p.start[other + 1] - p.start[other]):
+        message, base = messages[theirs + s], p.place[k] + s * count
+        for t in range(count):
+            value = p.pool[base + t] - message
+            if value < gain[t]:
+                gain[t] = value
+
+
+@compiled
+def collect(p: Flat, v: int, begin: int, end: int, nodes: Floats, messages: Floats, gain: Floats) -> None:
+    """Moves the row minima of the arcs begin <= k < end into v's costs."""
+    first, count = p.start[v], p.start[v + 1] - p.start[v]
+    for k in range(begin, end):
+        gain_of(p, v, k, messages, gain)
+        for t in range(count):
+            rise = gain[t] - messages[p.mail[k] + t]
+            nodes[first + t] += rise
+            messages[p.mail[k] + t] += rise
+
+
+@compiled
+def hand_on(p: Flat, v: int, begin: int, end: int, nodes: Floats, messages: Floats) -> None:
+    """Hands equal shares of v's costs to the arcs begin <= k < end, the rest of the shares left for the other side."""
+    others = (p.near[v + 1] - p.near[v]) - (end - begin)
+    if end == begin:
+        return
+    share = 1.0 / max(end - begin, others)
+    for t in range(p.start[v + 1] - p.start[v]):
+        part = share * nodes[p.start[v] + t]
+        for k in range(begin, end):
+            messages[p.mail[k] + t] -= part
+        nodes[p.start[v] + t] -= (end - begin) * part
+
+
+@compiled
+def sweep(p: Flat, nodes: Floats, messages: Floats) -> None:
+    """Every node, upwards and then downwards, collects from where the sweep comes and hands on to where it goes."""
+    gain = np.empty(p.widest)
+    count = len(p.start) - 1
+    for v in range(count):
+        collect(p, v, p.near[v], p.split[v], nodes, messages, gain)
+        hand_on(p, v, p.split[v], p.near[v + 1], nodes, messages)
+    for v in range(count - 1, -1, -1):
+        collect(p, v, p.split[v], p.near[v + 1], nodes, messages, gain)
+        hand_on(p, v, p.near[v], p.split[v], nodes, messages)
+
+
+@compiled
+def bound_of(p: Flat, nodes: Floats, messages: Floats) -> float:
+    """The sum of the least reparametrised cost of every node and every edge."""
+    gain = np.empty(p.widest)
+    total = 0.0
+    for v in range(len(p.start) - 1):
+        total += float(nodes[p.start[v] : p.start[v + 1]].min())
+        count = p.start[v + 1] - p.start[v]
+        for k in range(p.near[v], p.split[v]):
+            gain_of(p, v, k, messages, gain)
+            least = np.inf
+            for t in range(count):
+                least = min(least, gain[t] - messages[p.mail[k] + t])
+            total += least
+    return total
+
+
+@compiled
+def decode(p: Flat, nodes: Floats, messages: Floats, choice: Ints) -> None:
+    """Writes a choice, upwards: the cheapest given the lower nodes' strategies and the higher nodes' messages."""
+    total = np.empty(p.widest)
+    for v in range(len(p.start) - 1):
+        count = p.start[v + 1] - p.start[v]
+        total[:count] = nodes[p.start[v] : p.start[v + 1]]
+        for k in range(p.near[v], p.split[v]):
+            s = choice[p.other[k]]
+            message, base = messages[p.mail[p.back[k]] + s], p.place[k] + s * count
+            for t in range(count):
+                total[t] += p.pool[base + t] - message - messages[p.mail[k] + t]
+        choice[v] = np.argmin(total[:count])
+
+
+@compiled
+def add_prices(p: Flat, prices: Floats, nodes: Floats) -> None:
+    """Adds to the cost of every strategy the price of its bytes."""
+    m = p.memory
+    sums = np.zeros(m.rows + 1)
+    for r in range(m.rows):
+        sums[r + 1] = sums[r] + prices[r]
+    for i in range(len(m.node)):
+        price = sums[m.high[i]] - sums[m.low[i]]
+        if price != 0.0:
+            first = p.start[m.node[i]]
+            for s in range(p.start[m.node[i] + 1] - first):
+                nodes[first + s] += price * m.size[m.at[i] + s]
+
+
+@compiled
+def use_of(m: Memory, choice: Ints, used: Floats) -> None:
+    """Writes the bytes in use in every row."""
+    change = np.zeros(m.rows + 1)
+    for i in range(len(m.node)):
+        size = m.size[m.at[i] + choice[m.node[i]]]
+        change[m.low[i]] += size
+        change[m.high[i]] -= size
+    total = 0.0
+    for r in range(m.rows):
+        total += change[r]
+        used[r] = total
+
+
+@compiled
+def cost_of(p: Flat, costs: Floats, choice: Ints) -> float:
+    """The cost of a choice at the given costs of nodes."""
+    total = 0.0
+    for v in range(len(p.start) - 1):
+        total += float(costs[p.start[v] + choice[v]])
+        count = p.start[v + 1] - p.start[v]
+        for k in range(p.near[v], p.split[v]):
+            total += float(p.pool[p.place[k] + choice[p.other[k]] * count + choice[v]])
+    return total
+
+
+@compiled
+def grow_forest(p: Flat, order: Ints, inside: Ints) -> None:
+    """Writes 1 for the nodes of a maximal forest, taken greedily in `order`: no cycle among them; 0 for the others."""
+    root = np.empty(len(order), dtype=np.intp)
+    seen = np.full(len(order), -1, dtype=np.intp)
+    inside[:] = 0
+    for v in order:
+        fits = True
+        for k in range(p.near[v], p.near[v + 1]):
+            u = p.other[k]
+            if inside[u]:
+                while root[u] != u:
+                    root[u] = root[root[u]]
+                    u = root[u]
+                fits = fits and seen[u] != v
+                seen[u] = v
+        if fits:
+            inside[v], root[v] = 1, v
+            for k in range(p.near[v], p.near[v + 1]):
+                u = p.other[k]
+                if inside[u]:
+                    while root[u] != u:
+                        root[u] = root[root[u]]
+                        u = root[u]
+                    root[u] = v
+
+
+@compiled
+def walk_forest(
+    p: Flat, order: Ints, inside: Ints, costs: Floats, choice: Ints, walk: Ints, via: Ints, total: Floats
+) -> int:
+    """Writes the nodes inside, parents first, the arc into each from its parent (-1: none), and their costs beside
+    the nodes outside, which stay as they are. Returns how many nodes there are.
+    """
+    via[:] = -2
+    found = 0
+    for i in range(len(order)):
+        if not inside[order[i]] or via[order[i]] != -2:
+            continue
+        via[order[i]], walk[found] = -1, order[i]
+        done, found = found, found + 1
+        while done < found:
+            v = walk[done]
+            done += 1
+            first, count = p.start[v], p.start[v + 1] - p.start[v]
+            total[first : first + count] = costs[first : first + count]
+            for k in range(p.near[v], p.near[v + 1]):
+                u = p.other[k]
+                if not inside[u]:
+                    base = p.place[k] + choice[u] * count
+                    for t in range(count):
+                        total[first + t] += p.pool[base + t]
+                elif via[u] == -2:
+                    via[u], walk[found] = p.back[k], u
+                    found += 1
+    return found
+
+
+@compiled
+def solve_forest(p: Flat, order: Ints, inside: Ints, costs: Floats, choice: Ints) -> None:
+    """Makes the choice the cheapest on the nodes inside a forest, the others as they are.
+
+    A child hands its parent min over s of (its cost + edge); the best s for each strategy of the parent is kept for
+    the way back.
+    """
+    count = len(p.start) - 1
+    walk, via = np.empty(count, dtype=np.intp), np.empty(count, dtype=np.intp)
+    total = np.empty(p.start[-1])
+    found = walk_forest(p, order, inside, costs, choice, walk, via, total)
+    kept = np.zeros(p.size, dtype=np.intp)  # where the messages to the parent would be
+    best = np.empty(p.widest)
+    for i in range(found - 1, -1, -1):
+        v = walk[i]
+        if via[v] < 0:
+            continue
+        k = p.back[via[v]]
+        u = p.other[via[v]]
+        wide = p.start[u + 1] - p.start[u]
+        best[:wide] = np.inf
+        for s in range(p.start[v + 1] - p.start[v]):
+            own, base = total[p.start[v] + s], p.place[k] + s * wide
+            for t in range(wide):
+                value = own + p.pool[base + t]
+                if value < best[t]:
+                    best[t] = value
+                    kept[p.mail[k] + t] = s
+        for t in range(wide):
+            total[p.start[u] + t] += best[t]
+    for i in range(found):
+        v = walk[i]
+        if via[v] < 0:
+            choice[v] = np.argmin(total[p.start[v] : p.start[v + 1]])
+        else:
+            choice[v] = kept[p.mail[p.back[via[v]]] + choice[p.other[via[v]]]]

@@ -1,0 +1,108 @@
+"""What is known while the solver runs: the best choice and bound so far, when to stop, and whom to tell.
+
+The search works on smaller and smaller problems; an `Inner` watch takes their choices back to the whole one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import monotonic
+from typing import Protocol
+
+import numpy as np
+
+from autopar.solve.problem import Problem, objective, peak
+from autopar.solve.reduction import Choice, Reduction
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A moment of the search: seconds since it began, the cost of the best choice (inf: none yet), the bound."""
+
+    time_s: float
+    objective: float
+    bound: float
+
+
+OnProgress = Callable[[Progress], None]
+
+
+class Watch(Protocol):
+    """Where a search says what it found, and asks whether to go on."""
+
+    @property
+    def objective(self) -> float:
+        """The cost of the best choice so far; inf without one."""
+        ...
+
+    def offer(self, choice: Choice) -> None:
+        """A choice was found."""
+        ...
+
+    def raise_bound(self, bound: float) -> None:
+        """No choice costs less than `bound`."""
+        ...
+
+    def left_s(self) -> float:
+        """Seconds left; inf without a limit on time."""
+        ...
+
+
+class Best:
+    """The watch of a whole problem."""
+
+    def __init__(self, problem: Problem, time_limit_s: float | None, on_progress: OnProgress | None) -> None:
+        self.problem, self.on_progress, self.began = problem, on_progress, monotonic()
+        self.ends = np.inf if time_limit_s is None else self.began + time_limit_s
+        self.choice: Choice | None = None
+        self.objective: float = np.inf
+        self.bound: float = -np.inf
+
+    def offer(self, choice: Choice) -> None:
+        """Keeps the choice if it is within the limit and the cheapest so far."""
+        cost = objective(self.problem, choice)
+        limit = self.problem.usage_limit
+        if cost < self.objective and (limit is None or peak(self.problem, choice) <= limit):
+            self.choice, self.objective = choice, cost
+            self._tell()
+
+    def raise_bound(self, bound: float) -> None:
+        """Keeps the bound if it is the highest so far; never above the best choice's cost."""
+        if min(bound, self.objective) > self.bound:
+            self.bound = min(bound, self.objective)
+            self._tell()
+
+    def left_s(self) -> float:
+        """Seconds left, at least 0."""
+        return max(0.0, self.ends - monotonic())
+
+    def _tell(self) -> None:
+        if self.on_progress is not None:
+            self.on_progress(Progress(monotonic() - self.began, self.objective, self.bound))
+
+
+@dataclass(frozen=True, eq=False)
+class Inner:
+    """The watch of a reduced problem in which all choices cheaper than `cap` (as the outer one counts) are left."""
+
+    outer: Watch
+    reduction: Reduction
+    cap: float = np.inf
+
+    @property
+    def objective(self) -> float:
+        """The cost of the best choice so far, as the reduced problem counts; inf without one."""
+        return self.outer.objective - self.reduction.offset
+
+    def offer(self, choice: Choice) -> None:
+        """Offers what the choice stands for."""
+        self.outer.offer(self.reduction.lift(choice))
+
+    def raise_bound(self, bound: float) -> None:
+        """A bound on all choices that are left is one on all that are cheaper than the cap."""
+        self.outer.raise_bound(min(bound + self.reduction.offset, self.cap))
+
+    def left_s(self) -> float:
+        """As the outer one."""
+        return self.outer.left_s()

@@ -1,0 +1,302 @@
+"""Large models in shape only: training steps in plain JAX whose state is a tree of jax.ShapeDtypeStruct.
+
+GPTs with unrolled or scanned layers, Llama 3 (Grattafiori et al. 2024) and a mixture of experts of the sizes of
+DeepSeek-V3 (671 B parameters). All train by Adam in float32; the Llamas and the mixture compute in bfloat16 and
+rematerialise each layer. Nothing is allocated, however large the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from benchmarks.models import adam, attention, cross_entropy, dense, drop, layer_norm
+
+Tree = Any
+Block = Callable[[Tree, jax.Array, jax.Array], jax.Array]
+Dims = Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """A training step, `step(state, *batch)`, and its arguments in shape only."""
+
+    step: Callable[..., tuple[Tree, jax.Array]]
+    args: tuple[Tree, ...]
+
+    @property
+    def parameters(self) -> int:
+        """The number of trained values."""
+        return sum(leaf.size for leaf in jax.tree.leaves(self.args[0]["params"]))
+
+
+def gpt(
+    layers: int,
+    *,
+    scanned: bool = False,
+    width: int = 1024,
+    heads: int = 16,
+    vocab: int = 32768,
+    sequence: int = 256,
+    batch: int = 256,
+) -> Shapes:
+    """Causal pre-norm decoder with dropout, `models.gpt` in shape only; its layers unrolled, or in one scan."""
+    kernels = dict.fromkeys(("query", "key", "value", "out"), (width, width))
+    kernels |= {"fc1": (width, 4 * width), "fc2": (4 * width, width)}
+    block = {name: {"kernel": _floats(m, n), "bias": _floats(n)} for name, (m, n) in kernels.items()}
+    block |= {name: _norm(width) for name in ("norm1", "norm2")}
+    params = {
+        "tokens": _floats(vocab, width),
+        "positions": _floats(sequence, width),
+        "blocks": _stacked(block, layers) if scanned else [block] * layers,
+        "norm": _norm(width),
+        "head": _floats(width, vocab),
+    }
+
+    def loss(params: Tree, key: jax.Array, tokens: jax.Array, targets: jax.Array) -> jax.Array:
+        x = params["tokens"][tokens] + params["positions"]
+        x = _through(partial(_gpt_block, heads), params["blocks"], x, jax.random.split(key, layers))
+        return cross_entropy(layer_norm(params["norm"], x) @ params["head"], targets)
+
+    return _training(loss, params, batch, sequence)
+
+
+def _gpt_block(heads: int, p: Tree, x: jax.Array, key: jax.Array) -> jax.Array:
+    keys = jax.random.split(key, 3)
+    normed = layer_norm(p["norm1"], x)
+    q, k, v = (dense(p[name], normed) for name in ("query", "key", "value"))
+    x = x + drop(dense(p["out"], attention(q, k, v, keys[0], heads)), keys[1])
+    hidden = jax.nn.gelu(dense(p["fc1"], layer_norm(p["norm2"], x)))
+    return x + drop(dense(p["fc2"], hidden), keys[2])
+
+
+# Llama ----------------------------------------------------------------------------------------------------------------
+
+
+def llama(
+    layers: int,
+    width: int,
+    hidden: int,
+    heads: int,
+    *,
+    kv_heads: int = 8,
+    vocab: int = 128256,
+    sequence: int = 4096,
+    batch: int = 64,
+    scanned: bool = True,
+) -> Shapes:
+    """Llama 3: RMSNorm, rotary positions, grouped queries, SwiGLU; every layer rematerialised."""
+    head = width // heads
+    block = _kernels(
+        {
+            "query": (width, heads, head),
+            "key": (width, kv_heads, head),
+            "value": (width, kv_heads, head),
+            "out": (heads, head, width),
+            **_swiglu_shapes(width, hidden),
+            "norm1": (width,),
+            "norm2": (width,),
+        }
+    )
+    params = {
+        "tokens": _floats(vocab, width),
+        "blocks": _stacked(block, layers) if scanned else [block] * layers,
+        "norm": _floats(width),
+        "head": _floats(width, vocab),
+    }
+    return _training(partial(_decoder_loss, (("blocks", layers, _llama_block),)), params, batch, sequence)
+
+
+def _llama_block(p: Tree, x: jax.Array, _key: jax.Array) -> jax.Array:
+    normed = _rms_norm(p["norm1"], x)
+    q, k, v = (jnp.einsum("bsm,mhd->bshd", normed, p[name].astype(x.dtype)) for name in ("query", "key", "value"))
+    mixed = _grouped_attention(_rotated(q), _rotated(k), v)
+    x = x + jnp.einsum("bshd,hdm->bsm", mixed, p["out"].astype(x.dtype))
+    return x + _swiglu(p, _rms_norm(p["norm2"], x))
+
+
+def _grouped_attention(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+    """Causal attention of q[b, q, heads, d] on k, v[b, k, groups, d]: each group of heads shares keys and values."""
+    q = q.reshape(*q.shape[:2], k.shape[2], -1, q.shape[-1])
+    scores = jnp.einsum("bqgnd,bkgd->bgnqk", q, k).astype(jnp.float32) * q.shape[-1] ** -0.5
+    causal = jnp.tril(jnp.ones(scores.shape[-2:], bool))
+    weights = jax.nn.softmax(jnp.where(causal, scores, -1e9), axis=-1).astype(v.dtype)
+    mixed = jnp.einsum("bgnqk,bkgd->bqgnd", weights, v)
+    return mixed.reshape(*mixed.shape[:2], -1, v.shape[-1])
+
+
+def _rotated(x: jax.Array) -> jax.Array:
+    """Rotary positions on x[b, s, heads, d] (Su et al. 2021)."""
+    half = x.shape[-1] // 2
+    frequencies = 500_000.0 ** -(jnp.arange(half) / half)
+    angles = jnp.arange(x.shape[1])[:, None] * frequencies
+    cos, sin = (f(angles)[:, None].astype(x.dtype) for f in (jnp.cos, jnp.sin))
+    a, b = x[..., :half], x[..., half:]
+    return jnp.concatenate([a * cos - b * sin, a * sin + b * cos], axis=-1)
+
+
+def _rms_norm(scale: jax.Array, x: jax.Array) -> jax.Array:
+    wide = x.astype(jnp.float32)
+    normed = wide * lax.rsqrt((wide**2).mean(-1, keepdims=True) + 1e-5)
+    return (normed * scale).astype(x.dtype)
+
+
+def _swiglu_shapes(width: int, hidden: int) -> Dims:
+    return {"gate": (width, hidden), "up": (width, hidden), "down": (hidden, width)}
+
+
+def _swiglu(p: Tree, x: jax.Array) -> jax.Array:
+    gate, up, down = (p[name].astype(x.dtype) for name in ("gate", "up", "down"))
+    return (jax.nn.silu(x @ gate) * (x @ up)) @ down
+
+
+# Mixture of experts ---------------------------------------------------------------------------------------------------
+
+EXPERTS, CHOSEN, GROUP = 256, 8, 256
+NOPE, ROPE = 128, 64
+
+
+def mixture(
+    *,
+    dense_layers: int = 3,
+    moe_layers: int = 58,
+    width: int = 7168,
+    heads: int = 128,
+    hidden: int = 18432,
+    expert: int = 2048,
+    vocab: int = 129280,
+    sequence: int = 4096,
+    batch: int = 128,
+) -> Shapes:
+    """DeepSeek-V3's sizes (2024): latent attention, 256 experts of which 8 are chosen, and one that all tokens take.
+
+    Tokens go to experts by one-hot products in groups of 256, up to a capacity (GShard, Lepikhin et al. 2020).
+    Differs: softmax scores without bias and without groups of experts; no prediction of several tokens.
+    """
+    shared = {
+        "query_down": (width, 1536),
+        "query_up": (1536, heads, NOPE + ROPE),
+        "kv_down": (width, 512),
+        "key_rope": (width, ROPE),
+        "key_up": (512, heads, NOPE),
+        "value_up": (512, heads, NOPE),
+        "out": (heads, NOPE, width),
+        "norm1": (width,),
+        "norm2": (width,),
+    }
+    experts = {f"experts_{name}": (EXPERTS, *shape) for name, shape in _swiglu_shapes(width, expert).items()}
+    moe = {**shared, **_swiglu_shapes(width, expert), **experts, "router": (width, EXPERTS)}
+    params = {
+        "tokens": _floats(vocab, width),
+        "dense": _stacked(_kernels({**shared, **_swiglu_shapes(width, hidden)}), dense_layers),
+        "moe": _stacked(_kernels(moe), moe_layers),
+        "norm": _floats(width),
+        "head": _floats(width, vocab),
+    }
+    stacks = (("dense", dense_layers, _latent_block), ("moe", moe_layers, _moe_block))
+    return _training(partial(_decoder_loss, stacks), params, batch, sequence)
+
+
+def _latent_attention(p: Tree, x: jax.Array) -> jax.Array:
+    """Attention whose keys and values come from a latent vector of each token."""
+    w = {name: p[name].astype(x.dtype) for name in p if name.startswith(("query", "kv", "key", "value", "out"))}
+    q = jnp.einsum("bsr,rhd->bshd", x @ w["query_down"], w["query_up"])
+    latent = x @ w["kv_down"]
+    k, v = (jnp.einsum("bsr,rhd->bshd", latent, w[name]) for name in ("key_up", "value_up"))
+    k_rope = _rotated((x @ w["key_rope"])[:, :, None])
+    scores = jnp.einsum("bqhd,bkhd->bhqk", q[..., :NOPE], k)
+    scores += jnp.einsum("bqhd,bkd->bhqk", _rotated(q[..., NOPE:]), k_rope[:, :, 0])
+    scores = scores.astype(jnp.float32) * (NOPE + ROPE) ** -0.5
+    causal = jnp.tril(jnp.ones(scores.shape[-2:], bool))
+    weights = jax.nn.softmax(jnp.where(causal, scores, -1e9), axis=-1).astype(x.dtype)
+    return jnp.einsum("bhqk,bkhd,hdm->bqm", weights, v, w["out"])
+
+
+def _latent_block(p: Tree, x: jax.Array, _key: jax.Array) -> jax.Array:
+    x = x + _latent_attention(p, _rms_norm(p["norm1"], x))
+    return x + _swiglu(p, _rms_norm(p["norm2"], x))
+
+
+def _moe_block(p: Tree, x: jax.Array, _key: jax.Array) -> jax.Array:
+    x = x + _latent_attention(p, _rms_norm(p["norm1"], x))
+    normed = _rms_norm(p["norm2"], x)
+    return x + _swiglu(p, normed) + _experts(p, normed)
+
+
+def _experts(p: Tree, x: jax.Array) -> jax.Array:
+    """Every token through its chosen experts, in groups of GROUP tokens; what exceeds the capacity is dropped."""
+    tokens = x.reshape(-1, GROUP, x.shape[-1])
+    capacity = 2 * GROUP * CHOSEN // EXPERTS
+    weights, chosen = lax.top_k(jax.nn.softmax(tokens.astype(jnp.float32) @ p["router"]), CHOSEN)
+    wanted = jax.nn.one_hot(chosen, EXPERTS, dtype=jnp.float32)  # [group, token, choice, expert]
+    place = jnp.cumsum(wanted.sum(2), axis=1) - 1  # [group, token, expert]
+    gates = jnp.einsum("gsk,gske->gse", weights, wanted)
+    combine = gates[..., None] * jax.nn.one_hot(place, capacity, dtype=jnp.float32)
+    combine = combine.astype(x.dtype)  # [group, token, expert, place]
+    dispatch = lax.stop_gradient(combine > 0).astype(x.dtype)
+    gate, up, down = (p[f"experts_{name}"].astype(x.dtype) for name in ("gate", "up", "down"))
+    sent = jnp.einsum("gsec,gsm->egcm", dispatch, tokens)
+    hidden = jax.nn.silu(jnp.einsum("egcm,emh->egch", sent, gate)) * jnp.einsum("egcm,emh->egch", sent, up)
+    answers = jnp.einsum("egch,ehm->egcm", hidden, down)
+    return jnp.einsum("gsec,egcm->gsm", combine, answers).reshape(x.shape)
+
+
+# Parts ----------------------------------------------------------------------------------------------------------------
+
+
+def _decoder_loss(
+    stacks: tuple[tuple[str, int, Block], ...], params: Tree, _key: jax.Array, tokens: jax.Array, targets: jax.Array
+) -> jax.Array:
+    """The loss of a decoder whose layers are those of `stacks`: (name, number of layers, block) in order."""
+    x = params["tokens"].astype(jnp.bfloat16)[tokens]
+    for name, layers, block in stacks:
+        x = _through(jax.checkpoint(block), params[name], x, jnp.zeros(layers, jnp.int32))
+    logits = _rms_norm(params["norm"], x) @ params["head"].astype(x.dtype)
+    return cross_entropy(logits.astype(jnp.float32), targets)
+
+
+def _through(block: Block, layers: Tree, x: jax.Array, keys: jax.Array) -> jax.Array:
+    """`x` through all layers: one after the other if they are a list, by a scan if they are stacked."""
+    if isinstance(layers, list):
+        for p, key in zip(layers, keys, strict=True):
+            x = block(p, x, key)
+        return x
+    return lax.scan(lambda x, given: (block(given[0], x, given[1]), None), x, (layers, keys))[0]
+
+
+def _training(loss: Callable[..., jax.Array], params: Tree, batch: int, sequence: int) -> Shapes:
+    """The step of Adam on `loss(params, key, tokens, targets)`."""
+
+    def step(state: Tree, tokens: jax.Array, targets: jax.Array) -> tuple[Tree, jax.Array]:
+        following, key = jax.random.split(state["key"])
+        value, grads = jax.value_and_grad(loss)(state["params"], key, tokens, targets)
+        params, opt = adam(state["params"], grads, state["opt"])
+        return {"params": params, "opt": opt, "key": following}, value
+
+    opt = {"m": params, "v": params, "count": jax.ShapeDtypeStruct((), jnp.int32)}
+    state = {"params": params, "opt": opt, "key": jax.ShapeDtypeStruct((2,), jnp.uint32)}
+    text = jax.ShapeDtypeStruct((batch, sequence), jnp.int32)
+    return Shapes(step, (state, text, text))
+
+
+def _floats(*shape: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+
+def _kernels(shapes: Dims) -> Tree:
+    return {name: _floats(*shape) for name, shape in shapes.items()}
+
+
+def _norm(width: int) -> Tree:
+    return {"scale": _floats(width), "bias": _floats(width)}
+
+
+def _stacked(block: Tree, layers: int) -> Tree:
+    """The parameters of all layers as one array each, the layer in front."""
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((layers, *leaf.shape), leaf.dtype), block)

@@ -1,0 +1,208 @@
+"""The front: against all plans of small graphs, and that what it says of its points is consistent."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise, product
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import autopar
+from autopar.core.dataflow import dataflow
+from autopar.core.graph import OpGraph
+from autopar.core.mesh import DeviceMesh
+from autopar.core.plan import Stage
+from autopar.errors import InvalidOption, NoFeasiblePlan
+from autopar.passes.pipeline import build_program
+from autopar.price.assemble import placement_choice
+from autopar.price.pricing import Pricing, Roofline
+from autopar.search.attempt import account_of
+from autopar.search.front import Point, find_front, limits, monotone, thinned
+from autopar.search.ground import Ground
+from autopar.search.mesh_shapes import mesh_shapes
+from autopar.search.task import Task
+from autopar.solve.problem import objective
+from autopar.trace import trace
+from cost_models import Cluster, load_cluster, replace_link
+
+FOUR = DeviceMesh.of({"x": 4})
+
+
+def cluster_of(count: int, bandwidth: float) -> Cluster:
+    return replace_link(load_cluster(f"{count}xh100"), "device", latency_s=1e-7, bandwidth_bytes_per_s=bandwidth)
+
+
+def task_of(fn: Any, shapes: list[tuple[int, ...]], cluster: Cluster) -> Task:
+    def pricing(graph: OpGraph, mesh: DeviceMesh) -> Pricing:
+        return Roofline(graph, mesh, cluster)
+
+    graph = trace(fn, tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes)).graph
+    return Task(graph, "", pricing, prices_devices=True)
+
+
+def one_product(x: Any, w: Any) -> Any:
+    return x @ w
+
+
+def two_products(x: Any, w: Any, v: Any) -> Any:
+    return (x @ w) @ v
+
+
+CASES = [
+    (one_product, [(64, 512), (512, 64)], 1e9),
+    (one_product, [(512, 512), (512, 64)], 1e10),
+    (two_products, [(64, 128), (128, 512), (512, 64)], 1e10),
+]
+
+
+@cache
+def every_plan(case: int) -> tuple[tuple[float, int], ...]:
+    """The objective and the program's peak of every plan there is, one by one."""
+    fn, shapes, bandwidth = CASES[case]
+    task = task_of(fn, shapes, cluster_of(4, bandwidth))
+    ground = Ground(task.graph, dataflow(task.graph), FOUR, task.make_pricing)
+    problem, pricing, router = ground.problem((), None), ground.pricing(()), ground.router(())
+    found: list[tuple[float, int]] = []
+    for choice in product(*map(range, problem.counts)):
+        cost = objective(problem, choice)
+        if np.isfinite(cost):
+            stage: Stage = ground.space.stage(placement_choice(ground.space, choice))
+            program = build_program(task.graph, ground.flow, stage, router, pricing.step_cost)
+            found.append((cost, account_of(task.graph, program, pricing).peak_memory_bytes))
+    return tuple(found)
+
+
+@pytest.mark.parametrize("case", range(len(CASES)))
+def test_the_front_is_that_of_all_plans(case: int) -> None:
+    """Every point's bound is below the truth and its plan not; where its gap is 0 it is the truth."""
+    fn, shapes, bandwidth = CASES[case]
+    plans = every_plan(case)
+    smallest, plans_best = min(used for _, used in plans), min(cost for cost, _ in plans)
+    found = find_front([task_of(fn, shapes, cluster_of(4, bandwidth))], [FOUR], 6)
+    exact = 0
+    for point in found:
+        plan, peak = point.planned.plan, point.planned.account.peak_memory_bytes
+        best = min(cost for cost, used in plans if used <= point.limit_bytes)
+        assert peak <= point.limit_bytes
+        assert plan.lower_bound_s <= best * (1 + 1e-9)
+        assert best <= plan.objective_s * (1 + 1e-9)
+        assert plan.objective_s == pytest.approx(best, rel=1e-9) or plan.gap
+        exact += plan.objective_s <= best * (1 + 1e-9)
+    assert found[-1].planned.plan.objective_s == pytest.approx(plans_best, rel=1e-9)
+    cheapest = min(cost for cost, used in plans if used == smallest)
+    assert (len(found) > 1) == (cheapest > plans_best * (1 + 1e-9))
+    assert found[0].planned.account.peak_memory_bytes == smallest
+    assert exact >= len(found) - 1
+    for less, more in pairwise(found):
+        assert less.limit_bytes < more.limit_bytes
+        assert less.planned.plan.objective_s > more.planned.plan.objective_s
+        assert less.planned.account.peak_memory_bytes < more.planned.account.peak_memory_bytes
+        assert less.planned.plan.lower_bound_s >= more.planned.plan.lower_bound_s
+
+
+def test_over_several_shapes_no_point_is_worse_than_on_any_one() -> None:
+    fn, shapes, bandwidth = CASES[0]
+    task = task_of(fn, shapes, cluster_of(4, bandwidth))
+    meshes = mesh_shapes((4,), 2)
+    found = find_front([task], meshes, 3)
+    again = find_front([task], meshes, 3)
+    assert [(p.limit_bytes, p.planned.plan) for p in found] == [(p.limit_bytes, p.planned.plan) for p in again]
+    for mesh in meshes:
+        for point in find_front([task], [mesh], 3):
+            peak, cost = point.planned.account.peak_memory_bytes, point.planned.plan.objective_s
+            bounds = [p.planned.plan.lower_bound_s for p in found if p.limit_bytes >= peak]
+            assert all(bound <= cost * (1 + 1e-9) for bound in bounds)
+            assert found[-1].planned.plan.objective_s <= cost * (1 + 1e-9)
+    assert all(str(mesh) in point.planned.plan.space for point in found for mesh in meshes)
+
+
+@given(st.integers(1, 10**12), st.integers(0, 10**12), st.integers(2, 12))
+def test_limits_stand_in_equal_ratios(least: int, more: int, points: int) -> None:
+    most = least + more
+    found = limits(least, most, points)
+    assert found[0] == least
+    assert found[-1] == most
+    assert found == sorted(set(found))
+    assert len(found) <= points
+    if least > 10**6 and more:
+        ratios = [b / a for a, b in pairwise(found)]
+        assert len(ratios) < points - 1 or max(ratios) == pytest.approx(min(ratios), rel=1e-4)
+
+
+def point_of(limit: int, cost: float, bound: float) -> Point:
+    """A point of nothing but numbers."""
+    planned: Any = autopar.plan(lambda x: x + 1, jnp.ones(4), cluster="4xh100", mesh={"x": 4}).bound.planned
+    plan = replace(planned.plan, objective_s=cost, lower_bound_s=bound)
+    return Point(limit, 0, replace(planned, plan=plan))
+
+
+def test_more_memory_never_costs_more_and_bounds_go_to_tighter_limits() -> None:
+    drawn = [point_of(1, 9.0, 1.0), point_of(2, 7.0, 3.0), point_of(3, 8.0, 2.0), point_of(4, 5.0, 5.0)]
+    told = monotone(drawn)
+    assert [p.planned.plan.objective_s for p in told] == [9.0, 7.0, 7.0, 5.0]
+    assert [p.planned.plan.lower_bound_s for p in told] == [5.0, 5.0, 5.0, 5.0]
+    assert [p.planned.task.memory_limit_bytes for p in told] == [1, 2, 3, 4]
+    assert [p.limit_bytes for p in thinned(told)] == [1, 2, 4]
+
+
+# what the user holds --------------------------------------------------------------------------------------------------
+
+
+@cache
+def front() -> autopar.Front:
+    x, w, v = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in CASES[2][1])
+    return autopar.front(two_products, x, w, v, cluster=cluster_of(4, 1e11), mesh={"x": 4}, points=5)
+
+
+def test_every_point_is_a_plan_with_its_own_bound() -> None:
+    found = front()
+    assert len(found) == len(found.points) >= 2
+    assert (found.smallest, found.fastest) == (found.points[0], found.points[-1])
+    for plan in found:
+        limit = plan.summary.memory_limit_bytes
+        assert limit is not None
+        assert plan.peak_memory_bytes <= limit
+        assert plan.lower_bound_s <= plan.objective_s
+        assert found.within(limit).objective_s <= plan.objective_s
+    direct = autopar.plan(
+        two_products,
+        *(jax.ShapeDtypeStruct(s, jnp.float32) for s in CASES[2][1]),
+        cluster=cluster_of(4, 1e11),
+        mesh={"x": 4},
+    )
+    assert found.fastest.objective_s == direct.objective_s
+    with pytest.raises(NoFeasiblePlan, match="no point of the front fits in 7 bytes"):
+        found.within(7)
+
+
+def test_the_front_is_printed_and_drawn() -> None:
+    found = front()
+    text = str(found)
+    assert "Time and memory of two_products" in text
+    assert text.count("x=4 (4 devices)") == len(found)
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    axes = found.plot()
+    assert axes.get_xlabel() == "peak memory of a device (GiB)"
+    assert len(axes.lines[0].get_xdata()) == len(found)
+    assert found.plot(axes) is axes
+    mpl.pyplot.close("all")
+
+
+@pytest.mark.parametrize("points", [1, 0, -3, 2.5, True, "many"])
+def test_a_number_of_points_that_cannot_be_is_refused(points: Any) -> None:
+    with pytest.raises(InvalidOption, match="points is"):
+        autopar.front(two_products, jnp.ones(3), jnp.ones(3), jnp.ones(3), points=points)
+
+
+def test_nothing_fits() -> None:
+    with pytest.raises(NoFeasiblePlan, match="fits in the memory limit of 100 bytes"):
+        autopar.front(lambda x: x + 1, jnp.ones((64, 64)), cluster="4xh100", mesh={"x": 4}, memory_limit_bytes=100)

@@ -1,0 +1,385 @@
+"""Mesh shapes: which are searched, that finer ones contain coarser ones, and that none is ruled out that is better."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise
+from math import inf, prod
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.sharding import PartitionSpec as P
+
+import autopar
+from autopar.core.dataflow import dataflow
+from autopar.core.graph import OpGraph
+from autopar.core.mesh import DeviceMesh
+from autopar.core.placement import Placement
+from autopar.errors import AutoparError, InvalidOption, NoFeasiblePlan
+from autopar.price.pricing import Pricing, Roofline
+from autopar.redistribute.route import Router
+from autopar.search.ground import Ground
+from autopar.search.mesh_shapes import NAMES, mesh_shapes, refines
+from autopar.search.place import Place
+from autopar.search.race import Progress, race
+from autopar.search.search import contained, find_on, find_plan
+from autopar.search.task import SearchOptions, Task
+from autopar.trace import trace
+from cost_models import Cluster, Level, Link, Topology, load_cluster, replace_link
+
+# which shapes ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("levels", "most", "shapes"),
+    [
+        ((1,), 2, [(1,)]),
+        ((1, 1), 4, [(1,)]),
+        ((7,), 4, [(7,)]),
+        ((8,), 1, [(8,)]),
+        ((8,), 2, [(8,), (2, 4), (4, 2)]),
+        ((1, 8), 2, [(8,), (2, 4), (4, 2)]),
+        ((8,), 3, [(8,), (2, 4), (4, 2), (2, 2, 2)]),
+        ((8,), 4, [(8,), (2, 4), (4, 2), (2, 2, 2)]),
+        ((6,), 2, [(6,), (2, 3), (3, 2)]),
+        ((12,), 2, [(12,), (2, 6), (3, 4), (4, 3), (6, 2)]),
+        ((8, 8), 2, [(64,), (2, 32), (4, 16), (8, 8), (16, 4), (32, 2)]),
+        ((4, 6), 2, [(24,), (2, 12), (4, 6), (8, 3), (12, 2)]),
+        ((2, 3), 2, [(6,), (2, 3)]),
+    ],
+)
+def test_shapes_by_hand(levels: tuple[int, ...], most: int, shapes: list[tuple[int, ...]]) -> None:
+    """(3, 8) and (6, 4) are left out on 4 servers of 6 devices: their inner axis ends within a server."""
+    assert [mesh.sizes for mesh in mesh_shapes(levels, most)] == shapes
+
+
+def factorisations(count: int) -> Iterator[tuple[int, ...]]:
+    """All ways to write `count` as an ordered product of numbers above 1, the slow way."""
+    if count == 1:
+        yield ()
+    for first in range(2, count + 1):
+        if count % first == 0:
+            yield from ((first, *rest) for rest in factorisations(count // first))
+
+
+def members_on_units(mesh: tuple[int, ...], axis: int, unit: int) -> set[int]:
+    """How many members of one group along `axis` lie in a unit of `unit` devices, by listing the devices."""
+    inner = prod(mesh[axis + 1 :])
+    starts = [d for d in range(prod(mesh)) if d // inner % mesh[axis] == 0]
+    found: set[int] = set()
+    for start in starts:
+        units = [(start + k * inner) // unit for k in range(mesh[axis])]
+        found |= {units.count(u) for u in units}
+    return found
+
+
+@settings(deadline=None)
+@given(levels=st.lists(st.sampled_from([1, 2, 3, 4, 6]), min_size=1, max_size=2), most=st.integers(1, 4))
+def test_the_shapes_are_those_whose_groups_lie_alike_on_every_unit(levels: list[int], most: int) -> None:
+    """Every group of every run of axes has as many members in each unit that it touches."""
+    count = prod(levels)
+    units = [prod(levels[n:]) for n in range(1, len(levels) + 1)]
+    wanted: set[tuple[int, ...]] = {(1,)} if count == 1 else set()
+    for sizes in factorisations(count):
+        merged = [(prod(sizes[:cut]), prod(sizes[cut:])) for cut in range(1, len(sizes))]
+        even = all(len(members_on_units(two, axis, unit)) == 1 for two in merged for axis in (0, 1) for unit in units)
+        if 1 <= len(sizes) <= most and even:
+            wanted.add(sizes)
+    found = mesh_shapes(levels, most)
+    assert {mesh.sizes for mesh in found} == wanted
+    assert len(found) == len(wanted)
+    assert found[0].sizes == (count,)
+    assert all(mesh.names == NAMES[: len(mesh.sizes)] for mesh in found)
+
+
+@given(st.sampled_from([8, 12, 24, 30]), st.data())
+def test_a_shape_refines_what_its_neighbouring_axes_merge_to(count: int, data: Any) -> None:
+    fine = data.draw(st.sampled_from([sizes for sizes in factorisations(count) if len(sizes) <= 4]))
+    coarse = data.draw(st.sampled_from([sizes for sizes in factorisations(count) if len(sizes) <= 4]))
+    cuts = range(len(fine) + 1)
+    merges = {
+        tuple(prod(fine[a:b]) for a, b in pairwise([0, *inner, len(fine)]))
+        for inner in ([c for n, c in enumerate(cuts[1:-1]) if bits >> n & 1] for bits in range(2 ** (len(fine) - 1)))
+    }
+    assert refines(mesh_of(fine), mesh_of(coarse)) == (coarse in merges)
+
+
+@pytest.mark.parametrize("axes", [0, 5, -1, 2.0, True, None])
+def test_a_number_of_axes_that_cannot_be_is_refused(axes: Any) -> None:
+    with pytest.raises(InvalidOption, match=f"max_mesh_axes is {axes!r}: pass how many axes a mesh may have, 1 to 4"):
+        SearchOptions(max_mesh_axes=axes)
+
+
+# containment ----------------------------------------------------------------------------------------------------------
+
+
+def mesh_of(sizes: tuple[int, ...]) -> DeviceMesh:
+    return DeviceMesh(tuple(zip(NAMES, sizes, strict=False)))
+
+
+def cluster_of(*sizes: int, kind: str = "switch") -> Cluster:
+    """Slow outer links, fast inner ones; a torus where that is the kind."""
+    if kind == "torus":
+        name = "tpu-v5e-" + "x".join(map(str, sizes))
+        return replace_link(replace_link(load_cluster(name), "x", latency_s=1e-8), "y", latency_s=1e-8)
+    device = replace(load_cluster("8xh100").device, launch_s=0.0, memory_bytes=1e9)
+    links = [Link(1e-7, 1e11 * 4.0**n) for n in range(len(sizes))]
+    levels = tuple(Level(f"l{n}", size, link) for n, (size, link) in enumerate(zip(sizes, links, strict=True)))
+    return Cluster("drawn", device, Topology(levels))
+
+
+def step(w: Any, v: Any, x: Any, y: Any) -> Any:
+    def loss(w: Any, v: Any) -> Any:
+        return (((jnp.tanh(x @ w) @ v) - y) ** 2).mean()
+
+    dw, dv = jax.grad(loss, (0, 1))(w, v)
+    return w - 0.1 * dw, v - 0.1 * dv
+
+
+@cache
+def graph_of(width: int = 768) -> OpGraph:
+    shapes = [(width, 4 * width), (4 * width, width), (384, width), (384, width)]
+    return trace(step, tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes)).graph
+
+
+def task_of(graph: OpGraph, cluster: Cluster, limit: int | None = None, **options: Any) -> Task:
+    def pricing(graph: OpGraph, mesh: DeviceMesh) -> Pricing:
+        return Roofline(graph, mesh, cluster)
+
+    return Task(graph, "", pricing, memory_limit_bytes=limit, prices_devices=True, **options)
+
+
+def grounds_of(task: Task, meshes: list[DeviceMesh]) -> list[Ground]:
+    flow = dataflow(task.graph)
+    return [Ground(task.graph, flow, mesh, task.make_pricing) for mesh in meshes]
+
+
+def cut(placement: Placement, axes: dict[str, tuple[str, ...]]) -> Placement:
+    """The placement with every axis replaced by those it is cut into."""
+    dims = tuple(tuple(part for axis in dim for part in axes[axis]) for dim in placement.dims)
+    return Placement(dims, tuple(part for axis in placement.unreduced for part in axes[axis]), placement.kind)
+
+
+@pytest.mark.parametrize(
+    ("levels", "kind", "fine", "coarse", "axes"),
+    [
+        ((8,), "switch", (2, 2, 2), (2, 4), {"x": ("x",), "y": ("y", "z")}),
+        ((8,), "switch", (2, 4), (8,), {"x": ("x", "y")}),
+        ((2, 6), "switch", (2, 3, 2), (6, 2), {"x": ("x", "y"), "y": ("z",)}),
+        ((4, 4), "torus", (2, 2, 4), (4, 4), {"x": ("x", "y"), "y": ("z",)}),
+    ],
+)
+def test_a_coarse_shape_lies_within_a_finer_one_at_the_same_prices(
+    levels: tuple[int, ...], kind: str, fine: tuple[int, ...], coarse: tuple[int, ...], axes: dict[str, tuple[str, ...]]
+) -> None:
+    """Every strategy is there and costs the same; every route costs no more. So every plan is, and no more."""
+    graph, cluster = graph_of(), cluster_of(*levels, kind=kind)
+    meshes = [mesh_of(fine), mesh_of(coarse)]
+    assert refines(*meshes)
+    inner, outer = grounds_of(task_of(graph, cluster), meshes)
+    prices, dearer = inner.pricing(()), outer.pricing(())
+    for op, many, few in zip(graph.ops, inner.space.strategies, outer.space.strategies, strict=True):
+        by_placement = {(s.ins, s.outs): s for s in many}
+        for strategy in few:
+            ins, outs = (tuple(cut(p, axes) for p in side) for side in (strategy.ins, strategy.outs))
+            same = by_placement[ins, outs]
+            assert prices.op_cost(op, same) == pytest.approx(dearer.op_cost(op, strategy), rel=1e-12)
+            assert same.split == strategy.split
+    sides = zip(inner.space.inputs + inner.space.copies, outer.space.inputs + outer.space.copies, strict=True)
+    for many, few in sides:
+        assert {cut(p, axes) for p in few} <= set(many)
+    tensor = graph.inputs[0]
+    placements = outer.space.inputs[0]
+    routes = Router(meshes[1], dearer.step_cost).cost_matrix(tensor.shape, 4, placements, placements)
+    cut_ones = [cut(p, axes) for p in placements]
+    finer = Router(meshes[0], prices.step_cost).cost_matrix(tensor.shape, 4, cut_ones, cut_ones)
+    assert (finer <= routes * (1 + 1e-12)).all()
+
+
+def test_containment_is_claimed_only_where_it_holds() -> None:
+    task = task_of(graph_of(), cluster_of(8))
+    grounds = grounds_of(task, [mesh_of((8,)), mesh_of((2, 4)), mesh_of((4, 2)), mesh_of((2, 2, 2))])
+    nothing: list[list[int]] = [[], [], [], []]
+    assert contained(task, grounds) == [[], [0], [0], [0, 1, 2]]
+    assert contained(replace(task, prices_devices=False), grounds) == nothing
+    assert contained(replace(task, constraints=(autopar.pin("w", P("x")),)), grounds) == nothing
+    assert contained(replace(task, constraints=(autopar.replicate("w"),)), grounds) == [[], [0], [0], [0, 1, 2]]
+    assert contained(replace(task, mode="data_parallel"), grounds) == nothing
+
+
+# the race -------------------------------------------------------------------------------------------------------------
+
+
+def entrant(*steps: Progress[str]) -> Iterator[Progress[str]]:
+    yield from steps
+
+
+def test_the_most_promising_goes_on_and_the_hopeless_are_ruled_out() -> None:
+    taken: list[str] = []
+
+    def watched(name: str, *steps: Progress[str]) -> Iterator[Progress[str]]:
+        for one in steps:
+            taken.append(name)
+            yield one
+
+    runs = [
+        watched("a", Progress(5.0), Progress(7.0, 7.0, "a")),
+        watched("b", Progress(3.0), Progress(4.0, 4.0, "b")),
+        watched("c", Progress(2.0), Progress(4.5, 4.5, "c")),
+    ]
+    finish = race(runs, [[], [], []])
+    assert (finish.winner, finish.found, finish.objective) == (1, "b", 4.0)
+    assert taken == ["a", "b", "c", "c", "b"]
+    assert finish.bounds == (5.0, 4.0, 4.5)
+    assert finish.finished == (False, True, True)
+
+
+def test_what_contains_another_rules_it_out_before_it_starts() -> None:
+    def never() -> Iterator[Progress[str]]:
+        raise AssertionError("this one was ruled out")
+        yield
+
+    finish = race([entrant(Progress(2.0), Progress(3.0, 3.0, "fine")), never()], [[1], []])
+    assert (finish.found, finish.bounds) == ("fine", (3.0, 3.0))
+    gap = race([entrant(Progress(2.0, 3.0, "fine")), entrant(Progress(1.0), Progress(2.5, 2.5, "coarse"))], [[1], []])
+    assert (gap.found, gap.bounds, gap.finished) == ("coarse", (2.0, 2.5), (True, True))
+
+
+def test_of_equals_the_first_wins_and_a_misfit_is_told() -> None:
+    same = [entrant(Progress(1.0, 2.0, "a")), entrant(Progress(1.5, 2.0 - 1e-12, "b"))]
+    assert race(same, [[], []]).found == "a"
+    misfit = NoFeasiblePlan("too small", 7, True)
+    finish = race([entrant(Progress[str](inf, misfit=misfit)), entrant(Progress(1.0, 2.0, "b"))], [[], []])
+    assert (finish.found, finish.misfits, finish.bounds) == ("b", (misfit,), (inf, 1.0))
+    assert race([entrant(Progress[str](1.0))], [[]], below=0.5, bounds=[0.5]).found is None
+
+
+@given(st.data())
+def test_a_race_finds_what_trying_all_finds(data: Any) -> None:
+    """Entrants draw bounds that grow towards what they find; containment is drawn so that it is true."""
+    ends = data.draw(st.lists(st.integers(1, 20), min_size=1, max_size=5))
+    within = [
+        [n for n in range(len(ends)) if n > m and ends[n] >= ends[m] and data.draw(st.booleans())]
+        for m in range(len(ends))
+    ]
+    runs = [
+        entrant(
+            *(Progress[str](float(b)) for b in sorted(data.draw(st.lists(st.integers(0, end), max_size=3)))),
+            Progress(float(end), float(end), str(n)),
+        )
+        for n, end in enumerate(ends)
+    ]
+    finish = race(runs, within)
+    assert finish.objective == min(ends)
+    assert min(finish.objective, *finish.bounds) == min(ends)
+
+
+# nothing better is ruled out ------------------------------------------------------------------------------------------
+
+exactly = Place.run
+
+
+def loosely(self: Place, limit: int | None, *, roughly: bool = False) -> Iterator[Progress[Any]]:
+    """As a large model is searched: what is known of a shape at first is less than the truth."""
+    del roughly
+    yield Progress(0.85 * self.free[1].plan.objective_s)
+    yield from exactly(self, limit)
+
+
+CLUSTERS = [
+    ((8,), "switch", 3),
+    ((6,), "switch", 2),
+    ((2, 6), "switch", 3),
+    ((4, 6), "switch", 2),
+    ((4, 4), "torus", 3),
+    ((7,), "switch", 3),
+    ((8, 12), "switch", 2),
+]
+
+
+@pytest.mark.parametrize(("levels", "kind", "most"), CLUSTERS)
+def test_no_shape_that_is_ruled_out_would_have_been_better(
+    monkeypatch: pytest.MonkeyPatch, levels: tuple[int, ...], kind: str, most: int
+) -> None:
+    """All shapes are searched one by one to their ends, and compared with the race on rough bounds."""
+    task = task_of(graph_of(), cluster_of(*levels, kind=kind))
+    grounds = grounds_of(task, list(mesh_shapes(levels, most)))
+    alone = [find_on(task, [ground]).plan for ground in grounds]
+    assert all(plan.gap == 0 for plan in alone)
+    for fine, inside in zip(alone, contained(task, grounds), strict=True):
+        assert all(fine.objective_s <= alone[n].objective_s * (1 + 1e-9) for n in inside)
+    monkeypatch.setattr(Place, "run", loosely)
+    best = find_on(task, grounds).plan
+    least = min(plan.objective_s for plan in alone)
+    assert best.objective_s == pytest.approx(least, rel=1e-9)
+    assert best.lower_bound_s == pytest.approx(least, rel=1e-9)
+    assert all(str(ground.mesh) in best.space for ground in grounds)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("levels", "kind", "most"), [((6,), "switch", 2), ((2, 4), "switch", 2)])
+def test_nor_within_a_memory_limit(levels: tuple[int, ...], kind: str, most: int) -> None:
+    task = task_of(graph_of(), cluster_of(*levels, kind=kind))
+    grounds = grounds_of(task, list(mesh_shapes(levels, most)))
+    free = find_on(task, grounds)
+    task = replace(task, memory_limit_bytes=int(0.7 * free.account.peak_memory_bytes))
+    alone: list[float] = []
+    for ground in grounds:
+        try:
+            alone.append(find_on(task, [ground]).plan.objective_s)
+        except NoFeasiblePlan:
+            alone.append(inf)
+    best = find_on(task, grounds)
+    assert best.account.peak_memory_bytes <= (task.memory_limit_bytes or 0)
+    assert best.plan.objective_s <= min(alone) * (1 + 1e-9)
+    assert free.plan.objective_s <= best.plan.lower_bound_s * (1 + 1e-9)
+
+
+def test_shapes_are_ruled_out_and_the_plan_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Place, "run", loosely)
+    task = task_of(graph_of(), cluster_of(4, 6))
+    planned = find_plan(task, mesh_shapes((4, 6), 2))
+    assert planned.plan.gap == 0
+    assert planned.plan.space.startswith("mode auto, mesh ")
+    assert planned.plan.space.endswith(" ruled out by bounds)")
+    again = find_plan(task, mesh_shapes((4, 6), 2))
+    assert (again.plan.space, again.plan.stage) == (planned.plan.space, planned.plan.stage)
+    single = find_plan(task, [mesh_of((2, 12))])
+    assert single.plan.space == "mode auto, mesh x=2xy=12"
+
+
+def test_a_wrong_bound_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The planted bug: the bound of the best shape is overstated, so it is ruled out."""
+    task = task_of(graph_of(), cluster_of(4, 6))
+    meshes = mesh_shapes((4, 6), 2)
+    best = find_plan(task, meshes)
+
+    def overstated(self: Place, limit: int | None, *, roughly: bool = False) -> Iterator[Progress[Any]]:
+        for one in exactly(self, limit, roughly=roughly):
+            is_best = self.ground.mesh == best.plan.stage.mesh
+            yield Progress(one.bound * 10) if is_best else one
+
+    monkeypatch.setattr(Place, "run", overstated)
+    assert find_plan(task, meshes).plan.objective_s > best.plan.objective_s * 1.01
+
+
+def test_of_shapes_with_the_same_best_plan_that_of_fewest_axes_is_taken() -> None:
+    task = task_of(graph_of(), replace_link(cluster_of(8), "l0", bandwidth_bytes_per_s=1e3))
+    assert find_plan(task, mesh_shapes((8,), 2)).plan.stage.mesh.sizes == (8,)
+
+
+def test_a_constraint_that_one_shape_cannot_hold_leaves_the_others() -> None:
+    """Only meshes of two axes have an axis y."""
+    task = replace(task_of(graph_of(), cluster_of(6)), constraints=(autopar.pin("x", P("y")),))
+    planned = find_plan(task, mesh_shapes((6,), 2))
+    assert planned.plan.stage.inputs[2].dims == (("y",), ())
+    uneven = replace(task_of(graph_of(), cluster_of(10)), constraints=(autopar.pin("x", P(None, "x")),))
+    assert find_plan(uneven, [mesh_of((5, 2)), mesh_of((2, 5))]).plan.stage.mesh.sizes == (2, 5)
+    with pytest.raises(AutoparError, match="nowhere"):
+        find_plan(replace(task, constraints=(autopar.pin("nowhere", P("x")),)), mesh_shapes((6,), 2))

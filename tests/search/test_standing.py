@@ -1,0 +1,119 @@
+"""Standing: the optimum after any change of node costs, against every choice and against the solver."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import autopar.search.standing as standing_module
+from autopar.search.standing import Standing, standing
+from autopar.solve import Edge, Infeasible, Problem, SolveOptions, Usage, solve
+from tests.solve.draw import chain_with_skips, problems
+from tests.solve.oracle import optimum
+
+OPTIONS = SolveOptions()
+
+
+def stood(problem: Problem) -> Standing:
+    found = standing(problem, OPTIONS)
+    assert found is not None
+    return found
+
+
+def with_costs(problem: Problem, costs: dict[int, np.ndarray]) -> Problem:
+    return replace(problem, node_costs=tuple(costs.get(v, cost) for v, cost in enumerate(problem.node_costs)))
+
+
+def assert_optimal(base: Standing, problem: Problem) -> None:
+    best = optimum(problem)
+    if not np.isfinite(best):
+        with pytest.raises(Infeasible):
+            base.solve(problem)
+        return
+    found = base.solve(problem)
+    assert found.objective == found.lower_bound == pytest.approx(best, rel=1e-9, abs=1e-12)
+
+
+@settings(max_examples=150, deadline=None)
+@given(problems(limited=False), st.data())
+def test_after_any_change_against_all_choices(problem: Problem, data: st.DataObject) -> None:
+    """Some nodes lose candidates, others get other costs; twice, from the same standing."""
+    base = stood(problem)
+    assert_optimal(base, problem)
+    for _ in range(2):
+        costs: dict[int, np.ndarray] = {}
+        for v in data.draw(st.sets(st.integers(0, len(problem.counts) - 1), max_size=3)):
+            mask = np.array(data.draw(st.lists(st.booleans(), min_size=problem.counts[v], max_size=problem.counts[v])))
+            shift = float(data.draw(st.integers(0, 3)))
+            costs[v] = np.where(mask, problem.node_costs[v] + shift, np.inf)
+        assert_optimal(base, with_costs(problem, costs))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_repeated_layers_against_the_solver(seed: int) -> None:
+    problem = chain_with_skips(120, 5, 12, seed)
+    base = stood(problem)
+    for v in (0, 17, 60, 119):
+        mask = np.ones(problem.counts[v], dtype=bool)
+        mask[base.choice[v]] = False
+        changed = with_costs(problem, {v: np.where(mask, problem.node_costs[v], np.inf)})
+        found = base.solve(changed)
+        assert found.objective == found.lower_bound == pytest.approx(solve(changed).objective, rel=1e-9)
+        assert found.choice[v] != base.choice[v]
+
+
+def test_equal_layers_share_their_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+
+    class Counting(standing_module.MinSum):
+        def _keep(self, *args: object) -> None:
+            made.append(1)
+            super()._keep(*args)  # pyright: ignore[reportArgumentType]
+
+    monkeypatch.setattr(standing_module, "MinSum", Counting)
+    counts: list[int] = []
+    for layers in (10, 40):
+        made.clear()
+        stood(chain_with_skips(12 * layers, 4, 12, 0))
+        counts.append(len(made))
+    assert counts[1] < 2 * counts[0]
+
+
+def test_what_needs_larger_tables_than_allowed_is_refused() -> None:
+    rng = np.random.default_rng(0)
+    costs = tuple(rng.random(4) for _ in range(6))
+    edges = tuple(Edge(u, v, rng.random((4, 4))) for u in range(6) for v in range(u))
+    problem = Problem(costs, edges)
+    assert standing(problem, SolveOptions(max_table_entries=4**5)) is not None
+    assert standing(problem, SolveOptions(max_table_entries=4**4)) is None
+    assert standing(problem, SolveOptions(max_total_entries=4**5)) is None
+
+
+def test_other_edges_or_a_limit_are_refused() -> None:
+    problem = chain_with_skips(8, 3, 4, 0)
+    base = stood(problem)
+    for other in (
+        replace(problem, edges=problem.edges[1:]),
+        replace(problem, edges=(*problem.edges[1:], Edge(0, 5, np.zeros((3, 3))))),
+        replace(problem, usages=(Usage(0, 0, 1, np.ones(3)),), usage_limit=2.0),
+    ):
+        with pytest.raises(ValueError, match="differs in more than the costs of nodes"):
+            base.solve(other)
+
+
+@pytest.mark.parametrize("bug", ["_left_anew", "_chosen_anew"])
+def test_planted_bugs_are_caught(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables or choices that are left as they were are seen, by the bound or by the verifier."""
+    stale = {"_left_anew": lambda self, costs: {}, "_chosen_anew": lambda self, costs, left: self.choice}
+    monkeypatch.setattr(Standing, bug, stale[bug])
+    problem = chain_with_skips(24, 4, 12, 1)
+    base = stood(problem)
+    mask = np.ones(4, dtype=bool)
+    mask[base.choice[5]] = False
+    changed = with_costs(problem, {5: np.where(mask, problem.node_costs[5], np.inf)})
+    with pytest.raises(ValueError, match="forbidden entry"):
+        base.solve(changed)

@@ -154,8 +154,9 @@ class Plan:
     ) -> Plan:
         """The best plan on the same mesh after a change of constraints, memory limit or cluster; None: as before.
 
-        Nothing is traced again, no candidates are enumerated again, and only another cluster makes prices anew. The
-        other meshes, and operators kept or expanded the other way, are not tried.
+        Nothing is traced again, no candidates are enumerated again, and only another cluster makes prices anew; but for
+        recomputation, which is looked into as in `autopar.plan`, from a plan that recomputes even if the limit costs
+        little. The other meshes, and operators kept or expanded the other way, are not tried.
 
         Args:
           constraints: all that the new plan is held to; (*plan.constraints, autopar.pin(...)) adds one.

@@ -130,7 +130,7 @@ def _with_common_copies(rewritten: Rewritten, flow: Dataflow, space: Space) -> S
     return replace(space, copies=tuple(copies))
 
 
-def _padded(left: Restriction, counts: Sequence[int]) -> Restriction:
+def padded(left: Restriction, counts: Sequence[int]) -> Restriction:
     """`left` where a variable may be absent, after its candidates: of what is absent constraints say nothing.
 
     So those that are tied to a variable which may be absent are tied to one another.
@@ -172,7 +172,7 @@ class RecomputeAttempt(Attempt):
             ground, steps = self.ground, self.step_kinds
             args = self.rewritten, ground.flow, ground.space, ground.pricing(steps), ground.router(steps)
             whole = assemble_recompute(*args, inf, tensors_only=tensors_only)
-            problem = _padded(self.left, whole.problem.counts).apply(whole.problem)
+            problem = padded(self.left, whole.problem.counts).apply(whole.problem)
             self._assembled[tensors_only] = replace(whole, problem=problem)
         return self._assembled[tensors_only]
 

@@ -28,7 +28,8 @@ class ConstraintPrice:
 def replan(planned: Planned, task: Task) -> Planned:
     """The best plan of `task`, which is that of `planned` but for constraints, memory limit or pricing, on its mesh.
 
-    Candidates are enumerated, and where the pricing is the same object priced, no more than once, whatever changes.
+    Candidates are enumerated, and where the pricing is the same object priced, no more than once, whatever changes; but
+    for those of recomputation, where that is looked into.
 
     Raises:
       NoFeasiblePlan: as `search`.

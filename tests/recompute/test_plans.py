@@ -42,6 +42,13 @@ def limited(share: float) -> autopar.Plan:
     return autopar.plan(scanned, *specs(scanned, ARGS)[1], **SETTING, memory_limit_bytes=limit)
 
 
+@lru_cache
+def keeping(share: float) -> autopar.Plan:
+    """The plan within the same that keeps everything."""
+    limit = int(share * free().peak_memory_bytes)
+    return autopar.plan(scanned, *specs(scanned, ARGS)[1], **SETTING, memory_limit_bytes=limit, options=NEVER)
+
+
 def xla_peak(plan: autopar.Plan) -> int:
     """What XLA sets aside for the program of `plan`."""
     return peak_memory_bytes(plan.compile(devices=jax.devices()).lower(*specs(scanned, ARGS)[1]).compile())
@@ -66,10 +73,11 @@ def test_its_values_are_the_plain_functions() -> None:
 
 
 def test_xla_sets_aside_as_much_less() -> None:
-    """Under scan the saving is XLA's too: the claimed peak is near what it sets aside, and that fell by as much."""
+    """Under scan the saving is XLA's too: what it sets aside fell by what is claimed, and is less than is claimed."""
     before, after = xla_peak(free()), xla_peak(limited(0.6))
     assert after <= 0.65 * before
-    assert 0.9 <= limited(0.6).peak_memory_bytes / after <= 1.3
+    assert before - after == pytest.approx(free().peak_memory_bytes - limited(0.6).peak_memory_bytes, rel=0.1)
+    assert after <= limited(0.6).peak_memory_bytes <= 1.6 * after
 
 
 def test_the_report_says_what_is_recomputed() -> None:
@@ -110,11 +118,58 @@ def test_where_the_limit_does_not_bind_nothing_changes() -> None:
     assert never.record == free().record
 
 
-def test_a_limit_never_costs_more_than_without_recomputation() -> None:
-    limit = int(0.98 * free().peak_memory_bytes)
-    never = autopar.plan(scanned, *specs(scanned, ARGS)[1], **SETTING, memory_limit_bytes=limit, options=NEVER)
-    assert limited(0.98).objective_s <= never.objective_s
-    assert limited(0.98).peak_memory_bytes <= limit
+def test_a_limit_costs_less_with_recomputation() -> None:
+    assert limited(0.99).objective_s < keeping(0.99).objective_s
+    assert limited(0.99).peak_memory_bytes <= 0.99 * free().peak_memory_bytes
+
+
+def test_where_the_limit_costs_little_it_is_not_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeping everything costs a fifth more than no limit: more than that, or less, is made the least that matters."""
+    cost = keeping(0.99).objective_s / free().objective_s - 1
+    limit = int(0.99 * free().peak_memory_bytes)
+    monkeypatch.setattr("autopar.search.search.WORTH", 1.01 * cost)
+    plan = autopar.plan(scanned, *specs(scanned, ARGS)[1], **SETTING, memory_limit_bytes=limit)
+    assert plan.record == keeping(0.99).record
+    monkeypatch.setattr("autopar.search.search.WORTH", 0.99 * cost)
+    plan = autopar.plan(scanned, *specs(scanned, ARGS)[1], **SETTING, memory_limit_bytes=limit)
+    assert plan.record == limited(0.99).record
+
+
+def test_another_limit_is_resolved_as_planned() -> None:
+    tight = free().resolve(memory_limit_bytes=int(0.6 * free().peak_memory_bytes))
+    assert tight.record == limited(0.6).record
+    loose = limited(0.6).resolve(memory_limit_bytes=free().peak_memory_bytes)
+    assert loose.objective_s == pytest.approx(free().objective_s)
+    assert not loose.record.recomputed
+
+
+@lru_cache
+def pinned() -> autopar.Plan:
+    """The tight plan with another placement of the activations."""
+    across = autopar.pin(autopar.at(kind="tanh"), jax.sharding.PartitionSpec(None, "x"))
+    return limited(0.6).resolve(constraints=[across])
+
+
+def test_constraints_hold_for_what_is_computed_anew() -> None:
+    found = pinned().bound.planned
+    tanh = [(op, s) for op, s in zip(found.graph.ops, found.plan.stage.strategies, strict=True) if op.kind == "tanh"]
+    assert any(op.recomputes is not None for op, _ in tanh)
+    assert all(strategy.outs[0].dims == ((), ("x",)) for _, strategy in tanh)
+    assert pinned().peak_memory_bytes <= int(0.6 * free().peak_memory_bytes)
+
+
+def test_a_saved_plan_under_constraints_is_restored(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    pinned().save(path)
+    bound = autopar.Plan.load(path).compile(scanned, devices=jax.devices()).plan(*specs(scanned, ARGS)[1])
+    assert str(bound.program()) == str(pinned().program())
+
+
+@pytest.mark.slow
+def test_constraints_of_plans_that_recompute_are_priced() -> None:
+    (price,) = pinned().constraint_prices()
+    assert price.at_least_s == pytest.approx(pinned().objective_s - limited(0.6).objective_s)
+    assert price.at_least_s <= price.at_most_s
 
 
 def test_unknown_choices_are_refused() -> None:

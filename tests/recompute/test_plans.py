@@ -145,9 +145,10 @@ def test_another_limit_is_resolved_as_planned() -> None:
 
 @lru_cache
 def pinned() -> autopar.Plan:
-    """The tight plan with another placement of the activations."""
+    """A plan within half with another placement of some activations."""
     across = autopar.pin(autopar.at(kind="tanh"), jax.sharding.PartitionSpec(None, "x"))
-    return limited(0.6).resolve(constraints=[across])
+    limit = int(0.5 * free().peak_memory_bytes)
+    return limited(0.6).resolve(memory_limit_bytes=limit, constraints=[across])
 
 
 def test_constraints_hold_for_what_is_computed_anew() -> None:
@@ -155,7 +156,7 @@ def test_constraints_hold_for_what_is_computed_anew() -> None:
     tanh = [(op, s) for op, s in zip(found.graph.ops, found.plan.stage.strategies, strict=True) if op.kind == "tanh"]
     assert any(op.recomputes is not None for op, _ in tanh)
     assert all(strategy.outs[0].dims == ((), ("x",)) for _, strategy in tanh)
-    assert pinned().peak_memory_bytes <= int(0.6 * free().peak_memory_bytes)
+    assert pinned().peak_memory_bytes <= int(0.5 * free().peak_memory_bytes)
 
 
 def test_a_saved_plan_under_constraints_is_restored(tmp_path: Path) -> None:
@@ -168,7 +169,7 @@ def test_a_saved_plan_under_constraints_is_restored(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_constraints_of_plans_that_recompute_are_priced() -> None:
     (price,) = pinned().constraint_prices()
-    assert price.at_least_s == pytest.approx(pinned().objective_s - limited(0.6).objective_s)
+    assert price.at_least_s == pytest.approx(pinned().objective_s - limited(0.5).objective_s)
     assert price.at_least_s <= price.at_most_s
 
 

@@ -47,10 +47,14 @@ GOAL_S = 2.0
 CLOCKS: dict[str, Callable[[], float]] = {"wall": perf_counter, "cpu": process_time}
 STAGES: dict[str, tuple[tuple[str, str], ...]] = {
     "trace": (("autopar.api.compiled", "alternatives"),),
-    "rules": (("autopar.search.search", "dataflow"), ("autopar.search.search", "build_space")),
-    "price": (("autopar.search.search", "assemble"),),
-    "solve": (("autopar.search.search", "solve"),),
-    "program": (("autopar.search.search", "build_program"), ("autopar.search.search", "account")),
+    "rules": (("autopar.search.search", "dataflow"), ("autopar.search.ground", "build_space")),
+    "price": (("autopar.search.ground", "assemble"),),
+    "solve": (
+        ("autopar.search.attempt", "solve"),
+        ("autopar.search.ground", "standing"),
+        ("autopar.search.standing:Standing", "solve"),
+    ),
+    "program": (("autopar.search.attempt", "build_program"), ("autopar.search.attempt", "account")),
 }
 """The functions whose calls make up a stage of planning, by module and name."""
 
@@ -124,6 +128,13 @@ def _cases() -> tuple[Case, ...]:
 CASES = _cases()
 
 
+def _holder(place: str) -> Any:
+    """The module, or the class after a colon, that has a function."""
+    module, _, name = place.partition(":")
+    found = importlib.import_module(module)
+    return getattr(found, name) if name else found
+
+
 @dataclass
 class Stopwatch:
     """Seconds by stage, summed over all calls, told to `report` after each; a call within another is not counted."""
@@ -137,9 +148,9 @@ class Stopwatch:
     def watching(self) -> Iterator[None]:
         """Times the functions of STAGES while the block runs."""
         patches = [
-            patch.object(importlib.import_module(module), name, self._timed(module, name, stage))
+            patch.object(_holder(place), name, self._timed(place, name, stage))
             for stage, functions in STAGES.items()
-            for module, name in functions
+            for place, name in functions
         ]
         for one in patches:
             one.start()
@@ -149,8 +160,8 @@ class Stopwatch:
             for one in patches:
                 one.stop()
 
-    def _timed(self, module: str, name: str, stage: str) -> Callable[..., Any]:
-        function = getattr(importlib.import_module(module), name)
+    def _timed(self, place: str, name: str, stage: str) -> Callable[..., Any]:
+        function = getattr(_holder(place), name)
 
         def timed(*args: Any, **kwargs: Any) -> Any:
             if self._running:

@@ -98,6 +98,11 @@ class Ascent:
             best = better(best, self._annealed(number, cutoff, start or best.choice or last, last, watch))
         return self.dual.certificate(self.held), best
 
+    def sweeps(self, upper: float, watch: Watch) -> tuple[Answer, float]:
+        """The best choice that sweeps decode, and their bound, computed from scratch."""
+        best, _ = self._sweeps(upper, watch)
+        return best, self.dual.certificate(self.held).bound
+
     def _sweeps(self, upper: float, watch: Watch) -> tuple[Answer, Choice]:
         """Sweeps until the bound stalls: the best choice met and the last one decoded."""
         best, stalls, last = Answer(None, np.inf, -np.inf), 0, self.held.bound

@@ -75,7 +75,8 @@ def contract_chains(problem: Problem, options: SolveOptions) -> Reduction:
     open_nodes = [v for v in range(len(graph.costs)) if v not in fixed]
     while chosen := _round(graph, open_nodes, options):
         gone += [graph.eliminate(v) for v in chosen]
-        open_nodes = [v for v in open_nodes if v not in set(chosen)]
+        done = set(chosen)
+        open_nodes = [v for v in open_nodes if v not in done]
     if not gone:
         return unchanged(problem)
     edges = [

@@ -7,6 +7,7 @@ holds for every choice that costs less than `upper`; a bound of inf says that th
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -29,17 +30,21 @@ NOTHING = Answer(None, np.inf, np.inf)
 
 
 def minimise(problem: Problem, options: SolveOptions, watch: Watch, upper: float = np.inf, depth: int = 0) -> Answer:
-    """The cheapest choice found, after reducing; exact where elimination fits."""
+    """The cheapest choice found: by elimination where it fits, else by messages alone where they close, else by all."""
     try:
         reduction = reduced(problem, options)
+        found = exactly(reduction.problem, options)
+        if found is None and depth == 0:
+            found = by_messages(reduction.problem, options, upper - reduction.offset, watch)
+        if found is None:
+            reduction = reduction.then(partial(reduced_fully, options=options))
+            found = exactly(reduction.problem, options)
     except Infeasible:
         watch.raise_bound(upper)
         return NOTHING
-    small = reduction.problem
-    found = exactly(small, options)
     if found is None:
         inner = Inner(watch, reduction, upper)
-        found = _minimise_core(small, options, inner, upper - reduction.offset, depth)
+        found = _minimise_core(reduction.problem, options, inner, upper - reduction.offset, depth)
     lifted = reduction.lift(found.choice) if found.choice is not None else None
     answer = Answer(lifted, found.objective + reduction.offset, found.bound + reduction.offset)
     if lifted is not None:
@@ -48,11 +53,17 @@ def minimise(problem: Problem, options: SolveOptions, watch: Watch, upper: float
     return answer
 
 
+def by_messages(problem: Problem, options: SolveOptions, upper: float, watch: Watch) -> Answer | None:
+    """The optimum where messages prove a choice that they decode, as on most training steps; None elsewhere."""
+    found, bound = Ascent(problem, options).sweeps(upper, watch)
+    return replace(found, bound=found.objective) if found.choice and is_closed(bound, found.objective) else None
+
+
 def exactly(problem: Problem, options: SolveOptions) -> Answer | None:
     """The optimum of a problem without usages by elimination; None if there are usages or it does not fit."""
     if problem.usages:
         return None
-    plan = plan_elimination(problem)
+    plan = plan_elimination(problem, options.max_table_entries)
     if not plan.fits(options):
         return None
     choice, cost = minimise_exactly(problem, plan)
@@ -60,22 +71,26 @@ def exactly(problem: Problem, options: SolveOptions) -> Answer | None:
 
 
 def reduced(problem: Problem, options: SolveOptions) -> Reduction:
-    """Cheap reductions; all of them, repeatedly, if elimination does not fit after the cheap ones.
+    """Cheap reductions.
 
     Raises:
       Infeasible: if forbidden entries leave a node no strategy.
     """
+    return unchanged(problem).then(drop_slack).then(reduce_cheaply).then(partial(contract_chains, options=options))
 
-    def chains(part: Problem) -> Reduction:
-        return contract_chains(part, options)
 
-    result = unchanged(problem).then(drop_slack).then(reduce_cheaply).then(chains)
-    while result.problem.usages or not plan_elimination(result.problem).fits(options):
+def reduced_fully(problem: Problem, options: SolveOptions) -> Reduction:
+    """All reductions, repeatedly.
+
+    Raises:
+      Infeasible: if forbidden entries leave a node no strategy.
+    """
+    result = unchanged(problem)
+    while True:
         before = size(result.problem)
-        result = result.then(reduce_fully).then(drop_slack).then(chains)
+        result = result.then(reduce_fully).then(drop_slack).then(partial(contract_chains, options=options))
         if size(result.problem) == before:
-            break
-    return result
+            return result
 
 
 def _minimise_core(problem: Problem, options: SolveOptions, watch: Watch, upper: float, depth: int) -> Answer:

@@ -88,7 +88,7 @@ def _search(problem: Problem, options: SolveOptions, watch: Best) -> None:
     except Infeasible:
         raise Infeasible("no choice avoids the forbidden entries, with or without a memory limit") from None
     small, inner = reduction.problem, Inner(watch, reduction)
-    relaxed = _without_limit(small, options)
+    relaxed = _without_limit(small, options) if small.usages else None
     if relaxed is None:
         _search_wide(small, options, inner)
         return

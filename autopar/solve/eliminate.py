@@ -71,8 +71,11 @@ class Elimination:
         return tuple(choice)
 
 
-def plan_elimination(problem: Problem) -> EliminationPlan:
-    """The greedy order by table size, ties by node, with its largest and total table entries and its additions."""
+def plan_elimination(problem: Problem, most_entries: float = math.inf) -> EliminationPlan:
+    """The greedy order by table size, ties by node, with its largest and total table entries and its additions.
+
+    It ends, without the rest of the nodes, at the first table of more than `most_entries`.
+    """
     counts = problem.counts
     near: list[set[int]] = [set() for _ in counts]
     for edge in problem.edges:
@@ -92,6 +95,8 @@ def plan_elimination(problem: Problem) -> EliminationPlan:
             continue
         del cost[v]
         order.append(v)
+        if table > most_entries:
+            return EliminationPlan(tuple(order), table, total, work)
         largest, total, work = max(largest, table), total + table, work + float(table) * counts[v] * len(near[v])
         for u in near[v]:
             near[u] |= near[v]

@@ -5,6 +5,7 @@ A kernel takes flat arrays and numbers and loops over them. Nothing is reordered
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
@@ -13,7 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 P = ParamSpec("P")
 R = TypeVar("R")
 
-FAST = find_spec("numba") is not None
+FAST = find_spec("numba") is not None and os.environ.get("NUMBA_DISABLE_JIT", "0") != "1"
 
 
 def compiled(kernel: Callable[P, R]) -> Callable[P, R]:
@@ -22,3 +23,12 @@ def compiled(kernel: Callable[P, R]) -> Callable[P, R]:
         return kernel
     numba: Any = import_module("numba")  # without stubs
     return numba.njit(cache=True, nogil=True)(kernel)
+
+
+def compiled_or(plain: Callable[P, R]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """As `compiled`, but `plain`, which gives the same by whole arrays, where there is no numba."""
+
+    def choose(kernel: Callable[P, R]) -> Callable[P, R]:
+        return compiled(kernel) if FAST else plain
+
+    return choose

@@ -5,12 +5,19 @@ from __future__ import annotations
 import numpy as np
 
 from autopar.solve.flat import Flat, Memory
-from autopar.solve.jit import compiled
+from autopar.solve.jit import compiled, compiled_or
 from autopar.solve.problem import Floats
 from autopar.solve.reduction import Ints
 
 
-@compiled
+def _gain_by_arrays(p: Flat, v: int, k: int, messages: Floats, gain: Floats) -> None:
+    count, other = p.start[v + 1] - p.start[v], p.other[k]
+    theirs, rows = p.mail[p.back[k]], p.start[other + 1] - p.start[other]
+    costs = p.pool[p.place[k] : p.place[k] + rows * count].reshape(rows, count)
+    np.min(costs - messages[theirs : theirs + rows, None], axis=0, out=gain[:count])
+
+
+@compiled_or(_gain_by_arrays)
 def gain_of(p: Flat, v: int, k: int, messages: Floats, gain: Floats) -> None:
     """Writes the row minima of arc k into v: min over s of (cost - message to the other node)."""
     count, other = p.start[v + 1] - p.start[v], p.other[k]
@@ -30,10 +37,10 @@ def collect(p: Flat, v: int, begin: int, end: int, nodes: Floats, messages: Floa
     first, count = p.start[v], p.start[v + 1] - p.start[v]
     for k in range(begin, end):
         gain_of(p, v, k, messages, gain)
-        for t in range(count):
-            rise = gain[t] - messages[p.mail[k] + t]
-            nodes[first + t] += rise
-            messages[p.mail[k] + t] += rise
+        mine = messages[p.mail[k] : p.mail[k] + count]
+        rise = gain[:count] - mine
+        nodes[first : first + count] += rise
+        mine += rise
 
 
 @compiled
@@ -42,12 +49,11 @@ def hand_on(p: Flat, v: int, begin: int, end: int, nodes: Floats, messages: Floa
     others = (p.near[v + 1] - p.near[v]) - (end - begin)
     if end == begin:
         return
-    share = 1.0 / max(end - begin, others)
-    for t in range(p.start[v + 1] - p.start[v]):
-        part = share * nodes[p.start[v] + t]
-        for k in range(begin, end):
-            messages[p.mail[k] + t] -= part
-        nodes[p.start[v] + t] -= (end - begin) * part
+    costs = nodes[p.start[v] : p.start[v + 1]]
+    part = costs / max(end - begin, others)
+    for k in range(begin, end):
+        messages[p.mail[k] : p.mail[k] + len(part)] -= part
+    costs -= (end - begin) * part
 
 
 @compiled
@@ -73,10 +79,7 @@ def bound_of(p: Flat, nodes: Floats, messages: Floats) -> float:
         count = p.start[v + 1] - p.start[v]
         for k in range(p.near[v], p.split[v]):
             gain_of(p, v, k, messages, gain)
-            least = np.inf
-            for t in range(count):
-                least = min(least, gain[t] - messages[p.mail[k] + t])
-            total += least
+            total += float((gain[:count] - messages[p.mail[k] : p.mail[k] + count]).min())
     return total
 
 
@@ -90,8 +93,7 @@ def decode(p: Flat, nodes: Floats, messages: Floats, choice: Ints) -> None:
         for k in range(p.near[v], p.split[v]):
             s = choice[p.other[k]]
             message, base = messages[p.mail[p.back[k]] + s], p.place[k] + s * count
-            for t in range(count):
-                total[t] += p.pool[base + t] - message - messages[p.mail[k] + t]
+            total[:count] += p.pool[base : base + count] - message - messages[p.mail[k] : p.mail[k] + count]
         choice[v] = np.argmin(total[:count])
 
 
@@ -106,8 +108,8 @@ def add_prices(p: Flat, prices: Floats, nodes: Floats) -> None:
         price = sums[m.high[i]] - sums[m.low[i]]
         if price != 0.0:
             first = p.start[m.node[i]]
-            for s in range(p.start[m.node[i] + 1] - first):
-                nodes[first + s] += price * m.size[m.at[i] + s]
+            count = p.start[m.node[i] + 1] - first
+            nodes[first : first + count] += price * m.size[m.at[i] : m.at[i] + count]
 
 
 @compiled
@@ -186,8 +188,7 @@ def walk_forest(
                 u = p.other[k]
                 if not inside[u]:
                     base = p.place[k] + choice[u] * count
-                    for t in range(count):
-                        total[first + t] += p.pool[base + t]
+                    total[first : first + count] += p.pool[base : base + count]
                 elif via[u] == -2:
                     via[u], walk[found] = p.back[k], u
                     found += 1

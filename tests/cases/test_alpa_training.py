@@ -13,8 +13,8 @@ import pytest
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
 from autopar.price.alpa import Alpa
+from autopar.search.constraints import Constraint, Layout, Named, Pin
 from autopar.search.search import Planned, Task, search
-from autopar.search.space import Pins
 from autopar.trace import fingerprint, trace
 from tests import small_models as models
 from tests.cases.alpa import (
@@ -47,11 +47,16 @@ def all_to_all(size_bytes: float, n: int = 4) -> float:
     return 1 + (n - 1) / n**2 * size_bytes * (n / 2) + 0.001
 
 
-def pinned(fn: Any, args: tuple[Any, ...], mesh: Mesh, pins: Pins, carry: Any = None) -> Planned:
+def at(path: str, placement: Placement) -> Constraint:
+    """The input or output there lies so."""
+    return Pin(Named(path), Layout(placement.dims))
+
+
+def pinned(fn: Any, args: tuple[Any, ...], mesh: Mesh, pins: tuple[Constraint, ...], carry: Any = None) -> Planned:
     """The plan of `fn` under Alpa's pricing whose inputs and outputs are placed as `pins` says."""
     graph = trace(fn, args, carry=carry).graph
     ones = (1.0,) * len(mesh)
-    task = Task(graph, fingerprint(graph), lambda _, m: Alpa(m, ones, ones), pins=pins)
+    task = Task(graph, fingerprint(graph), lambda _, m: Alpa(m, ones, ones), constraints=pins)
     return search(task, [DeviceMesh.of(mesh)])
 
 
@@ -107,7 +112,7 @@ def split_optimiser() -> tuple[Any, Planned]:
     step, args = state_step(mlp(6, 32, 256), "adam")
     inputs = trace(step, args).graph.inputs
     moments = {n: t for n, t in enumerate(inputs) if "['opt']" in t.name and t.ndim}
-    pins = Pins({n: Placement((("x",), *((),) * (t.ndim - 1))) for n, t in moments.items()})
+    pins = tuple(at(t.name, Placement((("x",), *((),) * (t.ndim - 1)))) for t in moments.values())
     return moments, pinned(step, args, {"x": 4}, pins, carry="auto")
 
 
@@ -172,13 +177,13 @@ DATA, MODEL, BOTH, NONE = (Placement(dims) for dims in ((("d",), ()), ((), ("m",
 )
 def test_case_29_pinned_inputs(pins: tuple[Placement, ...], expected: list[tuple[int, ...]]) -> None:
     args = (np.ones((6, 4), "float32"),) * 2
-    found = pinned(lambda a, b: a + b, args, {"d": 2, "m": 2}, Pins(dict(enumerate(pins))))
+    found = pinned(lambda a, b: a + b, args, {"d": 2, "m": 2}, tuple(map(at, ("a", "b"), pins)))
     assert local_shapes(found, found.program.inputs) == expected
 
 
 def test_case_29_pinned_outputs() -> None:
     args = (np.ones((6, 4), "float32"),)
-    pins = Pins(outputs=dict(enumerate((DATA, NONE, MODEL, BOTH))))
+    pins = tuple(at(f"output[{n}]", placement) for n, placement in enumerate((DATA, NONE, MODEL, BOTH)))
     found = pinned(lambda a: (a**2, a + 1, a * 2, a / 2), args, {"d": 2, "m": 2}, pins)
     assert local_shapes(found, found.program.outputs) == [(3, 4), (6, 4), (6, 2), (3, 2)]
 

@@ -1,0 +1,146 @@
+"""Annealing: forests are forests and solved exactly, what is kept fits, and plain Python gives what numba gives."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autopar.solve import Infeasible, Problem
+from autopar.solve.anneal import Schedule, anneal
+from autopar.solve.flat import Flat, flatten, per_edge
+from autopar.solve.forbid import drop_forbidden
+from autopar.solve.kernels import cost_of as flat_cost_of
+from autopar.solve.kernels import grow_forest, solve_forest, use_of
+from autopar.solve.rows import memory_rows
+from tests.solve.draw import chain_with_skips, problems
+from tests.solve.oracle import choices, cost_of, optimum, peak_of
+
+
+def flat_of(problem: Problem) -> Flat:
+    return flatten(problem, memory_rows(problem))
+
+
+def graph_of(problem: Problem) -> nx.Graph:
+    graph = nx.Graph()
+    graph.add_nodes_from(range(len(problem.node_costs)))
+    graph.add_edges_from((edge.u, edge.v) for edge in problem.edges)
+    return graph
+
+
+def merged(problem: Problem) -> Problem | None:
+    """Without forbidden strategies, as kernels want it; None if nothing is left."""
+    try:
+        return drop_forbidden(problem).problem
+    except Infeasible:
+        return None
+
+
+@settings(max_examples=150, deadline=None)
+@given(problem=problems(), data=st.data())
+def test_flat_says_what_the_problem_says(problem: Problem, data: st.DataObject) -> None:
+    flat, rows = flat_of(problem), memory_rows(problem)
+    choice = tuple(data.draw(st.integers(0, count - 1)) for count in problem.counts)
+    assert flat_cost_of(flat, flat.cost, np.array(choice)) == pytest.approx(cost_of(problem, choice), rel=1e-12)
+    used = np.zeros(rows.count)
+    use_of(flat.memory, np.array(choice), used)
+    assert used == pytest.approx(rows.used(choice))
+    messages = per_edge(flat, np.arange(flat.size, dtype=float))
+    assert sorted(np.concatenate([*(part for pair in messages for part in pair), []])) == list(range(flat.size))
+    for edge, (to_u, to_v) in zip(problem.edges, messages, strict=True):
+        assert (len(to_u), len(to_v)) == edge.cost.shape
+
+
+@settings(max_examples=150, deadline=None)
+@given(problem=problems(max_nodes=8), seed=st.integers(0, 1000))
+def test_forests_are_maximal_and_solved_exactly(problem: Problem, seed: int) -> None:
+    """Of a drawn order: no cycle, no node could be added, and no choice of the nodes inside is cheaper."""
+    problem = merged(problem) or problem
+    flat, rng, graph = flat_of(problem), np.random.default_rng(seed), graph_of(problem)
+    count = len(problem.node_costs)
+    order, inside = rng.permutation(count), np.zeros(count, dtype=np.intp)
+    grow_forest(flat, order, inside)
+    held = set(np.flatnonzero(inside).tolist())
+    pairs = [frozenset((edge.u, edge.v)) for edge in problem.edges]
+    double = {pair for pair in pairs if pairs.count(pair) > 1}
+    assert nx.is_forest(graph.subgraph(held))
+    assert not any(pair <= held for pair in double)
+    for v in set(range(count)) - held:
+        closes = not nx.is_forest(graph.subgraph(held | {v}))
+        assert closes or any(v in pair and pair <= held | {v} for pair in double)
+    start = tuple(int(rng.integers(n)) for n in problem.counts)
+    choice = np.array(start)
+    solve_forest(flat, order, inside, flat.cost, choice)
+    assert all(choice[v] == start[v] for v in range(count) if v not in held)
+    others = [c for c in choices(problem) if all(c[v] == start[v] for v in range(count) if v not in held)]
+    best = min(cost_of(problem, c) for c in others)
+    if np.isfinite(best):
+        assert cost_of(problem, tuple(choice.tolist())) == pytest.approx(best, rel=1e-12, abs=1e-12)
+
+
+@settings(max_examples=100, deadline=None)
+@given(problem=problems(), each=st.booleans(), heat=st.sampled_from([0.0, 0.1, 3.0]))
+def test_what_is_kept_fits_and_costs_what_is_said(problem: Problem, each: bool, heat: float) -> None:
+    problem = merged(problem)
+    if problem is None:
+        return
+    flat = flat_of(problem)
+    schedule = Schedule(np.zeros(len(problem.node_costs), dtype=np.intp), heat, 30, 0, each)
+    choice, cost = anneal(flat, np.zeros(flat.memory.rows), schedule, lambda _: True)
+    if choice is None:
+        assert cost == np.inf
+        return
+    found = tuple(choice.tolist())
+    assert cost == pytest.approx(cost_of(problem, found))
+    assert optimum(problem, slack=1e-9) <= cost + 1e-9
+    if problem.usage_limit is not None:
+        assert peak_of(problem, found) <= problem.usage_limit * (1 + 1e-9)
+
+
+def test_annealing_finds_the_optimum_within_a_limit() -> None:
+    """Where the cheapest choice does not fit: 7 nodes of 4 strategies, all tried."""
+    rng = np.random.default_rng(3)
+    for _ in range(5):
+        free = chain_with_skips(7, 4, 7, int(rng.integers(100)), memory=True)
+        limit = 0.6 * peak_of(free, min(choices(free), key=lambda c: cost_of(free, c)))
+        problem = Problem(free.node_costs, free.edges, free.usages, limit)
+        flat, best = flat_of(problem), optimum(problem)
+        heat, start = 0.3 * best / 7, np.zeros(7, dtype=np.intp)
+        found = [
+            anneal(flat, np.zeros(flat.memory.rows), Schedule(start, heat, 400, 0, each), lambda _: True)[1]
+            for each in (False, True)
+        ]
+        assert min(found) == pytest.approx(best)
+
+
+PROGRAM = """
+from dataclasses import replace
+from autopar.solve import SolveOptions, solve
+from tests.solve.draw import chain_with_skips
+problem = chain_with_skips(24, 4, 6, 1, memory=True)
+problem = replace(problem, usage_limit=60.0)
+options = SolveOptions(max_table_entries=4, anneal_passes=30, max_sweeps=20, max_cp_sat_entries=1)
+solution = solve(problem, options=options)
+print(solution.choice, solution.objective.hex(), solution.lower_bound.hex())
+"""
+
+
+def test_plain_python_gives_what_numba_gives() -> None:
+    pytest.importorskip("numba")
+    found = [
+        subprocess.run(
+            [sys.executable, "-c", PROGRAM],
+            env={**os.environ, "NUMBA_DISABLE_JIT": off},
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        for off in ("0", "1")
+    ]
+    assert found[0] == found[1] != ""

@@ -59,7 +59,8 @@ def measure(layers: int, points: int, cluster: str, mesh: dict[str, int] | None)
     """The row of a GPT with this many layers. The state is donated, as in training."""
     model = gpt(layers=layers)
     args = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), (model.state, *model.batch))
-    options: dict[str, Any] = {"cluster": cluster, "mesh": mesh, "donate_argnums": (0,)}
+    keeping = autopar.SearchOptions(recompute="never")  # as fronts do
+    options: dict[str, Any] = {"cluster": cluster, "mesh": mesh, "donate_argnums": (0,), "options": keeping}
     search_s, plan = _timed(lambda: autopar.plan(model.step(), *args, **options))
     front_s, front = _timed(lambda: autopar.front(model.step(), *args, points=points, **options))
     found = tuple(

@@ -114,8 +114,8 @@ def front(
     """The fastest plans of `fn` for arguments like these, from the least memory found possible to all that is of use.
 
     Limits stand in equal ratios from the smallest peak found to the peak of the fastest plan. The function is traced
-    once, and candidates and prices are made once. All plans keep everything: `autopar.plan` may find one that recomputes
-    and is faster within the same limit, or fits in less.
+    once, and candidates and prices are made once. All plans keep everything: `autopar.plan` may find one that
+    recomputes, and is faster within the same limit or fits in less.
 
     Args:
       fn: any function of pytrees that JAX can trace.

@@ -56,7 +56,7 @@ def test_the_benchmark_writes_what_it_found(tmp_path: Path, capsys: pytest.Captu
     path, out = tmp_path / "drawn.json.gz", tmp_path / "out.json"
     with gzip.open(path, "wt") as file:
         json.dump({"problem": instance()}, file)
-    iopddl.main([str(path), "--time-limit", "20", "--json", str(out)])
+    iopddl.main([str(path), "--time-limit", "120", "--json", str(out)])
     (found,) = json.loads(out.read_text())["instances"]
     best: Solution = solve(iopddl.as_problem(instance()))
     assert found["name"] == "drawn"

@@ -15,7 +15,7 @@ from autopar.rules.factor_rule import FactorRule
 from tests.fuzz.case import FuzzCase, check, draw_case, first_difference
 from tests.fuzz.shrink import shrink
 
-MOST_CASES = 48
+MOST_CASES = 120
 
 
 def first_failure(seeds: range = range(MOST_CASES)) -> FuzzCase:

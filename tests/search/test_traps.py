@@ -198,6 +198,7 @@ def test_more_memory_never_costs_more() -> None:
     assert costs[-1] == pytest.approx(free.plan.objective_s)
 
 
+@settings(deadline=None)
 @given(problem=problems(limited=True), more=st.integers(0, 6))
 def test_a_looser_limit_never_costs_more(problem: Problem, more: int) -> None:
     """Of the solver alone: it finds no less, and what it proves best is no dearer."""
@@ -209,6 +210,7 @@ def test_a_looser_limit_never_costs_more(problem: Problem, more: int) -> None:
         assert loose.objective <= tight.objective + 1e-9
 
 
+@settings(deadline=None)
 @given(problem=problems(limited=False), data=st.data())
 def test_one_more_candidate_never_costs_more(problem: Problem, data: st.DataObject) -> None:
     """Of the solver alone: a node loses a candidate."""
@@ -226,6 +228,7 @@ def test_one_more_candidate_never_costs_more(problem: Problem, data: st.DataObje
         assert every.objective <= fewer.objective + 1e-9
 
 
+@settings(deadline=None)
 @given(problem=problems(), data=st.data())
 def test_numbers_of_nodes_change_nothing(problem: Problem, data: st.DataObject) -> None:
     """Of the solver alone: nodes in another order, edges the other way round."""

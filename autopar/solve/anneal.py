@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from autopar.solve.flat import Flat
-from autopar.solve.kernels import add_prices, cost_of, grow_forest, solve_forest, use_of
+from autopar.solve.forest import desk_for, grow_forest, solve_forest
+from autopar.solve.kernels import add_prices, cost_of, use_of
 from autopar.solve.problem import Floats
 from autopar.solve.reduction import Ints
 
@@ -45,15 +46,16 @@ def anneal(
     """
     random = np.random.default_rng(schedule.seed)
     choice, control = schedule.choice.copy(), _Control(flat, prices, schedule)
-    inside = np.zeros(len(choice), dtype=np.intp)
+    desk = desk_for(flat)
     best, least = None, np.inf
     for n in range(schedule.passes):
-        costs = flat.cost.copy()
-        add_prices(flat, control.prices * control.factor, costs)
-        costs -= random.gumbel(scale=schedule.heat * _COOLED ** (n / schedule.passes), size=len(costs))
+        desk.costs[:] = flat.cost
+        add_prices(flat, control.prices * control.factor, desk.costs)
+        heat = schedule.heat * _COOLED ** (n / schedule.passes)
+        desk.costs[:] -= random.gumbel(scale=heat, size=len(desk.costs))
         order = random.permutation(len(choice))
-        grow_forest(flat, order, inside)
-        solve_forest(flat, order, inside, costs, choice)
+        grow_forest(flat, order, desk)
+        solve_forest(flat, order, choice, desk)
         if control.fits(choice):
             cost = cost_of(flat, flat.cost, choice)
             if cost < least:

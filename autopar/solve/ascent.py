@@ -18,6 +18,7 @@ from autopar.solve.options import SolveOptions
 from autopar.solve.polish import LocalSearch
 from autopar.solve.problem import Floats, Problem, objective
 from autopar.solve.reduction import Choice, Ints
+from autopar.solve.regions import Walk, search_regions
 from autopar.solve.rows import Rows, memory_rows
 from autopar.solve.watch import Watch
 
@@ -32,8 +33,11 @@ _TARGET = 0.05
 CLOSED = 1e-12
 _HEATS = (0.1, 0.01, 1.0)  # of a node's share of the cost, round by round: from the best choice, prices together
 _HEAT_AFRESH = 10.0  # from the last choice decoded, each price for itself
+_WALK_HEATS = (0.1, 10.0, 1.0)  # the same, for the search in regions that follows
+_WALK_HEAT_AFRESH = 30.0
+_LAST_HEAT, _LAST_SHARE = 1.0, 0.25  # of a last search from the best, and its share of the steps
 _LONGER = 2  # times as many passes from one round to the next
-_MOST_ROUNDS_LONGER = 5
+_MOST_ROUNDS_LONGER = 4
 
 
 @dataclass(frozen=True)
@@ -142,24 +146,35 @@ class Ascent:
         """The best choice of two annealings side by side: one from a good choice, a hot one from the last decoded."""
         flat, options = self.dual.flat, self.options
         unit = max(abs(self.held.bound), abs(upper) if np.isfinite(upper) else 0.0) / len(start)
-        passes = options.anneal_passes * _LONGER ** min(number, _MOST_ROUNDS_LONGER)
-        seed = options.seed + 2 * number
+        longer = _LONGER ** min(number, _MOST_ROUNDS_LONGER)
+        passes, steps, seed = options.anneal_passes * longer, options.region_steps * longer, options.seed + 2 * number
         near, afresh = np.array(start, dtype=np.intp), np.array(last, dtype=np.intp)
-        schedules = (
-            Schedule(near, _HEATS[number % len(_HEATS)] * unit, passes, seed),
-            Schedule(afresh, _HEAT_AFRESH * unit, passes, seed + 1, each=True),
+        heat, walk_heat = _HEATS[number % len(_HEATS)], _WALK_HEATS[number % len(_WALK_HEATS)]
+        tries = (
+            (Schedule(near, heat * unit, passes, seed), walk_heat * unit),
+            (Schedule(afresh, _HEAT_AFRESH * unit, passes, seed + 1, each=True), _WALK_HEAT_AFRESH * unit),
         )
 
         def wanted(cost: float) -> bool:
             return not is_closed(self.held.bound, min(cost, upper)) and watch.left_s() > 0
 
-        def run(schedule: Schedule) -> tuple[Ints | None, float]:
-            return anneal(flat, self.held.prices, schedule, wanted)
+        def run(schedule: Schedule, heat: float) -> Ints | None:
+            """An annealing, a walk from the best it met, and one from the best of that to the bottom of its valley."""
+            choice, cost = anneal(flat, self.held.prices, schedule, wanted)
+            choice = schedule.choice if choice is None else choice
+            for warmth, count in ((heat, steps), (_LAST_HEAT * unit, int(_LAST_SHARE * steps))):
+                if not wanted(cost):
+                    break
+                walked, cost = search_regions(
+                    flat, self.held.prices, Walk(choice, warmth, count, schedule.seed), wanted
+                )
+                choice = choice if walked is None else walked
+            return choice if np.isfinite(cost) else None
 
-        with ThreadPoolExecutor(len(schedules)) as pool:
-            found = list(pool.map(run, schedules))
+        with ThreadPoolExecutor(len(tries)) as pool:
+            found = list(pool.map(run, *zip(*tries, strict=True)))
         best = Answer(None, np.inf, -np.inf)
-        for choice, _ in found:
+        for choice in found:
             if choice is not None:
                 best = better(best, Answer(*self.search.improve(choice.tolist()), bound=-np.inf))
         if best.choice is not None:

@@ -17,6 +17,7 @@ class SolveOptions:
       max_price_steps: exact eliminations at memory prices; together they keep within max_elimination_work.
       max_rounds: of bounds and choices on a core that elimination and CP-SAT do not close.
       anneal_passes: exact re-solves of a random forest in one annealing; a round has two of these.
+      region_steps: exact re-solves of a forest in a small region after each annealing.
       max_cp_sat_entries: CP-SAT is not tried on a core with more edge entries.
       cp_sat_work: deterministic time (roughly seconds) of one CP-SAT search.
       cp_sat_workers: threads of CP-SAT; part of the result's identity, as is `seed`.
@@ -31,6 +32,7 @@ class SolveOptions:
     max_price_steps: int = 60
     max_rounds: int = 2
     anneal_passes: int = 1000
+    region_steps: int = 10_000
     max_cp_sat_entries: int = 300_000
     cp_sat_work: float = 20.0
     cp_sat_workers: int = 2
@@ -39,6 +41,6 @@ class SolveOptions:
 
     def __post_init__(self) -> None:
         limits = (self.max_table_entries, self.max_total_entries, self.max_elimination_work, self.max_sweeps)
-        others = (self.anneal_passes, self.max_rounds, self.max_cp_sat_entries, self.cp_sat_work)
+        others = (self.anneal_passes, self.region_steps, self.max_rounds, self.max_cp_sat_entries, self.cp_sat_work)
         if min(limits) < 1 or min(others) < 0 or self.max_price_steps < 0 or self.cp_sat_workers < 1:
             raise ValueError(f"work limits must be positive: {self}")

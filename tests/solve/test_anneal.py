@@ -16,8 +16,10 @@ from autopar.solve import Infeasible, Problem
 from autopar.solve.anneal import Schedule, anneal
 from autopar.solve.flat import Flat, flatten, per_edge
 from autopar.solve.forbid import drop_forbidden
+from autopar.solve.forest import desk_for, grow_forest, solve_forest
 from autopar.solve.kernels import cost_of as flat_cost_of
-from autopar.solve.kernels import grow_forest, solve_forest, use_of
+from autopar.solve.kernels import use_of
+from autopar.solve.regions import Walk, search_regions
 from autopar.solve.rows import memory_rows
 from tests.solve.draw import chain_with_skips, problems
 from tests.solve.oracle import choices, cost_of, optimum, peak_of
@@ -60,23 +62,24 @@ def test_flat_says_what_the_problem_says(problem: Problem, data: st.DataObject) 
 @settings(max_examples=150, deadline=None)
 @given(problem=problems(max_nodes=8), seed=st.integers(0, 1000))
 def test_forests_are_maximal_and_solved_exactly(problem: Problem, seed: int) -> None:
-    """Of a drawn order: no cycle, no node could be added, and no choice of the nodes inside is cheaper."""
+    """Of some nodes in a drawn order: no cycle, none could be added, and no choice of those inside is cheaper."""
     problem = merged(problem) or problem
     flat, rng, graph = flat_of(problem), np.random.default_rng(seed), graph_of(problem)
     count = len(problem.node_costs)
-    order, inside = rng.permutation(count), np.zeros(count, dtype=np.intp)
-    grow_forest(flat, order, inside)
-    held = set(np.flatnonzero(inside).tolist())
+    order, desk = rng.permutation(count)[: int(rng.integers(1, count + 1))], desk_for(flat)
+    grow_forest(flat, order, desk)
+    held = set(np.flatnonzero(desk.inside).tolist())
+    assert held <= set(order.tolist())
     pairs = [frozenset((edge.u, edge.v)) for edge in problem.edges]
     double = {pair for pair in pairs if pairs.count(pair) > 1}
     assert nx.is_forest(graph.subgraph(held))
     assert not any(pair <= held for pair in double)
-    for v in set(range(count)) - held:
+    for v in set(order.tolist()) - held:
         closes = not nx.is_forest(graph.subgraph(held | {v}))
         assert closes or any(v in pair and pair <= held | {v} for pair in double)
     start = tuple(int(rng.integers(n)) for n in problem.counts)
     choice = np.array(start)
-    solve_forest(flat, order, inside, flat.cost, choice)
+    solve_forest(flat, order, choice, desk)
     assert all(choice[v] == start[v] for v in range(count) if v not in held)
     others = [c for c in choices(problem) if all(c[v] == start[v] for v in range(count) if v not in held)]
     best = min(cost_of(problem, c) for c in others)
@@ -119,13 +122,65 @@ def test_annealing_finds_the_optimum_within_a_limit() -> None:
         assert min(found) == pytest.approx(best)
 
 
+@settings(max_examples=100, deadline=None)
+@given(problem=problems(max_nodes=8), heat=st.sampled_from([0.0, 0.1, 3.0]), seed=st.integers(0, 1000))
+def test_walks_never_leave_the_limit_and_cost_what_is_said(problem: Problem, heat: float, seed: int) -> None:
+    problem = merged(problem)
+    if problem is None:
+        return
+    flat, rng = flat_of(problem), np.random.default_rng(seed)
+    start = tuple(int(rng.integers(n)) for n in problem.counts)
+    limit = np.inf if problem.usage_limit is None else problem.usage_limit
+    good = peak_of(problem, start) <= limit and cost_of(problem, start) < np.inf
+    choice, cost = search_regions(
+        flat, np.zeros(flat.memory.rows), Walk(np.array(start), heat, 250, seed), lambda _: True
+    )
+    assert (choice is not None) == good
+    if choice is not None:
+        found = tuple(choice.tolist())
+        assert cost == pytest.approx(cost_of(problem, found))
+        assert cost <= cost_of(problem, start) * (1 + 1e-9)
+        assert peak_of(problem, found) <= limit * (1 + 1e-9)
+
+
+def test_walks_find_the_optimum_within_a_limit() -> None:
+    """The best of a few walks from any choice that fits, where re-solves without prices would exceed the limit."""
+    rng = np.random.default_rng(4)
+    for _ in range(5):
+        free = chain_with_skips(7, 4, 7, int(rng.integers(100)), memory=True)
+        limit = 0.6 * peak_of(free, min(choices(free), key=lambda c: cost_of(free, c)))
+        problem = Problem(free.node_costs, free.edges, free.usages, limit)
+        flat, best = flat_of(problem), optimum(problem)
+        start = next(c for c in choices(problem) if peak_of(problem, c) <= limit and cost_of(problem, c) < np.inf)
+        found = [
+            search_regions(flat, np.zeros(flat.memory.rows), Walk(np.array(start), heat, 2000, seed), lambda _: True)[1]
+            for heat in (0.1 * best, 3 * best)
+            for seed in range(3)
+        ]
+        assert min(found) == pytest.approx(best)
+
+
+def test_a_walk_ends_when_told() -> None:
+    problem = chain_with_skips(30, 4, 7, 1, memory=True)
+    told = list[float]()
+    flat, start = flat_of(problem), np.zeros(30, dtype=np.intp)
+
+    def wanted(cost: float) -> bool:
+        told.append(cost)
+        return len(told) < 3
+
+    search_regions(flat, np.zeros(flat.memory.rows), Walk(start, 1.0, 10**6, 0), wanted)
+    assert len(told) == 3
+    assert told == sorted(told, reverse=True)
+
+
 PROGRAM = """
 from dataclasses import replace
 from autopar.solve import SolveOptions, solve
 from tests.solve.draw import chain_with_skips
 problem = chain_with_skips(24, 4, 6, 1, memory=True)
 problem = replace(problem, usage_limit=60.0)
-options = SolveOptions(max_table_entries=4, anneal_passes=30, max_sweeps=20, max_cp_sat_entries=1)
+options = SolveOptions(max_table_entries=4, anneal_passes=30, region_steps=120, max_sweeps=20, max_cp_sat_entries=1)
 solution = solve(problem, options=options)
 print(solution.choice, solution.objective.hex(), solution.lower_bound.hex())
 """

@@ -1,0 +1,294 @@
+"""Replays a proof on the problem it is about, and says which lower bound it proves. Shares no code with the search.
+
+Nothing in a proof is taken on trust but what it says is only stated: every step is one that cannot raise the optimum of
+the choices that are left, whatever its arrays hold, or else its condition is checked here. What a step loses, to rounding
+or by design, is taken off the bound: a replaced strategy's excess, the cap that dear strategies put on it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autopar.solve.excess import by_elimination, by_messages, moved, priced, rounding, rounding_of
+from autopar.solve.problem import InvalidSolution, Problem
+from autopar.solve.proof import (
+    Dominate,
+    Eliminate,
+    Exceed,
+    ExceedExactly,
+    Fold,
+    Follow,
+    Forbid,
+    Kept,
+    Look,
+    Pass,
+    Price,
+    Proof,
+    Stated,
+    Unlimit,
+)
+from autopar.solve.tables import Floats, Ints, Scope, Tables
+
+Bools = NDArray[np.bool_]
+
+_SAME_BYTES = 1e-12
+
+
+@dataclass(frozen=True)
+class Proven:
+    """A lower bound, and the searches whose word it rests on; none if all of it was re-checked."""
+
+    bound: float
+    stated_by: tuple[str, ...] = ()
+
+
+def proven(problem: Problem, proof: Proof) -> Proven:
+    """The lower bound that a proof proves: of every choice within the limit; inf if there is none.
+
+    Sums are of 64-bit floats: the bound is right up to their rounding. Where one strategy replaces another, or a node
+    follows another, bytes are compared to 1e-12, relative.
+
+    Raises:
+      InvalidSolution: if a step's condition does not hold, with the step.
+    """
+    replay = _Replay(problem)
+    for number, step in enumerate(proof):
+        if not replay.tables.live:
+            break
+        try:
+            _RULES[type(step)](replay, step)
+        except (ValueError, IndexError, KeyError) as error:
+            raise InvalidSolution(f"step {number} of the proof, {type(step).__name__}: {error!s}") from error
+    return Proven(replay.bound(), tuple(replay.stated))
+
+
+class _Replay:
+    """The problem as far as the steps have taken it, and what they lost."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.tables = Tables(problem)
+        self.lost: list[float] = []
+        self.cap, self.stated_bound = math.inf, -math.inf
+        self.stated: list[str] = []
+
+    def bound(self) -> float:
+        """What is proven of the first problem."""
+        lost = math.fsum(self.lost)
+        least = min(max(self.tables.bound(), self.stated_bound), self.cap)
+        return least - lost if math.isfinite(lost) else -math.inf
+
+    def restrict(self, keep: Kept) -> None:
+        """Only the strategies that stay are left."""
+        for i, ids in keep.items():
+            if ids.ndim != 1 or ids.dtype != np.intp:
+                raise InvalidSolution(f"strategies that stay are not a list of indices: {ids.dtype}{ids.shape}")
+            self.tables.keep(self.tables.name(i), ids)
+
+    def dropped(self, keep: Kept) -> dict[int, Bools]:
+        """Which strategies go, by node."""
+        result: dict[int, Bools] = {}
+        for i, ids in keep.items():
+            v = self.tables.name(i)
+            result[v] = np.ones(self.tables.count(v), dtype=bool)
+            result[v][ids] = False
+        return result
+
+    def lower_cap(self, keep: Kept, least: Mapping[int, Floats]) -> None:
+        """No choice with a strategy that goes costs less than the cap."""
+        for v, gone in self.dropped(keep).items():
+            self.cap = min(self.cap, float(least[v][gone].min(initial=math.inf)))
+
+
+def _forbid(replay: _Replay, step: Forbid) -> None:
+    alive = _consistent(replay.tables)
+    for v, gone in replay.dropped(step.keep).items():
+        if (gone & alive[v]).any():
+            raise InvalidSolution(f"node {v}: a strategy goes that arc consistency does not rule out")
+    replay.restrict(step.keep)
+
+
+def _consistent(tables: Tables) -> dict[int, Bools]:
+    """The strategies that are finite and have, on every edge, a finite entry with one of these."""
+    alive = {v: np.isfinite(tables.tables[v,]) for v in tables.names}
+    finite = {s: tables.once(np.isfinite, table) for s, table in tables.tables.items() if len(s) == 2}
+    waiting = {scope: None for scope, mask in finite.items() if not tables.once(np.all, mask)}
+    partial = set(waiting)
+    while waiting:
+        scope, _ = waiting.popitem()
+        u, v = scope
+        mask = finite[scope]
+        for w, supported in ((u, mask[:, alive[v]].any(axis=1)), (v, mask[alive[u]].any(axis=0))):
+            if (alive[w] & ~supported).any():
+                alive[w] = alive[w] & supported
+                waiting.update(dict.fromkeys(tables.near[w] & partial))
+    return alive
+
+
+def _dominate(replay: _Replay, step: Dominate) -> None:
+    tables = replay.tables
+    left: dict[int, Ints] = {}
+    for i, pairs in step.pairs.items():
+        v = tables.name(i)
+        gone = np.zeros(tables.count(v), dtype=bool)
+        for b, a in pairs.tolist():
+            if min(a, b) < 0 or a == b or gone[a]:
+                raise InvalidSolution(f"node {v}: strategy {b} is replaced by {a}, which is gone or none")
+            gone[b] = True
+        excess = _replacing_costs(tables, v, pairs[:, 1], pairs[:, 0])
+        replay.lost.append(float(np.maximum(excess, 0.0).sum()))
+        if tables.limit is not None:
+            _check_bytes(tables, v, pairs[:, 1], pairs[:, 0])
+        left[i] = np.flatnonzero(~gone)
+    replay.restrict(left)
+
+
+def _replacing_costs(tables: Tables, v: int, a: Ints, b: Ints) -> Floats:
+    """How much dearer a choice can be with strategy a of v than with b; -inf where none with b is finite."""
+    excess = np.zeros(len(a))
+    for scope in tables.around(v):
+        table = tables.tables[scope]
+        rows = table[:, None] if len(scope) == 1 else tables.beside(v, scope)
+        excess = excess + tables.once(_worst, rows, a, b) if len(scope) < 3 else np.full(len(a), np.inf)
+    return np.where(np.isnan(excess), np.inf, excess)
+
+
+def _worst(rows: Floats, a: Ints, b: Ints) -> Floats:
+    """Max over t of rows[a, t] - rows[b, t], among the t where row b is finite."""
+    replaced = np.isfinite(rows[b])
+    return np.where(replaced, rows[a] - np.where(replaced, rows[b], 0.0), -math.inf).max(axis=1)
+
+
+def _check_bytes(tables: Tables, v: int, a: Ints, b: Ints) -> None:
+    """Raises if a strategy of `a` uses more at some time than the one of `b` that it replaces."""
+    usages = tables.usages[v]
+    for time in {end for start, stop, _ in usages for end in (start, stop)}:
+        used = sum((size for start, stop, size in usages if start <= time < stop), start=np.zeros(tables.count(v)))
+        if (used[a] > used[b] * (1 + _SAME_BYTES)).any():
+            raise InvalidSolution(f"node {v}: a strategy goes whose replacement uses more memory at time {time}")
+
+
+def _exceed(replay: _Replay, step: Exceed) -> None:
+    replay.lower_cap(step.keep, by_messages(replay.tables, step.prices, step.messages))
+    replay.restrict(step.keep)
+
+
+def _exceed_exactly(replay: _Replay, step: ExceedExactly) -> None:
+    name = replay.tables.name
+    order, wanted = [name(i) for i in step.order], [name(i) for i in step.keep]
+    replay.lower_cap(step.keep, by_elimination(replay.tables, step.prices, order, wanted))
+    replay.restrict(step.keep)
+
+
+def _follow(replay: _Replay, step: Follow) -> None:
+    tables = replay.tables
+    for i, j, to_v in step.followers:
+        v, u = tables.name(i), tables.name(j)
+        edge = (min(u, v), max(u, v))
+        rows = tables.beside(u, edge)
+        if len(to_v) != len(rows) or not tables.once(_decides, rows, to_v):
+            raise InvalidSolution(f"node {v} has a finite cost beside node {u} that it does not follow")
+        for scope in tables.around(v):
+            table = tables.pop(scope)
+            if scope == edge:
+                tables.add((u,), tables.once(_taken, rows, to_v))
+                continue
+            if u in scope:
+                raise InvalidSolution("a table of more than two nodes is left: nodes can only be eliminated")
+            table = tables.once(np.take, table, to_v, scope.index(v))
+            tables.add(tuple(u if w == v else w for w in scope), table)
+        tables.usages[u] += [(start, stop, size[to_v]) for start, stop, size in tables.usages[v]]
+    tables.forget([tables.name(i) for i, _, _ in step.followers])
+
+
+def _decides(rows: Floats, to_v: Ints) -> bool:
+    """Whether no row is finite elsewhere than at to_v[row]."""
+    others = np.isfinite(rows)
+    others[np.arange(len(rows)), to_v] = False
+    return not others.any()
+
+
+def _taken(rows: Floats, to_v: Ints) -> Floats:
+    return rows[np.arange(len(rows)), to_v]
+
+
+def _fold(replay: _Replay, step: Fold) -> None:
+    tables = replay.tables
+    for i, j in step.edges:
+        u, v = sorted((tables.name(i), tables.name(j)))
+        to_u, to_v = tables.once(_folded, tables.pop((u, v)))
+        tables.add((u,), to_u)
+        tables.add((v,), to_v)
+
+
+def _folded(table: Floats) -> tuple[Floats, Floats]:
+    """The row minima, and the column minima of the rest."""
+    rows = table.min(axis=1)
+    return rows, (table - np.where(np.isfinite(rows), rows, 0.0)[:, None]).min(axis=0)
+
+
+def _eliminate(replay: _Replay, step: Eliminate) -> None:
+    nodes = [replay.tables.name(i) for i in step.nodes]
+    for v in nodes:
+        replay.tables.eliminate(v)
+    replay.tables.forget(nodes)
+
+
+def _unlimit(replay: _Replay, _: Unlimit) -> None:
+    replay.tables.take_limit()
+
+
+def _look(replay: _Replay, step: Look) -> None:
+    times = step.times
+    if (np.diff(times) <= 0).any():
+        raise InvalidSolution("times are not ascending")
+    for v in replay.tables.names:
+        spans = [(*np.searchsorted(times, (start, stop)).tolist(), size) for start, stop, size in replay.tables.usages[v]]
+        replay.tables.usages[v] = [(start, stop, size) for start, stop, size in spans if start < stop]
+
+
+def _price(replay: _Replay, step: Price) -> None:
+    added, constant = priced(replay.tables, step.prices)
+    for v, cost in added.items():
+        replay.tables.add((v,), cost)
+    replay.tables.constants.append(constant)
+    replay.lost.append(rounding([constant, *(float(cost.max()) for cost in added.values())], 4))
+    replay.tables.take_limit()
+
+
+def _pass(replay: _Replay, step: Pass) -> None:
+    tables: dict[Scope, Floats] = replay.tables.tables
+    sent = moved(replay.tables, step.messages)
+    replay.lost.append(rounding_of(sent))
+    for (u, v), (to_u, to_v) in sent.items():
+        tables[u,] = tables[u,] + to_u
+        tables[v,] = tables[v,] + to_v
+        tables[u, v] = tables[u, v] - to_u[:, None] - to_v
+
+
+def _stated(replay: _Replay, step: Stated) -> None:
+    if math.isnan(step.bound):
+        raise InvalidSolution("the bound is not a number")
+    replay.stated_bound = math.fsum([*replay.tables.constants, step.bound])
+    replay.stated.append(step.by)
+
+
+_RULES: dict[type, Callable[[_Replay, Any], None]] = {
+    Forbid: _forbid,
+    Dominate: _dominate,
+    Exceed: _exceed,
+    ExceedExactly: _exceed_exactly,
+    Follow: _follow,
+    Fold: _fold,
+    Eliminate: _eliminate,
+    Unlimit: _unlimit,
+    Look: _look,
+    Price: _price,
+    Pass: _pass,
+    Stated: _stated,
+}

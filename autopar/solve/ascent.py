@@ -39,7 +39,7 @@ _MOST_ROUNDS_LONGER = 5
 
 @dataclass(frozen=True)
 class Answer:
-    """The cheapest choice found (None: none), its cost, and a bound on the choices that were asked for, with its proof."""
+    """The cheapest choice found (None: none), its cost, and a bound on the choices asked for, with its proof."""
 
     choice: Choice | None
     objective: float

@@ -1,8 +1,8 @@
 """Replays a proof on the problem it is about, and says which lower bound it proves. Shares no code with the search.
 
-Nothing in a proof is taken on trust but what it says is only stated: every step is one that cannot raise the optimum of
-the choices that are left, whatever its arrays hold, or else its condition is checked here. What a step loses, to rounding
-or by design, is taken off the bound: a replaced strategy's excess, the cap that dear strategies put on it.
+Nothing in a proof is taken on trust but what it says is only stated. A step either cannot raise the optimum of the
+choices that are left, whatever its arrays hold, or its condition is checked. What it loses to rounding is taken off the
+bound, and so is the excess of a strategy over the one it replaces. Strategies that go for being dear cap the bound.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from autopar.solve.conditions import check_bytes, consistent, decides, folded, replacing_costs, taken
 from autopar.solve.excess import by_elimination, by_messages, moved, priced, rounding, rounding_of
 from autopar.solve.problem import InvalidSolution, Problem
 from autopar.solve.proof import (
@@ -22,6 +23,7 @@ from autopar.solve.proof import (
     Eliminate,
     Exceed,
     ExceedExactly,
+    Exhaust,
     Fold,
     Follow,
     Forbid,
@@ -30,14 +32,11 @@ from autopar.solve.proof import (
     Pass,
     Price,
     Proof,
-    Stated,
     Unlimit,
 )
 from autopar.solve.tables import Floats, Ints, Scope, Tables
 
 Bools = NDArray[np.bool_]
-
-_SAME_BYTES = 1e-12
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ def proven(problem: Problem, proof: Proof) -> Proven:
             _RULES[type(step)](replay, step)
         except (ValueError, IndexError, KeyError) as error:
             raise InvalidSolution(f"step {number} of the proof, {type(step).__name__}: {error!s}") from error
-    return Proven(replay.bound(), tuple(replay.stated))
+    return replay.proven()
 
 
 class _Replay:
@@ -75,13 +74,14 @@ class _Replay:
         self.tables = Tables(problem)
         self.lost: list[float] = []
         self.cap, self.stated_bound = math.inf, -math.inf
-        self.stated: list[str] = []
+        self.stated: tuple[str, ...] = ()
 
-    def bound(self) -> float:
+    def proven(self) -> Proven:
         """What is proven of the first problem."""
+        checked = min(self.tables.bound(), self.cap)
+        bound = max(checked, min(self.stated_bound, self.cap))
         lost = math.fsum(self.lost)
-        least = min(max(self.tables.bound(), self.stated_bound), self.cap)
-        return least - lost if math.isfinite(lost) else -math.inf
+        return Proven(bound - lost if math.isfinite(lost) else -math.inf, self.stated if bound > checked else ())
 
     def restrict(self, keep: Kept) -> None:
         """Only the strategies that stay are left."""
@@ -106,28 +106,11 @@ class _Replay:
 
 
 def _forbid(replay: _Replay, step: Forbid) -> None:
-    alive = _consistent(replay.tables)
+    alive = consistent(replay.tables)
     for v, gone in replay.dropped(step.keep).items():
         if (gone & alive[v]).any():
             raise InvalidSolution(f"node {v}: a strategy goes that arc consistency does not rule out")
     replay.restrict(step.keep)
-
-
-def _consistent(tables: Tables) -> dict[int, Bools]:
-    """The strategies that are finite and have, on every edge, a finite entry with one of these."""
-    alive = {v: np.isfinite(tables.tables[v,]) for v in tables.names}
-    finite = {s: tables.once(np.isfinite, table) for s, table in tables.tables.items() if len(s) == 2}
-    waiting = {scope: None for scope, mask in finite.items() if not tables.once(np.all, mask)}
-    partial = set(waiting)
-    while waiting:
-        scope, _ = waiting.popitem()
-        u, v = scope
-        mask = finite[scope]
-        for w, supported in ((u, mask[:, alive[v]].any(axis=1)), (v, mask[alive[u]].any(axis=0))):
-            if (alive[w] & ~supported).any():
-                alive[w] = alive[w] & supported
-                waiting.update(dict.fromkeys(tables.near[w] & partial))
-    return alive
 
 
 def _dominate(replay: _Replay, step: Dominate) -> None:
@@ -140,42 +123,28 @@ def _dominate(replay: _Replay, step: Dominate) -> None:
             if min(a, b) < 0 or a == b or gone[a]:
                 raise InvalidSolution(f"node {v}: strategy {b} is replaced by {a}, which is gone or none")
             gone[b] = True
-        excess = _replacing_costs(tables, v, pairs[:, 1], pairs[:, 0])
+        excess = replacing_costs(tables, v, pairs[:, 1], pairs[:, 0])
         replay.lost.append(float(np.maximum(excess, 0.0).sum()))
         if tables.limit is not None:
-            _check_bytes(tables, v, pairs[:, 1], pairs[:, 0])
+            check_bytes(tables, v, pairs[:, 1], pairs[:, 0])
         left[i] = np.flatnonzero(~gone)
     replay.restrict(left)
 
 
-def _replacing_costs(tables: Tables, v: int, a: Ints, b: Ints) -> Floats:
-    """How much dearer a choice can be with strategy a of v than with b; -inf where none with b is finite."""
-    excess = np.zeros(len(a))
-    for scope in tables.around(v):
-        table = tables.tables[scope]
-        rows = table[:, None] if len(scope) == 1 else tables.beside(v, scope)
-        excess = excess + tables.once(_worst, rows, a, b) if len(scope) < 3 else np.full(len(a), np.inf)
-    return np.where(np.isnan(excess), np.inf, excess)
-
-
-def _worst(rows: Floats, a: Ints, b: Ints) -> Floats:
-    """Max over t of rows[a, t] - rows[b, t], among the t where row b is finite."""
-    replaced = np.isfinite(rows[b])
-    return np.where(replaced, rows[a] - np.where(replaced, rows[b], 0.0), -math.inf).max(axis=1)
-
-
-def _check_bytes(tables: Tables, v: int, a: Ints, b: Ints) -> None:
-    """Raises if a strategy of `a` uses more at some time than the one of `b` that it replaces."""
-    usages = tables.usages[v]
-    for time in {end for start, stop, _ in usages for end in (start, stop)}:
-        used = sum((size for start, stop, size in usages if start <= time < stop), start=np.zeros(tables.count(v)))
-        if (used[a] > used[b] * (1 + _SAME_BYTES)).any():
-            raise InvalidSolution(f"node {v}: a strategy goes whose replacement uses more memory at time {time}")
-
-
 def _exceed(replay: _Replay, step: Exceed) -> None:
-    replay.lower_cap(step.keep, by_messages(replay.tables, step.prices, step.messages))
+    least, _ = by_messages(replay.tables, step.prices, step.messages)
+    replay.lower_cap(step.keep, least)
     replay.restrict(step.keep)
+
+
+def _exhaust(replay: _Replay, step: Exhaust) -> None:
+    if math.isnan(step.beyond):
+        raise InvalidSolution("what is stated is not a number")
+    least, bound = by_messages(replay.tables, step.prices, step.messages)
+    replay.lower_cap(step.keep, least)
+    replay.restrict(step.keep)
+    replay.stated_bound = max(replay.stated_bound, bound + step.beyond)
+    replay.stated += (step.by,)
 
 
 def _exceed_exactly(replay: _Replay, step: ExceedExactly) -> None:
@@ -191,12 +160,12 @@ def _follow(replay: _Replay, step: Follow) -> None:
         v, u = tables.name(i), tables.name(j)
         edge = (min(u, v), max(u, v))
         rows = tables.beside(u, edge)
-        if len(to_v) != len(rows) or not tables.once(_decides, rows, to_v):
+        if len(to_v) != len(rows) or not tables.once(decides, rows, to_v):
             raise InvalidSolution(f"node {v} has a finite cost beside node {u} that it does not follow")
         for scope in tables.around(v):
             table = tables.pop(scope)
             if scope == edge:
-                tables.add((u,), tables.once(_taken, rows, to_v))
+                tables.add((u,), tables.once(taken, rows, to_v))
                 continue
             if u in scope:
                 raise InvalidSolution("a table of more than two nodes is left: nodes can only be eliminated")
@@ -206,30 +175,13 @@ def _follow(replay: _Replay, step: Follow) -> None:
     tables.forget([tables.name(i) for i, _, _ in step.followers])
 
 
-def _decides(rows: Floats, to_v: Ints) -> bool:
-    """Whether no row is finite elsewhere than at to_v[row]."""
-    others = np.isfinite(rows)
-    others[np.arange(len(rows)), to_v] = False
-    return not others.any()
-
-
-def _taken(rows: Floats, to_v: Ints) -> Floats:
-    return rows[np.arange(len(rows)), to_v]
-
-
 def _fold(replay: _Replay, step: Fold) -> None:
     tables = replay.tables
     for i, j in step.edges:
         u, v = sorted((tables.name(i), tables.name(j)))
-        to_u, to_v = tables.once(_folded, tables.pop((u, v)))
+        to_u, to_v = tables.once(folded, tables.pop((u, v)))
         tables.add((u,), to_u)
         tables.add((v,), to_v)
-
-
-def _folded(table: Floats) -> tuple[Floats, Floats]:
-    """The row minima, and the column minima of the rest."""
-    rows = table.min(axis=1)
-    return rows, (table - np.where(np.isfinite(rows), rows, 0.0)[:, None]).min(axis=0)
 
 
 def _eliminate(replay: _Replay, step: Eliminate) -> None:
@@ -244,12 +196,14 @@ def _unlimit(replay: _Replay, _: Unlimit) -> None:
 
 
 def _look(replay: _Replay, step: Look) -> None:
-    times = step.times
-    if (np.diff(times) <= 0).any():
+    if (np.diff(step.times) <= 0).any():
         raise InvalidSolution("times are not ascending")
     for v in replay.tables.names:
-        spans = [(*np.searchsorted(times, (start, stop)).tolist(), size) for start, stop, size in replay.tables.usages[v]]
-        replay.tables.usages[v] = [(start, stop, size) for start, stop, size in spans if start < stop]
+        seen: list[tuple[int, int, Floats]] = []
+        for start, stop, size in replay.tables.usages[v]:
+            first, last = (int(np.searchsorted(step.times, end)) for end in (start, stop))
+            seen += [(first, last, size)] if first < last else []
+        replay.tables.usages[v] = seen
 
 
 def _price(replay: _Replay, step: Price) -> None:
@@ -271,18 +225,12 @@ def _pass(replay: _Replay, step: Pass) -> None:
         tables[u, v] = tables[u, v] - to_u[:, None] - to_v
 
 
-def _stated(replay: _Replay, step: Stated) -> None:
-    if math.isnan(step.bound):
-        raise InvalidSolution("the bound is not a number")
-    replay.stated_bound = math.fsum([*replay.tables.constants, step.bound])
-    replay.stated.append(step.by)
-
-
 _RULES: dict[type, Callable[[_Replay, Any], None]] = {
     Forbid: _forbid,
     Dominate: _dominate,
     Exceed: _exceed,
     ExceedExactly: _exceed_exactly,
+    Exhaust: _exhaust,
     Follow: _follow,
     Fold: _fold,
     Eliminate: _eliminate,
@@ -290,5 +238,4 @@ _RULES: dict[type, Callable[[_Replay, Any], None]] = {
     Look: _look,
     Price: _price,
     Pass: _pass,
-    Stated: _stated,
 }

@@ -19,7 +19,7 @@ from autopar.solve.dual import Certificate
 from autopar.solve.eliminate import minimise_exactly, plan_elimination
 from autopar.solve.options import SolveOptions
 from autopar.solve.problem import Infeasible, Problem, objective
-from autopar.solve.proof import Eliminate, Exceed, Stated
+from autopar.solve.proof import Eliminate, Exceed, Exhaust
 from autopar.solve.reduce import reduce_cheaply, reduce_fully
 from autopar.solve.reduction import Ints, Reduction, kept, restrict, size, unchanged
 from autopar.solve.rows import drop_slack
@@ -153,7 +153,7 @@ def _finished(certificate: Certificate, options: SolveOptions, watch: Watch, kno
     if found.choice is not None:
         watch.offer(found.choice)
         best = better(best, Answer(found.choice, objective(certificate.problem, found.choice), low))
-    watch.raise_bound(low, (_exceed(certificate, kept(keep)), Stated(found.bound, "CP-SAT")))
+    watch.raise_bound(low, (Exhaust(kept(keep), *certificate.parts(), found.bound - certificate.bound, "CP-SAT"),))
     return _Known(best, low, known.upper)
 
 

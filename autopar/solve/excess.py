@@ -1,6 +1,6 @@
 """What a choice with a given strategy costs at least: from prices and messages, or from prices and elimination.
 
-    cost(choice) >= cost(choice) + sum over times of price * (use - limit)        for choices within the limit, prices >= 0
+cost(choice) >= cost(choice) + sum over times of price * (use - limit)      for choices within the limit, prices >= 0
 """
 
 from __future__ import annotations
@@ -61,10 +61,12 @@ def rounding_of(messages: Mapping[Scope, tuple[Floats, Floats]]) -> float:
     return rounding(largest, max(degree.values(), default=0))
 
 
-def by_messages(tables: Tables, prices: Prices, messages: Messages) -> dict[int, Floats]:
-    """For every node, what a choice with each of its strategies costs at least."""
+def by_messages(tables: Tables, prices: Prices, messages: Messages) -> tuple[dict[int, Floats], float]:
+    """For every node, what a choice with each of its strategies costs at least; and what any choice costs at least."""
     added, constant = priced(tables, prices)
-    costs = {v: tables.tables[v,] + added.get(v, 0.0) for v in tables.names}
+    costs = {v: tables.tables[v,] for v in tables.names}
+    for v, cost in added.items():
+        costs[v] = costs[v] + cost
     sent = moved(tables, messages)
     for (u, v), (to_u, to_v) in sent.items():
         costs[u] = costs[u] + to_u
@@ -74,8 +76,9 @@ def by_messages(tables: Tables, prices: Prices, messages: Messages) -> dict[int,
     lows += [float(cost.min()) for cost in costs.values()]
     for scope, table in tables.tables.items():
         if len(scope) == 2:
-            to_u, to_v = sent.get(scope, (np.zeros(table.shape[0]), np.zeros(table.shape[1])))
-            rest = table - to_u[:, None] - to_v
+            rest = table
+            if scope in sent:
+                rest = table - sent[scope][0][:, None] - sent[scope][1]
             low = float(rest.min())
             beyond[scope[0]] = beyond[scope[0]] + (rest.min(axis=1) - low)
             beyond[scope[1]] = beyond[scope[1]] + (rest.min(axis=0) - low)
@@ -84,18 +87,16 @@ def by_messages(tables: Tables, prices: Prices, messages: Messages) -> dict[int,
             lows.append(float(table.min()))
     error = rounding_of(sent) + rounding([constant, *(float(cost.max()) for cost in added.values())], 4)
     bound = math.fsum(lows) - error
-    return {v: bound + excess for v, excess in beyond.items()}
+    return {v: bound + excess for v, excess in beyond.items()}, bound
 
 
-def by_elimination(
-    tables: Tables, prices: Prices, order: Sequence[int], wanted: Sequence[int]
-) -> Mapping[int, Floats]:
+def by_elimination(tables: Tables, prices: Prices, order: Sequence[int], wanted: Sequence[int]) -> Mapping[int, Floats]:
     """For the wanted nodes, the least cost at these prices of a choice with each strategy: exact.
 
     Nodes are eliminated in order; then what the rest of the problem adds to each one's tables comes back from the last
     to the first:
 
-        outside_child = min over who is not in its scope of (all tables of its parent + outside_parent - what child left)
+        outside_child = min over whom its scope lacks of (all tables of its parent + outside_parent - what child left)
     """
     if sorted(order) != sorted(tables.names):
         raise InvalidSolution("an elimination does not have every node once")

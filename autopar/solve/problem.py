@@ -24,7 +24,7 @@ Floats = NDArray[np.float64]
 class Infeasible(AutoparError):
     """Proven: no choice satisfies the problem. `min_peak_bytes` is the smallest peak found, if a limit is to blame.
 
-    `witness` proves that every choice costs infinity, where that is how it was found; None where memory alone was asked.
+    `witness` proves a bound of infinity, where the search for a choice ended so; None where memory alone was asked.
     """
 
     def __init__(self, message: str, min_peak_bytes: float | None = None, witness: Proof | None = None) -> None:

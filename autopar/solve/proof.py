@@ -76,6 +76,20 @@ class ExceedExactly:
 
 
 @dataclass(frozen=True, eq=False)
+class Exhaust:
+    """As `Exceed`; of what it leaves no choice costs less than what prices and messages say, and `beyond` more.
+
+    That is the word of the search that `by` names: nothing here proves it.
+    """
+
+    keep: Kept
+    prices: Prices
+    messages: Messages
+    beyond: float
+    by: str
+
+
+@dataclass(frozen=True, eq=False)
 class Follow:
     """Nodes go whose strategies follow from another's: (who goes, whom it follows, its strategy for each of that)."""
 
@@ -122,13 +136,5 @@ class Pass:
     messages: Messages
 
 
-@dataclass(frozen=True, eq=False)
-class Stated:
-    """A bound on the choices that are left that nobody re-checked: the word of the search that `by` names."""
-
-    bound: float
-    by: str
-
-
-Step = Forbid | Dominate | Exceed | ExceedExactly | Follow | Fold | Eliminate | Unlimit | Look | Price | Pass | Stated
+Step = Forbid | Dominate | Exceed | ExceedExactly | Exhaust | Follow | Fold | Eliminate | Unlimit | Look | Price | Pass
 Proof = tuple[Step, ...]

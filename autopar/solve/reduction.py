@@ -1,8 +1,8 @@
 """What every reduction returns, how reductions follow one another, and the two edits they are made of.
 
 A reduction turns a Problem into a smaller one whose optimum is that of the first, less `offset`; `lift` turns a choice
-of the smaller into one of the first whose cost is the smaller one's plus `offset`, or less. `steps` say what was done, for
-the proof of a bound.
+of the smaller into one of the first whose cost is the smaller one's plus `offset`, or less. `steps` say what was done,
+for the proof of a bound.
 """
 
 from __future__ import annotations

@@ -42,15 +42,16 @@ class Once:
 def _name(value: Any) -> Hashable:
     if not isinstance(value, np.ndarray):
         return value
-    return value.tobytes() if value.dtype == np.intp else id(value)
+    array: NDArray[Any] = value
+    return array.tobytes() if array.dtype == np.intp else id(array)
 
 
 class Tables:
     """The tables of a problem while nodes, strategies and edges are taken out of it.
 
     Every node left has a table of its own, and any two nodes at most one. `names` are the nodes left, in order: a step
-    of a proof calls them 0, 1, ... `usages` are each node's bytes: (start, stop, size of each strategy). `live` is false
-    once a node has no strategy left.
+    of a proof calls them 0, 1, ... `usages` are each node's bytes: (start, stop, size of each strategy). `live` is
+    false once a node has no strategy left.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -63,9 +64,9 @@ class Tables:
         self.limit = problem.usage_limit
         same: dict[tuple[tuple[int, ...], bytes], Floats] = {}
         for v, cost in enumerate(problem.node_costs):
-            self.add((v,), same.setdefault((cost.shape, cost.tobytes()), cost))
+            self.add((v,), same.setdefault((cost.shape, cost.tobytes()), np.asarray(cost, dtype=np.float64)))
         for edge in problem.edges:
-            self.add((edge.u, edge.v), edge.cost)
+            self.add((edge.u, edge.v), np.asarray(edge.cost, dtype=np.float64))
         for use in problem.usages:
             self.usages[use.node].append((use.start, use.stop, use.size_bytes))
 

@@ -56,6 +56,11 @@ def proven(problem: Problem, proof: Proof) -> Proven:
     Raises:
       InvalidSolution: if a step's condition does not hold, with the step.
     """
+    with np.errstate(invalid="ignore"):  # inf - inf, where every choice costs infinity
+        return _replayed(problem, proof)
+
+
+def _replayed(problem: Problem, proof: Proof) -> Proven:
     replay = _Replay(problem)
     for number, step in enumerate(proof):
         if not replay.tables.live:

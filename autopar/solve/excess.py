@@ -1,6 +1,8 @@
 """What a choice with a given strategy costs at least: from prices and messages, or from prices and elimination.
 
-cost(choice) >= cost(choice) + sum over times of price * (use - limit)      for choices within the limit, prices >= 0
+    cost(choice)  >=  cost(choice) + sum over times of price * (use - limit)
+
+for all choices within the limit and all prices >= 0.
 """
 
 from __future__ import annotations
@@ -15,13 +17,15 @@ from autopar.solve.problem import InvalidSolution
 from autopar.solve.proof import Messages, Prices
 from autopar.solve.tables import Floats, Scope, Tables, aligned, least
 
+_LARGEST = 1e100  # of prices and messages: sums of them do not overflow
+
 
 def priced(tables: Tables, prices: Prices) -> tuple[dict[int, Floats], float]:
     """The prices of the bytes of every node that has any, and the constant: less price * limit."""
     times, values = prices.times, prices.values
     if not len(times):
         return {}, 0.0
-    if tables.limit is None or len(times) != len(values) or not (np.isfinite(values) & (values >= 0)).all():
+    if tables.limit is None or len(times) != len(values) or not ((values >= 0) & (values < _LARGEST)).all():
         raise InvalidSolution("prices: negative, infinite, not one for each time, or for a limit that is not there")
     added: dict[int, Floats] = {}
     for v in tables.names:
@@ -42,8 +46,8 @@ def moved(tables: Tables, messages: Messages) -> dict[Scope, tuple[Floats, Float
         scope, pair = ((u, v), (to_i, to_j)) if u < v else ((v, u), (to_j, to_i))
         if scope not in tables.tables or tables.tables[scope].shape != pair[0].shape + pair[1].shape:
             raise InvalidSolution(f"messages of edge {scope}, which is not there or of another shape")
-        if not (np.isfinite(pair[0]).all() and np.isfinite(pair[1]).all()):
-            raise InvalidSolution(f"messages of edge {scope} are not finite")
+        if not all((np.abs(part) < _LARGEST).all() for part in pair):  # NaN too
+            raise InvalidSolution(f"messages of edge {scope} are too large, or not numbers")
         before = result.get(scope)
         result[scope] = pair if before is None else (before[0] + pair[0], before[1] + pair[1])
     return result

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,9 +40,12 @@ class Once:
 
 
 def _name(value: Any) -> Hashable:
-    if not isinstance(value, np.ndarray):
-        return value
-    array: NDArray[Any] = value
+    if isinstance(value, np.ndarray):
+        return _name_of_array(cast("NDArray[Any]", value))
+    return value
+
+
+def _name_of_array(array: NDArray[Any]) -> Hashable:
     return array.tobytes() if array.dtype == np.intp else id(array)
 
 

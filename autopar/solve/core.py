@@ -71,7 +71,7 @@ def exactly(problem: Problem, options: SolveOptions) -> Answer | None:
     if not plan.fits(options):
         return None
     choice, cost = minimise_exactly(problem, plan)
-    return Answer(choice if np.isfinite(cost) else None, cost, cost, (Eliminate(plan.order),))
+    return Answer(choice if np.isfinite(cost) else None, cost, cost, (Eliminate(plan.order),) if plan.order else ())
 
 
 def reduced(problem: Problem, options: SolveOptions) -> Reduction:

@@ -4,7 +4,8 @@
 
 For each instance: cost, lower bound, gap, seconds to the first feasible choice, to within 1 % of the last one, and in
 all, and the peak memory of the process that solved it. The limit is of wall-clock time, reading the file included.
-Costs and feasibility are evaluated from the file's own numbers, by code that shares nothing with the solver.
+Costs and feasibility are evaluated from the file's own numbers, by code that shares nothing with the solver; so is the
+bound, from its witness, after the time is up. "but CP-SAT" marks what CP-SAT alone searched through.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from autopar.solve import Edge, Problem, Progress, SolveOptions, Usage, solve
+from autopar.solve import Edge, Problem, Progress, SolveOptions, Usage, solve, verify
 from benchmarks.end_to_end import describe_machine
 
 FORBIDDEN = 1e18
@@ -46,6 +47,8 @@ class Result:
     within_1_percent_s: float
     total_s: float
     peak_memory_bytes: int
+    checked: str
+    check_s: float
     choice: list[int]
 
 
@@ -130,7 +133,9 @@ def run(path: Path, time_limit_s: float, show: bool) -> Result:
     options = SolveOptions(time_limit_s=max(0.0, time_limit_s - read_s - SPARE_S), max_rounds=10**6)
     solution = solve(problem, options=options, on_progress=on_progress)
     total_s = perf_counter() - start
+    peak_memory_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     cost = evaluate(instance, solution.choice)
+    start, found = perf_counter(), verify(problem, solution)
     return Result(
         instance["name"],
         len(problem.node_costs),
@@ -141,7 +146,9 @@ def run(path: Path, time_limit_s: float, show: bool) -> Result:
         next(time for time, value in moments if value < np.inf),
         next(time for time, value in moments if value <= 1.01 * cost),
         total_s,
-        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        peak_memory_bytes,
+        " ".join(("all", *(f"but {search}" for search in found.stated_by))),
+        perf_counter() - start,
         list(solution.choice),
     )
 
@@ -169,12 +176,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _table(results: list[Result], time_limit_s: float) -> Table:
     table = Table(box=box.SIMPLE_HEAD, title=f"{time_limit_s:g} s for each instance")
-    for column in ("instance", "nodes", "edges", "cost", "lower bound", "gap", "first", "in 1 %", "total", "memory"):
+    for column in (
+        "instance",
+        "nodes",
+        "edges",
+        "cost",
+        "lower bound",
+        "gap",
+        "first",
+        "in 1 %",
+        "total",
+        "memory",
+        "checked",
+    ):
         table.add_column(column, justify="right")
     for r in results:
         times = (f"{value:.1f} s" for value in (r.first_s, r.within_1_percent_s, r.total_s))
         sizes = (f"{r.nodes:,}", f"{r.edges:,}", f"{r.cost:,.0f}", f"{r.lower_bound:,.0f}", f"{r.gap:.3%}")
-        table.add_row(r.name, *sizes, *times, f"{r.peak_memory_bytes / 2**20:,.0f} MiB")
+        table.add_row(
+            r.name, *sizes, *times, f"{r.peak_memory_bytes / 2**20:,.0f} MiB", f"{r.checked}, {r.check_s:.1f} s"
+        )
     return table
 
 

@@ -11,11 +11,11 @@ from autopar.solve import verify
 
 @dataclass(frozen=True)
 class Recheck:
-    """No plan on `mesh` has an objective below `bound_s`, seconds, if its tensors take at most `limit_bytes` (None: any).
+    """No plan on `mesh` has an objective below `bound_s`, seconds, if its tensors take at most `limit_bytes`.
 
-    `stated_by` names the searches whose word that rests on; none if all was re-checked. The lower bound of the plan is
-    at most this one: it holds on all meshes that were searched, and within the memory limit that was asked for, whereas
-    a limit is tightened where programs take more than their tensors.
+    A limit of None is none. `stated_by` names the searches whose word that rests on; none if all was re-checked. The
+    lower bound of the plan is at most this one: it holds on all meshes that were searched, and within the memory limit
+    that was asked for, whereas a limit is tightened where programs take more than their tensors.
     """
 
     mesh: DeviceMesh

@@ -61,8 +61,8 @@ class Planned:
 
     `task` and `ground` are what it may be searched anew from; `unlimited` is the best plan without a memory limit,
     where it is known and is not this one; `is_unlimited` says that it is known to be this one. `counted_bytes` is the
-    peak of what the Problem with a limit counts, at most that of the program; `solution` is what the
-    solver gave for `problem`, where it did. `rewritten` is the graph that computes once more what the plan says, where that says so.
+    peak of what the Problem with a limit counts, at most that of the program; `solution` is what the solver gave for
+    `problem`, where it did. `rewritten` is the graph that computes once more what the plan says, where that says so.
     """
 
     task: Task

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from autopar.solve.conditions import check_bytes, consistent, decides, folded, replacing_costs, taken
 from autopar.solve.excess import by_elimination, by_messages, moved, priced, rounding, rounding_of
+from autopar.solve.exhaust import none_below
 from autopar.solve.problem import InvalidSolution, Problem
 from autopar.solve.proof import (
     Dominate,
@@ -38,17 +39,23 @@ from autopar.solve.tables import Floats, Ints, Scope, Tables
 
 Bools = NDArray[np.bool_]
 
+_ROUNDING = 1e-9  # of a bound that is searched for again
+
 
 @dataclass(frozen=True)
 class Proven:
-    """A lower bound, and the searches whose word it rests on; none if all of it was re-checked."""
+    """A lower bound, the searches whose word it rests on, and those that were done anew; none where none are needed."""
 
     bound: float
     stated_by: tuple[str, ...] = ()
+    repeated: tuple[str, ...] = ()
 
 
-def proven(problem: Problem, proof: Proof) -> Proven:
+def proven(problem: Problem, proof: Proof, search_work: float = 0.0) -> Proven:
     """The lower bound that a proof proves: of every choice within the limit; inf if there is none.
+
+    What a search only stated is searched through again by CP-SAT, with a model of its own, for `search_work` of its
+    deterministic seconds (roughly seconds) at most; 0: not at all.
 
     Sums are of 64-bit floats: the bound is right up to their rounding. Where one strategy replaces another, or a node
     follows another, bytes are compared to 1e-12, relative.
@@ -57,11 +64,10 @@ def proven(problem: Problem, proof: Proof) -> Proven:
       InvalidSolution: if a step's condition does not hold, with the step.
     """
     with np.errstate(invalid="ignore"):  # inf - inf, where every choice costs infinity
-        return _replayed(problem, proof)
+        return _replayed(_Replay(problem, search_work), proof)
 
 
-def _replayed(problem: Problem, proof: Proof) -> Proven:
-    replay = _Replay(problem)
+def _replayed(replay: _Replay, proof: Proof) -> Proven:
     for number, step in enumerate(proof):
         if not replay.tables.live:
             break
@@ -75,18 +81,20 @@ def _replayed(problem: Problem, proof: Proof) -> Proven:
 class _Replay:
     """The problem as far as the steps have taken it, and what they lost."""
 
-    def __init__(self, problem: Problem) -> None:
-        self.tables = Tables(problem)
+    def __init__(self, problem: Problem, search_work: float) -> None:
+        self.tables, self.search_work = Tables(problem), search_work
         self.lost: list[float] = []
         self.cap, self.stated_bound = math.inf, -math.inf
         self.stated: tuple[str, ...] = ()
+        self.repeated: tuple[str, ...] = ()
 
     def proven(self) -> Proven:
         """What is proven of the first problem."""
         checked = min(self.tables.bound(), self.cap)
         bound = max(checked, min(self.stated_bound, self.cap))
         lost = math.fsum(self.lost)
-        return Proven(bound - lost if math.isfinite(lost) else -math.inf, self.stated if bound > checked else ())
+        words = (self.stated, self.repeated) if bound > checked else ()
+        return Proven(bound - lost if math.isfinite(lost) else -math.inf, *words)
 
     def restrict(self, keep: Kept) -> None:
         """Only the strategies that stay are left."""
@@ -147,9 +155,15 @@ def _exhaust(replay: _Replay, step: Exhaust) -> None:
         raise InvalidSolution("what is stated is not a number")
     least, bound = by_messages(replay.tables, step.prices, step.messages)
     replay.lower_cap(step.keep, least)
+    _pass(replay, Pass(step.messages))
     replay.restrict(step.keep)
-    replay.stated_bound = max(replay.stated_bound, bound + step.beyond)
-    replay.stated += (step.by,)
+    stated = bound + step.beyond
+    replay.stated_bound = max(replay.stated_bound, stated)
+    most = stated - _ROUNDING * abs(stated) if math.isfinite(stated) else stated
+    if replay.search_work > 0 and replay.tables.live and none_below(replay.tables, most, replay.search_work):
+        replay.repeated += (step.by,)
+    else:
+        replay.stated += (step.by,)
 
 
 def _exceed_exactly(replay: _Replay, step: ExceedExactly) -> None:

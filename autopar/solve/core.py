@@ -148,12 +148,13 @@ def _finished(certificate: Certificate, options: SolveOptions, watch: Watch, kno
     """What is known after CP-SAT."""
     window = known.cutoff - certificate.bound
     found, keep = finish(certificate, window, known.best.choice, options, watch), certificate.keep(window)
-    low = max(known.low, min(found.bound, known.cutoff))
+    reached = min(found.bound, known.cutoff)
+    low, beyond = max(known.low, reached), reached - certificate.bound
     best = known.best
     if found.choice is not None:
         watch.offer(found.choice)
         best = better(best, Answer(found.choice, objective(certificate.problem, found.choice), low))
-    watch.raise_bound(low, (Exhaust(kept(keep), *certificate.parts(), found.bound - certificate.bound, "CP-SAT"),))
+    watch.raise_bound(low, (Exhaust(kept(keep), *certificate.parts(), beyond, "CP-SAT"),))
     return _Known(best, low, known.upper)
 
 

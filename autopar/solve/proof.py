@@ -77,7 +77,7 @@ class ExceedExactly:
 
 @dataclass(frozen=True, eq=False)
 class Exhaust:
-    """As `Exceed`; of what it leaves no choice costs less than what prices and messages say, and `beyond` more.
+    """As `Exceed` and `Pass`; what is left costs no less than prices and messages say of all choices, plus `beyond`.
 
     That is the word of the search that `by` names: nothing here proves it.
     """

@@ -70,9 +70,10 @@ def test_every_witness_proves_its_bound(path: str, problem: Problem) -> None:
         assert proven(problem, solution.witness).bound == np.inf
     if not isinstance(solution, Solution):
         return
-    found = verify(problem, solution)
+    found = verify(problem, solution, search_work=1.0)
     assert found.bound <= best * (1 + 1e-9) + 1e-12
-    assert found.stated_by in {(), ("CP-SAT",)}
+    assert found.stated_by == ()
+    assert found.repeated in {(), ("CP-SAT",)}
 
 
 @pytest.mark.parametrize("path", ["default", "core"])
@@ -94,6 +95,9 @@ def test_a_bound_that_only_cp_sat_proves_says_so() -> None:
     found = verify(problem, solution)
     assert solution.gap == 0
     assert found.stated_by == ("CP-SAT",)
+    again = verify(problem, solution, search_work=10.0)
+    assert (again.stated_by, again.repeated) == ((), ("CP-SAT",))
+    assert again.bound == found.bound
     assert isinstance(solution.witness, tuple)
     unstated = tuple(replace(s, beyond=0.0) if isinstance(s, Exhaust) else s for s in solution.witness)
     with pytest.raises(InvalidSolution, match="its witness proves"):
@@ -169,6 +173,27 @@ def test_a_step_proves(name: str) -> None:
     assert found.bound == pytest.approx(bound, rel=1e-12)
     assert found.bound <= BEST
     assert found.stated_by == (("X",) if name == "exhaust" else ())
+
+
+@pytest.mark.parametrize(("beyond", "is_true"), [(1.5, True), (1.500001, False), (-0.5, True), (INF, False)])
+def test_what_is_stated_is_searched_through_again(beyond: float, is_true: bool) -> None:
+    found = proven(PROBLEM, (Exhaust({}, NO_PRICES, ZERO, beyond, "X"),), search_work=5.0)
+    if beyond < 0:  # what was re-checked without it is more
+        assert found.stated_by == found.repeated == ()
+        return
+    assert found.repeated == (("X",) if is_true else ())
+    assert found.stated_by == (() if is_true else ("X",))
+
+
+def test_nothing_is_left_to_search_through() -> None:
+    """Two nodes that are to differ, and to be the same."""
+    one = Edge(0, 1, np.array([[0.0, INF], [INF, 0.0]]))
+    other = Edge(1, 2, np.array([[0.0, INF], [INF, 0.0]]))
+    third = Edge(0, 2, np.array([[INF, 0.0], [0.0, INF]]))
+    problem = Problem((np.zeros(2),) * 3, (one, other, third))
+    none = Messages(np.zeros((0, 2), dtype=np.intp), ())
+    found = proven(problem, (Exhaust({}, NO_PRICES, none, INF, "X"),), search_work=5.0)
+    assert (found.bound, found.stated_by, found.repeated) == (INF, (), ("X",))
 
 
 UNLAWFUL: dict[str, tuple[Proof, str]] = {

@@ -179,14 +179,17 @@ class Plan:
     def _prices(self) -> tuple[ConstraintPrice, ...]:
         return constraint_prices(self.bound.planned)
 
-    def verify(self) -> Recheck:
+    def verify(self, search_work: float = 20.0) -> Recheck:
         """The lower bound on this plan's mesh, proven anew by code that shares nothing with the search.
+
+        Args:
+          search_work: of CP-SAT, in its deterministic seconds, for doing again what only a search of it has shown.
 
         Raises:
           InvalidSolution: the bound is not proven: a bug.
           AutoparError: for a loaded plan, which does not hold the proof.
         """
-        found = recheck(self.bound.planned)
+        found = recheck(self.bound.planned, search_work)
         if found is None:
             raise AutoparError("this plan was not solved for: plan anew, then verify")
         return found

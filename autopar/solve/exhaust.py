@@ -20,7 +20,8 @@ from autopar.solve.tables import Tables
 
 _COST_BITS = 42
 _BYTE_BITS = 40
-_EVENTS = 500  # times at which something is freed, at most: the model holds a row for each
+_SLACK = 1e-9  # of all bytes: sums of floats differ by less
+_MOST_TIMES = 1000  # the model holds a row for each
 
 Terms = list[tuple[cp_model.IntVar, float]]
 Variables = Mapping[int, list[cp_model.IntVar]]
@@ -29,8 +30,8 @@ Variables = Mapping[int, list[cp_model.IntVar]]
 def none_below(tables: Tables, most: float, work: float) -> bool:
     """Whether CP-SAT finds, within `work` of its deterministic seconds, that every choice costs more than `most`."""
     costs = tables.tables
-    ends = sorted({stop for v in tables.names for _, stop, _ in tables.usages[v]})
-    if any(len(scope) > 2 for scope in costs) or len(ends) > _EVENTS:
+    times = _binding_times(tables)
+    if any(len(scope) > 2 for scope in costs) or len(times) > _MOST_TIMES:
         return False
     lows = {scope: float(cost.min()) for scope, cost in costs.items()}
     spare = most - math.fsum([*tables.constants, *lows.values()])
@@ -49,9 +50,8 @@ def none_below(tables: Tables, most: float, work: float) -> bool:
     if terms and math.isfinite(spare):
         unit = max((value for _, value in terms), default=0.0) / 2**_COST_BITS or 1.0
         model.add(_sum(terms, unit) <= math.floor(spare / unit))
-    if tables.limit is not None and math.isfinite(tables.limit):
-        for stop in ends:
-            _hold(model, nodes, tables, stop - 1, tables.limit)
+    for time in times:
+        _hold(model, nodes, tables, time)
     return _solver(work).solve(model) == cp_model.INFEASIBLE
 
 
@@ -71,15 +71,26 @@ def _edge(model: cp_model.CpModel, nodes: Variables, u: int, v: int) -> list[cp_
     return [entry for row in taken for entry in row]
 
 
-def _hold(model: cp_model.CpModel, nodes: Variables, tables: Tables, time: int, limit: float) -> None:
+def _binding_times(tables: Tables) -> list[int]:
+    """The times just before something is freed, one for each set of usages that may together exceed the limit."""
+    usages = [use for v in tables.names for use in tables.usages[v]]
+    if tables.limit is None or not math.isfinite(tables.limit) or not usages:
+        return []
+    start, stop = (np.array([use[i] for use in usages], dtype=np.intp) for i in (0, 1))
+    largest = np.array([size.max() for _, _, size in usages])
+    change = np.bincount(start, largest, stop.max() + 1) - np.bincount(stop, largest, stop.max() + 1)
+    highest = np.cumsum(change) + _SLACK * largest.sum()
+    sets = {((start <= t) & (t < stop)).tobytes(): t for t in np.unique(stop) - 1 if highest[t] > tables.limit}
+    return [int(t) for t in sets.values()]
+
+
+def _hold(model: cp_model.CpModel, nodes: Variables, tables: Tables, time: int) -> None:
     """The bytes in use at a time are within the limit."""
-    terms: Terms = []
+    limit, terms = tables.limit or 0.0, Terms()
     for v in tables.names:
         for start, stop, size in tables.usages[v]:
             if start <= time < stop:
                 terms += zip(nodes[v], size.tolist(), strict=True)
-    if not terms:
-        return
     whole = float(limit).is_integer() and all(size.is_integer() for _, size in terms)
     unit = 1.0 if whole else max([limit, *(size for _, size in terms)]) / 2**_BYTE_BITS
     model.add(_sum(terms, unit) <= math.floor(limit / unit))

@@ -160,10 +160,16 @@ def _exhaust(replay: _Replay, step: Exhaust) -> None:
     stated = bound + step.beyond
     replay.stated_bound = max(replay.stated_bound, stated)
     most = stated - _ROUNDING * abs(stated) if math.isfinite(stated) else stated
-    if replay.search_work > 0 and replay.tables.live and none_below(replay.tables, most, replay.search_work):
+    if _is_repeated(replay, step, most):
         replay.repeated += (step.by,)
     else:
         replay.stated += (step.by,)
+
+
+def _is_repeated(replay: _Replay, step: Exhaust, most: float) -> bool:
+    """Whether another search, of what is left, finds nothing that costs as little as `most` either."""
+    work, times = replay.search_work, step.prices.times.tolist()
+    return work > 0 and (not replay.tables.live or none_below(replay.tables, most, times, work))
 
 
 def _exceed_exactly(replay: _Replay, step: ExceedExactly) -> None:

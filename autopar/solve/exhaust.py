@@ -10,7 +10,7 @@ numbers of a small unit, which only adds choices.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,18 +20,20 @@ from autopar.solve.tables import Tables
 
 _COST_BITS = 42
 _BYTE_BITS = 40
-_SLACK = 1e-9  # of all bytes: sums of floats differ by less
-_MOST_TIMES = 1000  # the model holds a row for each
+_NEW_TIMES = 20  # at which the limit is held after a choice that exceeds it
 
 Terms = list[tuple[cp_model.IntVar, float]]
 Variables = Mapping[int, list[cp_model.IntVar]]
 
 
-def none_below(tables: Tables, most: float, work: float) -> bool:
-    """Whether CP-SAT finds, within `work` of its deterministic seconds, that every choice costs more than `most`."""
+def none_below(tables: Tables, most: float, first: Sequence[int], work: float) -> bool:
+    """Whether CP-SAT finds, within `work` of its deterministic seconds, that every choice costs more than `most`.
+
+    The model holds the limit at the times in `first`, and at others as choices exceed it there: fewer rows leave more
+    choices, so that none is left proves it.
+    """
     costs = tables.tables
-    times = _binding_times(tables)
-    if any(len(scope) > 2 for scope in costs) or len(times) > _MOST_TIMES:
+    if any(len(scope) > 2 for scope in costs):
         return False
     lows = {scope: float(cost.min()) for scope, cost in costs.items()}
     spare = most - math.fsum([*tables.constants, *lows.values()])
@@ -50,9 +52,39 @@ def none_below(tables: Tables, most: float, work: float) -> bool:
     if terms and math.isfinite(spare):
         unit = max((value for _, value in terms), default=0.0) / 2**_COST_BITS or 1.0
         model.add(_sum(terms, unit) <= math.floor(spare / unit))
-    for time in times:
-        _hold(model, nodes, tables, time)
-    return _solver(work).solve(model) == cp_model.INFEASIBLE
+    return _is_impossible(model, nodes, tables, list(first), work)
+
+
+def _is_impossible(model: cp_model.CpModel, nodes: Variables, tables: Tables, times: list[int], work: float) -> bool:
+    """Whether the model has no solution within the limit, which is held at more and more times."""
+    held: set[int] = set()
+    while work > 0:
+        for time in set(times) - held:
+            _hold(model, nodes, tables, time)
+        held |= set(times)
+        solver = _solver(work)
+        status = solver.solve(model)
+        if status == cp_model.INFEASIBLE:
+            return True
+        if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+            return False
+        times = _exceeded(tables, {v: [solver.boolean_value(x) for x in xs].index(True) for v, xs in nodes.items()})
+        if not times or held.issuperset(times):
+            return False
+        work -= solver.response_proto.deterministic_time
+    return False
+
+
+def _exceeded(tables: Tables, choice: Mapping[int, int]) -> list[int]:
+    """The times just before something is freed at which a choice exceeds the limit the most."""
+    usages = [(start, stop, float(size[choice[v]])) for v in tables.names for start, stop, size in tables.usages[v]]
+    if tables.limit is None or not usages:
+        return []
+    start, stop, size = (np.array(column) for column in zip(*usages, strict=True))
+    used = np.cumsum(np.bincount(start, size, stop.max() + 1) - np.bincount(stop, size, stop.max() + 1))
+    times = np.unique(stop) - 1
+    worst = times[np.argsort(-used[times], kind="stable")][:_NEW_TIMES]
+    return [int(time) for time in worst if used[time] > tables.limit]
 
 
 def _node(model: cp_model.CpModel, nodes: Variables, v: int) -> list[cp_model.IntVar]:
@@ -71,19 +103,6 @@ def _edge(model: cp_model.CpModel, nodes: Variables, u: int, v: int) -> list[cp_
     return [entry for row in taken for entry in row]
 
 
-def _binding_times(tables: Tables) -> list[int]:
-    """The times just before something is freed, one for each set of usages that may together exceed the limit."""
-    usages = [use for v in tables.names for use in tables.usages[v]]
-    if tables.limit is None or not math.isfinite(tables.limit) or not usages:
-        return []
-    start, stop = (np.array([use[i] for use in usages], dtype=np.intp) for i in (0, 1))
-    largest = np.array([size.max() for _, _, size in usages])
-    change = np.bincount(start, largest, stop.max() + 1) - np.bincount(stop, largest, stop.max() + 1)
-    highest = np.cumsum(change) + _SLACK * largest.sum()
-    sets = {((start <= t) & (t < stop)).tobytes(): t for t in np.unique(stop) - 1 if highest[t] > tables.limit}
-    return [int(t) for t in sets.values()]
-
-
 def _hold(model: cp_model.CpModel, nodes: Variables, tables: Tables, time: int) -> None:
     """The bytes in use at a time are within the limit."""
     limit, terms = tables.limit or 0.0, Terms()
@@ -91,6 +110,8 @@ def _hold(model: cp_model.CpModel, nodes: Variables, tables: Tables, time: int) 
         for start, stop, size in tables.usages[v]:
             if start <= time < stop:
                 terms += zip(nodes[v], size.tolist(), strict=True)
+    if not terms:
+        return
     whole = float(limit).is_integer() and all(size.is_integer() for _, size in terms)
     unit = 1.0 if whole else max([limit, *(size for _, size in terms)]) / 2**_BYTE_BITS
     model.add(_sum(terms, unit) <= math.floor(limit / unit))

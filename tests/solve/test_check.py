@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -322,3 +324,47 @@ def test_a_higher_bound_than_the_witness_proves_is_seen() -> None:
     assert solution.gap > 1e-6
     with pytest.raises(InvalidSolution, match="its witness proves"):
         verify(problem, replace(solution, lower_bound=solution.lower_bound * (1 + 1e-7)))
+
+
+# What is trusted ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["check", "tables", "excess", "conditions", "exhaust", "proof"])
+def test_the_check_shares_no_code_with_the_search(name: str) -> None:
+    text = (Path(__file__).parents[2] / "autopar" / "solve" / f"{name}.py").read_text(encoding="utf-8")
+    imported = {node.module for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)}
+    ours = {module.removeprefix("autopar.solve.") for module in imported if module and module.startswith("autopar")}
+    assert ours <= {"problem", "proof", "tables", "excess", "conditions", "exhaust"}
+
+
+LATER = np.array([(s, 0) for s in range(2, 6)], dtype=np.intp)  # a strategy that goes, and what is said to replace it
+
+
+@pytest.mark.parametrize(
+    ("place", "planted"),
+    [
+        (
+            "dominate._undominated",
+            lambda _possible, cost, _: (np.arange(len(cost)) < 2, LATER[: len(cost[2:])]),
+        ),
+        ("minplus._min_sum", lambda shape, parts: np.broadcast_to(sum(parts).max(axis=0), shape).copy()),
+        (
+            "contract._Contraction.taken",
+            lambda _self, cost, index, by_row: cost[index[::-1]] if by_row else cost[:, index],
+        ),
+    ],
+)
+def test_a_bug_of_the_search_is_seen(monkeypatch: pytest.MonkeyPatch, place: str, planted: object) -> None:
+    """Wrong dominance, elimination or contraction: the answer is worse than what is said of it."""
+    ties = tuple(Edge(v, v + 40, np.where(np.eye(6, dtype=bool), 0.0, np.inf)) for v in range(40))
+    free = chain_with_skips(40, 6, 40, 1)
+    more = tuple(Edge(e.u + 40, e.v, 2 * e.cost) for e in free.edges)
+    problem = Problem((*free.node_costs, *free.node_costs), (*free.edges, *ties, *more))
+    best = solve(problem, options=CORE)
+    verify(problem, best, search_work=5.0)
+    monkeypatch.setattr(f"autopar.solve.{place}", planted)
+    options = SolveOptions() if "minplus" in place else CORE
+    wrong = solve(problem, options=options)
+    assert wrong.lower_bound > best.objective * (1 + 1e-6)
+    with pytest.raises(InvalidSolution):
+        verify(problem, wrong)

@@ -72,6 +72,7 @@ def report(
     html: Annotated[Path | None, typer.Option(help="write the report as an HTML page")] = None,
     save: Annotated[Path | None, typer.Option(help="write the plan, for autopar.Plan.load")] = None,
     dump: Annotated[Path | None, typer.Option(help="directory for every stage of the program")] = None,
+    verify: Annotated[bool, typer.Option("--verify", help="prove the lower bound anew, by other code")] = False,
 ) -> None:
     """Plan a function, or read a saved plan, and print what the plan says."""
     with _one_line_errors():
@@ -84,7 +85,8 @@ def report(
             "mode": mode,
             "dump": dump,
         }
-        _print_report(_report_of(target, {k: v for k, v in given.items() if v is not None}, save), json, html)
+        made = _report_of(target, {k: v for k, v in given.items() if v is not None}, save, verify)
+        _print_report(made, json, html)
 
 
 @app.command()
@@ -252,10 +254,10 @@ def _location(error: BaseException, path: Path) -> str:
     return f" ({path}:{lines[-1]})" if lines else ""
 
 
-def _report_of(target: str, given: Mapping[str, object], save: Path | None) -> Report:
-    """The report of a saved plan, or of a function planned now and saved to `save`."""
+def _report_of(target: str, given: Mapping[str, object], save: Path | None, verify: bool) -> Report:
+    """The report of a saved plan, or of a function planned now, saved to `save` and its bound verified."""
     if target.endswith(".json"):
-        if given or save is not None:
+        if given or verify or save is not None:
             raise BadArgument(f"{target!r} is planned already: only --json and --html go with a saved plan")
         from autopar.api.plan_file import load
 
@@ -268,6 +270,8 @@ def _report_of(target: str, given: Mapping[str, object], save: Path | None) -> R
         made = plan(task.fn, *task.args, **keywords)
     if save is not None:
         made.save(save)
+    if verify:
+        _print(f"{made.verify()}\n\n")
     return made.summary
 
 

@@ -1,10 +1,11 @@
 """How good and how fast is the solver on instances that other people made? (IOPDDL contest format, JSON or JSON.gz)
 
-    python -m benchmarks.iopddl PATH... --time-limit S [--json OUT] [--progress]
+    python -m benchmarks.iopddl PATH... --time-limit S [--json OUT] [--progress] [--verify]
 
 For each instance: cost, lower bound, gap, seconds to the first feasible choice, to within 1 % of the last one, and in
 all, and the peak memory of the process that solved it. The limit is of wall-clock time, reading the file included.
-Costs and feasibility are evaluated from the file's own numbers, by code that shares nothing with the solver.
+Costs and feasibility are evaluated from the file's own numbers, by code that shares nothing with the solver; with
+--verify so is the bound, from its witness, after the time is up.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from autopar.solve import Edge, Problem, Progress, SolveOptions, Usage, solve
+from autopar.solve import Edge, Problem, Progress, Solution, SolveOptions, Usage, solve, verify
 from benchmarks.end_to_end import describe_machine
 
 FORBIDDEN = 1e18
@@ -47,6 +48,7 @@ class Result:
     total_s: float
     peak_memory_bytes: int
     choice: list[int]
+    verified: str | None
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -115,8 +117,8 @@ def evaluate(instance: dict[str, Any], choice: Sequence[int]) -> int:
     return sum(taken)
 
 
-def run(path: Path, time_limit_s: float, show: bool) -> Result:
-    """Reads, solves and checks one instance."""
+def run(path: Path, time_limit_s: float, show: bool, check: bool) -> Result:
+    """Reads, solves and checks one instance; its bound too if `check`."""
     start, moments = perf_counter(), list[tuple[float, float]]()
     instance = read(path)
     problem = as_problem(instance)
@@ -143,7 +145,17 @@ def run(path: Path, time_limit_s: float, show: bool) -> Result:
         total_s,
         resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         list(solution.choice),
+        _verified(problem, solution) if check else None,
     )
+
+
+def _verified(problem: Problem, solution: Solution) -> str:
+    """What is proven anew of the bound."""
+    start = perf_counter()
+    found = verify(problem, solution, search_work=SolveOptions().cp_sat_work)
+    rest = "".join(f", but for what {search} searched through" for search in found.stated_by)
+    rest += "".join(f", {search}'s search done again" for search in found.repeated)
+    return f"bound {found.bound:,.0f} re-checked in {perf_counter() - start:.1f} s{rest}"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -153,6 +165,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--time-limit", type=float, required=True, help="seconds for each instance")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--progress", action="store_true", help="print every better choice and bound")
+    parser.add_argument("--verify", action="store_true", help="prove each lower bound anew, by other code")
     given = parser.parse_args(arguments)
     console, machine = Console(), describe_machine()
     console.print(", ".join(f"{name} {value}" for name, value in machine.items()))
@@ -160,8 +173,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     context = multiprocessing.get_context("spawn")
     for path in given.paths:
         with context.Pool(1) as pool:
-            results.append(pool.apply(run, (path, given.time_limit, given.progress)))
+            results.append(pool.apply(run, (path, given.time_limit, given.progress, given.verify)))
     console.print(_table(results, given.time_limit))
+    for result in results:
+        if result.verified is not None:
+            console.print(f"{result.name}: {result.verified}")
     if given.json is not None:
         record = {"machine": machine, "time_limit_s": given.time_limit, "instances": [asdict(r) for r in results]}
         given.json.write_text(json.dumps(record) + "\n")

@@ -54,6 +54,14 @@ def refused(*args: object) -> str:
     return line.removeprefix("error: ")
 
 
+def test_a_bound_is_verified_when_asked(file: Path) -> None:
+    given = (f"{file}:task", "--cluster", "1x8xh100")
+    plain = run("report", *given).stdout
+    assert "Plan of step" in plain
+    assert "bound re-checked" not in plain
+    assert run("report", *given, "--verify").stdout.startswith("bound re-checked: no plan on mesh")
+
+
 # Parsing --------------------------------------------------------------------------------------------------------------
 
 

@@ -27,6 +27,7 @@ from autopar.report.explain import explain
 from autopar.report.render import text
 from autopar.report.summary import CollectiveRow, Report
 from autopar.search.constraints import Constraint
+from autopar.search.recheck import Recheck, recheck
 from autopar.search.replan import ConstraintPrice, constraint_prices
 
 if TYPE_CHECKING:
@@ -177,6 +178,21 @@ class Plan:
     @cached_property
     def _prices(self) -> tuple[ConstraintPrice, ...]:
         return constraint_prices(self.bound.planned)
+
+    def verify(self, search_work: float = 20.0) -> Recheck:
+        """The lower bound on this plan's mesh, proven anew by code that shares nothing with the search.
+
+        Args:
+          search_work: of CP-SAT, in its deterministic seconds, for doing again what only a search of it has shown.
+
+        Raises:
+          InvalidSolution: the bound is not proven: a bug.
+          AutoparError: for a loaded plan, which does not hold the proof.
+        """
+        found = recheck(self.bound.planned, search_work)
+        if found is None:
+            raise AutoparError("this plan was not solved for: plan anew, then verify")
+        return found
 
     def diff(self, other: Plan) -> str:
         """What differs between this plan and another."""

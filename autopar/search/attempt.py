@@ -48,12 +48,13 @@ class Attempt:
         """
         problem = self.problem(limit_bytes)
         if limit_bytes is None:
-            return self.planned(self._without_limit(problem, options))
+            return replace(self.planned(self._without_limit(problem, options)), problem=problem)
         for refused, reason in self._refused:
             if limit_bytes <= refused:
                 raise reason
         if limit_bytes not in self._solved:
-            self._solved[limit_bytes] = self.planned(self._within_limit(problem, limit_bytes))
+            planned = self.planned(self._within_limit(problem, limit_bytes))
+            self._solved[limit_bytes] = replace(planned, problem=problem)
         return self._solved[limit_bytes]
 
     def bound_within(self, limit_bytes: float) -> float:
@@ -141,7 +142,8 @@ class Attempt:
 
         def solved(limit: float) -> Planned:
             problem = self.problem(limit, tensors_only=True)
-            return self.planned(solve(problem, options=self.task.options.solve, warm=self._nearby(True)))
+            solution = solve(problem, options=self.task.options.solve, warm=self._nearby(True))
+            return replace(self.planned(solution), problem=problem)
 
         try:
             return solved(limit_bytes), True

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from heapq import heapify, heappop, heappush
 from math import prod
 from operator import is_
@@ -20,9 +21,10 @@ from operator import is_
 import numpy as np
 from numpy.typing import NDArray
 
-from autopar.solve import Edge, Infeasible, Problem, Solution, SolveOptions, verify
+from autopar.solve import Edge, Infeasible, Problem, Solution, SolveOptions, verify_choice
 from autopar.solve.minplus import MinSum
 from autopar.solve.problem import objective
+from autopar.solve.proof import Eliminate, Fold, Proof
 
 Floats = NDArray[np.float64]
 Table = tuple[Floats, tuple[int, ...]]
@@ -80,9 +82,16 @@ class Standing:
         choice = self._chosen_anew(costs, left)
         cost = objective(problem, choice)
         proven = total >= cost - _PROVEN * abs(cost)
-        solution = Solution(choice, cost, cost if proven else total, 0.0)
-        verify(problem, solution)
+        solution = Solution(choice, cost, cost if proven else total, 0.0, self.proof)
+        verify_choice(problem, solution)
         return solution
+
+    @cached_property
+    def proof(self) -> Proof:
+        """Of every optimum, whatever the costs of nodes: edges that depend on one end are folded, all eliminated."""
+        held = {frozenset((b.node, b.scope[i])) for b in self.buckets for _, axes in b.edges for i in axes if i >= 0}
+        folded = {(min(e.u, e.v), max(e.u, e.v)) for e in self.problem.edges if frozenset((e.u, e.v)) not in held}
+        return Fold(tuple(sorted(folded))), Eliminate(tuple(bucket.node for bucket in self.buckets))
 
     def _left_anew(self, costs: dict[int, Floats]) -> dict[int, Floats]:
         """What is left by the nodes whose tables change with these costs, those that come out as they were included."""

@@ -21,7 +21,7 @@ from autopar.search.ground import Ground
 from autopar.search.mesh_shapes import MAX_AXES
 from autopar.search.modes import constraints_of
 from autopar.search.resolve import FindRule, no_rule
-from autopar.solve import Solution, SolveOptions
+from autopar.solve import Problem, Solution, SolveOptions
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,8 @@ class Planned:
 
     `task` and `ground` are what it may be searched anew from; `unlimited` is the best plan without a memory limit,
     where it is known and is not this one; `is_unlimited` says that it is known to be this one. `counted_bytes` is the
-    peak of what the Problem with a limit counts, at most that of the program; `solution` is what the
-    solver gave, where it did. `rewritten` is the graph that computes once more what the plan says, where that says so.
+    peak of what the Problem with a limit counts, at most that of the program; `solution` is what the solver gave for
+    `problem`, where it did. `rewritten` is the graph that computes once more what the plan says, where that says so.
     """
 
     task: Task
@@ -75,6 +75,7 @@ class Planned:
     is_unlimited: bool = False
     counted_bytes: float = 0.0
     solution: Solution | None = None
+    problem: Problem | None = None
     rewritten: OpGraph | None = None
 
     @property

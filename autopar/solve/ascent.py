@@ -17,6 +17,7 @@ from autopar.solve.dual import Certificate, Dual, State
 from autopar.solve.options import SolveOptions
 from autopar.solve.polish import LocalSearch
 from autopar.solve.problem import Floats, Problem, objective
+from autopar.solve.proof import Proof
 from autopar.solve.reduction import Choice, Ints
 from autopar.solve.regions import Walk, search_regions
 from autopar.solve.rows import Rows, memory_rows
@@ -42,11 +43,12 @@ _MOST_ROUNDS_LONGER = 4
 
 @dataclass(frozen=True)
 class Answer:
-    """The cheapest choice found (None: none), its cost, and a bound on the choices that were asked for."""
+    """The cheapest choice found (None: none), its cost, and a bound on the choices asked for, with its proof."""
 
     choice: Choice | None
     objective: float
     bound: float
+    proof: Proof = ()
 
 
 def better(a: Answer, b: Answer) -> Answer:
@@ -102,10 +104,10 @@ class Ascent:
             best = better(best, self._annealed(number, cutoff, start or best.choice or last, last, watch))
         return self.dual.certificate(self.held), best
 
-    def sweeps(self, upper: float, watch: Watch) -> tuple[Answer, float]:
-        """The best choice that sweeps decode, and their bound, computed from scratch."""
+    def sweeps(self, upper: float, watch: Watch) -> tuple[Answer, Certificate]:
+        """The best choice that sweeps decode, and what they prove, computed from scratch."""
         best, _ = self._sweeps(upper, watch)
-        return best, self.dual.certificate(self.held).bound
+        return best, self.dual.certificate(self.held)
 
     def _sweeps(self, upper: float, watch: Watch) -> tuple[Answer, Choice]:
         """Sweeps until the bound stalls: the best choice met and the last one decoded."""

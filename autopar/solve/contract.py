@@ -13,6 +13,7 @@ from functools import partial
 import numpy as np
 
 from autopar.solve.problem import Edge, Floats, Problem, Usage
+from autopar.solve.proof import Follow
 from autopar.solve.reduction import Choice, Ints, Reduction, compact, unchanged
 
 Follower = tuple[int, int, Ints]  # (node that goes, node it follows, its strategy for each of the other's)
@@ -97,7 +98,8 @@ def contract_functional(problem: Problem) -> Reduction:
     usages = _moved(problem.usages, work.followers)
     gone = {v for v, _, _ in work.followers}
     smaller, stay = compact(work.costs, gone, list(work.edges.values()), usages, problem.usage_limit)
-    return Reduction(smaller, 0.0, partial(_lift, len(problem.node_costs), stay, work.followers))
+    lift = partial(_lift, len(problem.node_costs), stay, work.followers)
+    return Reduction(smaller, 0.0, lift, (Follow(tuple(work.followers)),))
 
 
 def _moved(usages: Sequence[Usage], followers: list[Follower]) -> list[Usage]:

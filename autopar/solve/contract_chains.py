@@ -13,6 +13,7 @@ from functools import partial
 from autopar.solve.minplus import MinSum
 from autopar.solve.options import SolveOptions
 from autopar.solve.problem import Edge, Floats, Problem
+from autopar.solve.proof import Eliminate
 from autopar.solve.reduction import Choice, Reduction, compact, unchanged
 
 _MAX_NEIGHBOURS = 2
@@ -84,7 +85,8 @@ def contract_chains(problem: Problem, options: SolveOptions) -> Reduction:
     ]
     out = {item.node for item in gone}
     smaller, stay = compact(graph.costs, out, edges, problem.usages, problem.usage_limit)
-    return Reduction(smaller, graph.offset, partial(_lift, len(graph.costs), stay, gone))
+    step = Eliminate(tuple(item.node for item in gone))
+    return Reduction(smaller, graph.offset, partial(_lift, len(graph.costs), stay, gone), (step,))
 
 
 def _round(graph: _Graph, nodes: list[int], options: SolveOptions) -> list[int]:

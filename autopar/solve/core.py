@@ -6,6 +6,7 @@ holds for every choice that costs less than `upper`; a bound of inf says that th
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -18,8 +19,9 @@ from autopar.solve.dual import Certificate
 from autopar.solve.eliminate import minimise_exactly, plan_elimination
 from autopar.solve.options import SolveOptions
 from autopar.solve.problem import Infeasible, Problem, objective
+from autopar.solve.proof import Eliminate, Exceed, Exhaust
 from autopar.solve.reduce import reduce_cheaply, reduce_fully
-from autopar.solve.reduction import Reduction, restrict, size, unchanged
+from autopar.solve.reduction import Ints, Reduction, kept, restrict, size, unchanged
 from autopar.solve.rows import drop_slack
 from autopar.solve.watch import Inner, Watch
 
@@ -39,24 +41,26 @@ def minimise(problem: Problem, options: SolveOptions, watch: Watch, upper: float
         if found is None:
             reduction = reduction.then(partial(reduced_fully, options=options))
             found = exactly(reduction.problem, options)
-    except Infeasible:
-        watch.raise_bound(upper)
+    except Infeasible as error:
+        watch.raise_bound(upper, error.witness or ())
         return NOTHING
+    inner = Inner(watch, reduction, upper)
     if found is None:
-        inner = Inner(watch, reduction, upper)
         found = _minimise_core(reduction.problem, options, inner, upper - reduction.offset, depth)
+    else:
+        inner.raise_bound(found.bound, found.proof)
     lifted = reduction.lift(found.choice) if found.choice is not None else None
-    answer = Answer(lifted, found.objective + reduction.offset, found.bound + reduction.offset)
     if lifted is not None:
         watch.offer(lifted)
-    watch.raise_bound(min(answer.bound, upper))
-    return answer
+    return Answer(lifted, found.objective + reduction.offset, found.bound + reduction.offset)
 
 
 def by_messages(problem: Problem, options: SolveOptions, upper: float, watch: Watch) -> Answer | None:
     """The optimum where messages prove a choice that they decode, as on most training steps; None elsewhere."""
-    found, bound = Ascent(problem, options).sweeps(upper, watch)
-    return replace(found, bound=found.objective) if found.choice and is_closed(bound, found.objective) else None
+    found, certificate = Ascent(problem, options).sweeps(upper, watch)
+    if found.choice is None or not is_closed(certificate.bound, found.objective):
+        return None
+    return replace(found, bound=found.objective, proof=certificate.proof())
 
 
 def exactly(problem: Problem, options: SolveOptions) -> Answer | None:
@@ -67,7 +71,7 @@ def exactly(problem: Problem, options: SolveOptions) -> Answer | None:
     if not plan.fits(options):
         return None
     choice, cost = minimise_exactly(problem, plan)
-    return Answer(choice, cost, cost) if np.isfinite(cost) else NOTHING
+    return Answer(choice if np.isfinite(cost) else None, cost, cost, (Eliminate(plan.order),) if plan.order else ())
 
 
 def reduced(problem: Problem, options: SolveOptions) -> Reduction:
@@ -99,7 +103,7 @@ def _minimise_core(problem: Problem, options: SolveOptions, watch: Watch, upper:
     for round_ in range(options.max_rounds):
         certificate, found = ascent.round(round_, min(upper, best.objective), best.choice, watch)
         best, low = better(best, found), max(low, certificate.bound)
-        watch.raise_bound(low)
+        watch.raise_bound(certificate.bound, certificate.proof())
         if is_closed(low, min(upper, best.objective)) or watch.left_s() <= 0:
             break
         inside = _narrowed(certificate, options, watch, _Known(best, low, upper), depth)
@@ -135,7 +139,6 @@ def _narrowed(
             return None
         low = max(known.low, min(inside.bound, certificate.bound + window))
         known = _Known(better(known.best, inside), low, known.upper)
-        watch.raise_bound(low)
         if known.best.choice is not None or certificate.bound + window >= known.upper:
             return known
     return None
@@ -143,14 +146,21 @@ def _narrowed(
 
 def _finished(certificate: Certificate, options: SolveOptions, watch: Watch, known: _Known) -> _Known:
     """What is known after CP-SAT."""
-    found = finish(certificate, known.cutoff - certificate.bound, known.best.choice, options, watch)
-    low = max(known.low, min(found.bound, known.cutoff))
+    window = known.cutoff - certificate.bound
+    found, keep = finish(certificate, window, known.best.choice, options, watch), certificate.keep(window)
+    reached = min(found.bound, known.cutoff)
+    low, beyond = max(known.low, reached), reached - certificate.bound
     best = known.best
     if found.choice is not None:
         watch.offer(found.choice)
         best = better(best, Answer(found.choice, objective(certificate.problem, found.choice), low))
-    watch.raise_bound(low)
+    watch.raise_bound(low, (Exhaust(kept(keep), *certificate.parts(), beyond, "CP-SAT"),))
     return _Known(best, low, known.upper)
+
+
+def _exceed(certificate: Certificate, left: Mapping[int, Ints]) -> Exceed:
+    """The step of a proof that leaves what is within a window of the bound."""
+    return Exceed(left, *certificate.parts())
 
 
 def _answer(best: Answer, low: float, upper: float) -> Answer:
@@ -173,8 +183,9 @@ def _inside(certificate: Certificate, window: float, options: SolveOptions, watc
     before = certificate.problem
     keep = certificate.keep(window)
     if not all(mask.any() for mask in keep):
+        watch.raise_bound(certificate.bound + window, (_exceed(certificate, kept(keep)),))
         return NOTHING
-    reduction = restrict(before, keep)
+    reduction = restrict(before, keep, partial(_exceed, certificate))
     if _weight(reduction.problem) > _SHRUNK * _weight(before):
         return None
     upper = certificate.bound + window

@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from autopar.solve.problem import Floats, Problem
+from autopar.solve.proof import Dominate
 from autopar.solve.reduction import Bools, Ints, Reduction, restrict
 
 _SAMPLES = 8
@@ -35,8 +36,8 @@ def drop_dominated(problem: Problem) -> Reduction:
             sampled[key] = _sampled_excess(cost.T if flipped else cost)
         return sampled[key]
 
-    keep: list[Bools] = []
-    for cost, near, sizes in zip(problem.node_costs, edges, usages, strict=True):
+    keep, replaced = list[Bools](), dict[int, Ints]()
+    for v, (cost, near, sizes) in enumerate(zip(problem.node_costs, edges, usages, strict=True)):
         excess = _difference(cost[:, None], cost[None, :])
         with np.errstate(invalid="ignore"):
             for matrix, flipped in near:
@@ -45,8 +46,11 @@ def drop_dominated(problem: Problem) -> Reduction:
         for size_bytes in sizes:
             possible &= size_bytes[:, None] <= size_bytes[None, :]
         np.fill_diagonal(possible, val=False)
-        keep.append(_undominated(possible, cost, [m.T if flipped else m for m, flipped in near]))
-    return restrict(problem, keep)
+        mask, pairs = _undominated(possible, cost, [m.T if flipped else m for m, flipped in near])
+        keep.append(mask)
+        if len(pairs):
+            replaced[v] = pairs
+    return restrict(problem, keep, lambda _: Dominate(replaced))
 
 
 def _difference(a: Floats, b: Floats) -> Floats:
@@ -74,8 +78,8 @@ def _worst_difference(cost: Floats, a: Ints, b: Ints) -> Floats:
     return np.concatenate(parts) if parts else np.empty(0)
 
 
-def _undominated(possible: Bools, cost: Floats, matrices: list[Floats]) -> Bools:
-    """The strategies that stay, given the pairs (a, b) in which a may replace b."""
+def _undominated(possible: Bools, cost: Floats, matrices: list[Floats]) -> tuple[Bools, Ints]:
+    """The strategies that stay, given the pairs (a, b) in which a may replace b; the others, each with such an a."""
     a, b = np.nonzero(possible)
     excess = _difference(cost[a], cost[b])
     for matrix in matrices:
@@ -83,7 +87,10 @@ def _undominated(possible: Bools, cost: Floats, matrices: list[Floats]) -> Bools
             excess = excess + _worst_difference(matrix, a, b)
     replaces = np.zeros_like(possible)
     replaces[a, b] = excess <= 0  # NaN, from inf - inf, is no
-    alive = np.ones(len(cost), dtype=bool)
+    alive, pairs = np.ones(len(cost), dtype=bool), list[tuple[int, int]]()
     for s in np.flatnonzero(replaces.any(axis=0))[::-1]:
-        alive[s] = not (replaces[:, s] & alive).any()
-    return alive
+        by = replaces[:, s] & alive
+        alive[s] = not by.any()
+        if not alive[s]:
+            pairs.append((int(s), int(by.argmax())))
+    return alive, np.array(pairs, dtype=np.intp).reshape(-1, 2)

@@ -8,6 +8,7 @@ solve(problem) = eliminate without the limit -> fits? done
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -20,10 +21,11 @@ from autopar.solve.merge import merge_usages
 from autopar.solve.options import SolveOptions
 from autopar.solve.polish import LocalSearch
 from autopar.solve.problem import Infeasible, Problem, Solution, objective, peak
+from autopar.solve.proof import Proof
 from autopar.solve.reduce import reduce_cheaply
 from autopar.solve.reduction import Choice, unchanged, without_limit
 from autopar.solve.rows import drop_slack, memory_rows
-from autopar.solve.verifier import TOLERANCE, verify
+from autopar.solve.verifier import TOLERANCE, verify_choice
 from autopar.solve.watch import Best, Inner, OnProgress
 
 
@@ -64,13 +66,16 @@ def solve(
         watch.offer(_of_same_shape(problem, warm))
     try:
         _search(problem, options, watch)
+    except Infeasible as error:
+        error.witness = watch.proof if watch.bound == np.inf else None
+        raise
     except KeyboardInterrupt:
         if watch.choice is None:
             raise
     if watch.choice is None:
         raise Unsolved(f"no choice found for {len(problem.node_costs)} nodes; not proven infeasible: {options}")
-    solution = _solution(problem, watch.choice, watch.bound)
-    verify(problem, solution)
+    solution = _solution(problem, watch.choice, watch.bound, watch.proof)
+    verify_choice(problem, solution)
     return solution
 
 
@@ -85,16 +90,17 @@ def _search(problem: Problem, options: SolveOptions, watch: Best) -> None:
     """Searches until all is proven or the work is done; the watch has what is found."""
     try:
         reduction = unchanged(problem).then(drop_slack).then(reduce_cheaply).then(merge_usages)
-    except Infeasible:
+    except Infeasible as error:
+        watch.raise_bound(np.inf, error.witness or ())
         raise Infeasible("no choice avoids the forbidden entries, with or without a memory limit") from None
     small, inner = reduction.problem, Inner(watch, reduction)
     relaxed = _without_limit(small, options) if small.usages else None
     if relaxed is None:
         _search_wide(small, options, inner)
         return
+    inner.raise_bound(relaxed.bound, relaxed.proof)
     if relaxed.choice is None:
         raise Infeasible("no choice avoids the forbidden entries, with or without a memory limit")
-    inner.raise_bound(relaxed.bound)
     inner.offer(relaxed.choice)
     if not is_closed(relaxed.bound, inner.objective):
         _search_limited(small, options, inner, relaxed.bound)
@@ -103,13 +109,15 @@ def _search(problem: Problem, options: SolveOptions, watch: Best) -> None:
 def _without_limit(problem: Problem, options: SolveOptions) -> Answer | None:
     """The optimum without the limit by elimination; None if that does not fit, no choice if all are forbidden."""
     try:
-        reduction = reduced(without_limit(problem), options)
-    except Infeasible:
-        return Answer(None, np.inf, np.inf)
+        reduction = without_limit(problem).then(partial(reduced, options=options))
+    except Infeasible as error:
+        return Answer(None, np.inf, np.inf, error.witness or ())
     found = exactly(reduction.problem, options)
-    if found is None or found.choice is None:
-        return found
-    return Answer(reduction.lift(found.choice), found.objective + reduction.offset, found.bound + reduction.offset)
+    if found is None:
+        return None
+    choice = None if found.choice is None else reduction.lift(found.choice)
+    costs = found.objective + reduction.offset, found.bound + reduction.offset
+    return Answer(choice, *costs, reduction.steps + found.proof)
 
 
 def _search_wide(problem: Problem, options: SolveOptions, watch: Inner) -> None:
@@ -138,7 +146,7 @@ def _search_limited(problem: Problem, options: SolveOptions, watch: Inner, bound
     left, reduction, best = solve_at_prices(problem, options, start)
     if best.choice is not None:
         watch.offer(best.choice)
-    watch.raise_bound(best.bound)
+    watch.raise_bound(best.bound, best.proof)
     if is_closed(best.bound, watch.objective):
         return
     upper = watch.objective
@@ -167,7 +175,7 @@ def _fits(problem: Problem, choice: Choice) -> bool:
     return problem.usage_limit is None or peak(problem, choice) <= problem.usage_limit
 
 
-def _solution(problem: Problem, choice: Choice, bound: float) -> Solution:
+def _solution(problem: Problem, choice: Choice, bound: float, proof: Proof) -> Solution:
     cost = float(objective(problem, choice))
     proven = bound >= cost - TOLERANCE * abs(cost)
-    return Solution(choice, cost, cost if proven else bound, peak(problem, choice))
+    return Solution(choice, cost, cost if proven else bound, peak(problem, choice), proof)

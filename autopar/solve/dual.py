@@ -18,6 +18,7 @@ import numpy as np
 from autopar.solve.flat import flatten, per_edge
 from autopar.solve.kernels import add_prices, bound_of, decode, sweep, use_of
 from autopar.solve.problem import Floats, Problem
+from autopar.solve.proof import Messages, Pass, Price, Prices, Proof
 from autopar.solve.reduction import Bools, Ints
 from autopar.solve.rows import Rows
 
@@ -42,6 +43,16 @@ class Certificate:
         for edge, (to_u, to_v) in zip(self.problem.edges, self.messages, strict=True):
             cost = edge.cost - to_u[:, None] - to_v
             yield cost - cost.min()
+
+    def parts(self) -> tuple[Prices, Messages]:
+        """The prices by time and the messages by edge."""
+        edges = np.array([(edge.u, edge.v) for edge in self.problem.edges], dtype=np.intp).reshape(-1, 2)
+        return self.rows.at_times(self.prices), Messages(edges, self.messages)
+
+    def proof(self) -> Proof:
+        """Of the bound."""
+        prices, messages = self.parts()
+        return (Price(prices), Pass(messages)) if len(prices.times) else (Pass(messages),)
 
     def keep(self, window: float) -> list[Bools]:
         """The strategies that can be part of a choice within `window` of the bound, up to rounding."""

@@ -7,7 +7,8 @@ from collections import deque
 import numpy as np
 
 from autopar.solve.problem import Infeasible, Problem
-from autopar.solve.reduction import Bools, Reduction, restrict
+from autopar.solve.proof import Forbid
+from autopar.solve.reduction import Bools, Reduction, kept, restrict
 
 
 def drop_forbidden(problem: Problem) -> Reduction:
@@ -44,5 +45,6 @@ def drop_forbidden(problem: Problem) -> Reduction:
                 queued.update(again)
     for v, mask in enumerate(alive):
         if not mask.any():
-            raise Infeasible(f"node {v}: none of its {len(mask)} strategies is part of a finite choice")
-    return restrict(problem, alive)
+            message = f"node {v}: none of its {len(mask)} strategies is part of a finite choice"
+            raise Infeasible(message, witness=(Forbid(kept(alive)),))
+    return restrict(problem, alive, Forbid)

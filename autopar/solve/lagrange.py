@@ -19,8 +19,9 @@ from autopar.solve.marginals import min_marginals
 from autopar.solve.options import SolveOptions
 from autopar.solve.polish import LocalSearch
 from autopar.solve.problem import Floats, Problem, derived
+from autopar.solve.proof import Eliminate, ExceedExactly, Price, Proof
 from autopar.solve.reduce import reduce_cheaply, reduce_fully
-from autopar.solve.reduction import Bools, Reduction, restrict, unchanged
+from autopar.solve.reduction import Bools, Reduction, kept, restrict, unchanged
 from autopar.solve.rows import Rows, memory_rows
 
 _SHRUNK = 0.9
@@ -28,11 +29,12 @@ _SHRUNK = 0.9
 
 @dataclass(frozen=True, eq=False)
 class Priced:
-    """The prices with the best bound found, that bound, and the best choice within the limit, if any."""
+    """The prices with the best bound found, that bound, the best choice within the limit, if any, and the proof."""
 
     prices: Floats
     bound: float
     best: Answer
+    proof: Proof
 
 
 def solve_at_prices(problem: Problem, options: SolveOptions, start: Answer) -> tuple[Problem, Reduction, Answer]:
@@ -44,7 +46,7 @@ def solve_at_prices(problem: Problem, options: SolveOptions, start: Answer) -> t
     Raises:
       Infeasible: if forbidden entries leave a node no strategy.
     """
-    reduction, best, bound = unchanged(problem).then(reduce_fully), start, start.bound
+    reduction, best, bound, proof = unchanged(problem).then(reduce_fully), start, start.bound, start.proof
     while True:
         small, rows = reduction.problem, memory_rows(reduction.problem)
         local = Answer(None, best.objective - reduction.offset, bound - reduction.offset)
@@ -52,23 +54,26 @@ def solve_at_prices(problem: Problem, options: SolveOptions, start: Answer) -> t
         if priced.best.choice is not None:
             choice, cost = reduction.lift(priced.best.choice), priced.best.objective + reduction.offset
             best = Answer(choice, cost, bound)
-        bound = max(bound, min(priced.bound + reduction.offset, best.objective))
-        done = replace(best, bound=bound)
+        if priced.bound + reduction.offset > bound:
+            bound, proof = min(priced.bound + reduction.offset, best.objective), reduction.steps + priced.proof
+        done = replace(best, bound=bound, proof=proof)
         if is_closed(bound, best.objective) or not rows.count:
             return small, reduction, done
         keep = within_window(small, rows, priced.prices, best.objective - reduction.offset, options)
         if keep is None or sum(int(mask.sum()) for mask in keep) > _SHRUNK * sum(small.counts):
             return small, reduction, done
+        exceed = partial(ExceedExactly, prices=rows.at_times(priced.prices), order=plan_elimination(small).order)
         if not all(mask.any() for mask in keep):
-            return small, reduction, replace(done, bound=best.objective)
-        reduction = reduction.then(partial(restrict, keep=keep)).then(reduce_fully)
+            proof = (*reduction.steps, exceed(kept(keep)))
+            return small, reduction, replace(done, bound=best.objective, proof=proof)
+        reduction = reduction.then(partial(restrict, keep=keep, because=exceed)).then(reduce_fully)
 
 
 def _priced(problem: Problem, rows: Rows, options: SolveOptions, start: Answer) -> Priced:
     """Prices by exact eliminations, as long as they fit the options."""
     search, schedule = LocalSearch(problem, rows), Prices(rows)
     best, bound, best_prices = start, -np.inf, np.zeros(rows.count)
-    now, work = best_prices, 0.0
+    now, work, proof = best_prices, 0.0, Proof()
     for _ in range(options.max_price_steps):
         inner = _relaxed(problem, rows, now, options)
         plan = plan_elimination(inner.problem)
@@ -80,13 +85,14 @@ def _priced(problem: Problem, rows: Rows, options: SolveOptions, start: Answer) 
         value = cost + inner.offset - _constant(rows, now)
         if value > bound:
             bound, best_prices = value, now
+            proof = (Price(rows.at_times(now)), *inner.steps, Eliminate(plan.order))
         if best.choice is not None and not search.fits(local):
             best = better(best, Answer(*search.splice(best.choice, local), bound=bound))
         best = better(best, Answer(*search.improve(list(local)), bound=bound))
         if is_closed(bound, best.objective) or not rows.count or not np.isfinite(value):
             break
         now = schedule.next(now, rows.used(local), value, best.objective, bound, best_prices)
-    return Priced(best_prices, bound, best)
+    return Priced(best_prices, bound, best, proof)
 
 
 def _constant(rows: Rows, prices: Floats) -> float:

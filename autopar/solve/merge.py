@@ -9,6 +9,7 @@ from hashlib import blake2b
 import numpy as np
 
 from autopar.solve.problem import Edge, Floats, Problem, Usage, derived
+from autopar.solve.proof import Eliminate, Fold, Look
 from autopar.solve.reduction import Choice, Reduction, compact, unchanged
 from autopar.solve.rows import memory_rows
 
@@ -67,21 +68,23 @@ def fold_constant(problem: Problem) -> Reduction:
             return 1
         return 0 if (cost == cost[:1]).all() else None
 
-    costs, edges = list(problem.node_costs), list[Edge]()
+    costs, edges, gone = list(problem.node_costs), list[Edge](), list[tuple[int, int]]()
     for edge in problem.edges:
         if id(edge.cost) not in folded:
             folded[id(edge.cost)] = constant_axis(edge.cost)
         axis = folded[id(edge.cost)]
         if axis is None:
             edges.append(edge)
-        elif axis == 1:
+            continue
+        gone.append((edge.u, edge.v))
+        if axis == 1:
             costs[edge.u] = costs[edge.u] + edge.cost[:, 0]
         else:
             costs[edge.v] = costs[edge.v] + edge.cost[0]
-    if len(edges) == len(problem.edges):
+    if not gone:
         return unchanged(problem)
     smaller = derived(tuple(costs), tuple(edges), problem.usages, problem.usage_limit)
-    return Reduction(smaller, 0.0, lambda choice: choice)
+    return Reduction(smaller, 0.0, lambda choice: choice, (Fold(tuple(gone)),))
 
 
 def merge_usages(problem: Problem) -> Reduction:
@@ -90,7 +93,7 @@ def merge_usages(problem: Problem) -> Reduction:
     if not rows.count:
         return unchanged(problem)
     usages = tuple(Usage(part.node, part.low, part.high, part.size_bytes) for part in rows.segments)
-    return Reduction(replace(problem, usages=usages), 0.0, lambda choice: choice)
+    return Reduction(replace(problem, usages=usages), 0.0, lambda choice: choice, (Look(rows.times),))
 
 
 def drop_lone(problem: Problem) -> Reduction:
@@ -102,7 +105,7 @@ def drop_lone(problem: Problem) -> Reduction:
         return unchanged(problem)
     offset = sum(float(problem.node_costs[v][s]) for v, s in best.items())
     smaller, stay = compact(problem.node_costs, set(best), problem.edges, problem.usages, problem.usage_limit)
-    return Reduction(smaller, offset, partial(_lift, stay, best))
+    return Reduction(smaller, offset, partial(_lift, stay, best), (Eliminate(tuple(best)),))
 
 
 def _lift(stay: list[int], best: dict[int, int], choice: Choice) -> Choice:

@@ -9,23 +9,31 @@ One strategy s_v for every node v. An infinite entry is a combination that is fo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autopar.errors import AutoparError
+from autopar.solve.proof import Proof
 
 Floats = NDArray[np.float64]
 
 
 class Infeasible(AutoparError):
-    """Proven: no choice satisfies the problem. `min_peak_bytes` is the smallest peak found, if a limit is to blame."""
+    """Proven: no choice satisfies the problem. `min_peak_bytes` is the smallest peak found, if a limit is to blame.
 
-    def __init__(self, message: str, min_peak_bytes: float | None = None) -> None:
+    `witness` proves a bound of infinity, where the search for a choice ended so; None where memory alone was asked.
+    """
+
+    def __init__(self, message: str, min_peak_bytes: float | None = None, witness: Proof | None = None) -> None:
         super().__init__(message)
-        self.min_peak_bytes = min_peak_bytes
+        self.min_peak_bytes, self.witness = min_peak_bytes, witness
+
+
+class InvalidSolution(AutoparError, ValueError):
+    """A solution that contradicts its problem: always a bug of the solver or a tampered solution."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,13 +97,15 @@ class Solution:
     """A choice for every node, with its objective and a proven lower bound of the optimum.
 
     Invariants (checked by `verify`): the choice is feasible, `objective` is its cost recomputed, `lower_bound` is
-    not above it. `peak` is the largest usage over time.
+    not above it and is what `witness` proves. `peak` is the largest usage over time. Solutions are equal whatever
+    their witnesses.
     """
 
     choice: tuple[int, ...]
     objective: float
     lower_bound: float
     peak: float
+    witness: Proof | None = field(default=None, compare=False, repr=False)
 
     @property
     def gap(self) -> float:

@@ -1,18 +1,20 @@
 """What every reduction returns, how reductions follow one another, and the two edits they are made of.
 
 A reduction turns a Problem into a smaller one whose optimum is that of the first, less `offset`; `lift` turns a choice
-of the smaller into one of the first whose cost is the smaller one's plus `offset`, or less.
+of the smaller into one of the first whose cost is the smaller one's plus `offset`, or less. `steps` say what was done,
+for the proof of a bound.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from autopar.solve.problem import Edge, Floats, Problem, Usage, derived
+from autopar.solve.problem import Edge, Floats, Infeasible, Problem, Usage, derived
+from autopar.solve.proof import Proof, Step, Unlimit
 
 Choice = tuple[int, ...]
 Ints = NDArray[np.intp]
@@ -21,18 +23,28 @@ Bools = NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class Reduction:
-    """A smaller problem, the cost that was taken out of it, and the way back for choices."""
+    """A smaller problem, the cost that was taken out of it, the way back for choices, and what was done."""
 
     problem: Problem
     offset: float
     lift: Callable[[Choice], Choice]
+    steps: Proof = ()
 
     def then(self, step: Callable[[Problem], Reduction]) -> Reduction:
-        """One reduction out of two: `step` after it."""
-        after = step(self.problem)
+        """One reduction out of two: `step` after it.
+
+        Raises:
+          Infeasible: as `step` does; its witness, if it has one, begins with the steps so far.
+        """
+        try:
+            after = step(self.problem)
+        except Infeasible as error:
+            error.witness = None if error.witness is None else self.steps + error.witness
+            raise
         if after.problem is self.problem:
             return self
-        return Reduction(after.problem, self.offset + after.offset, lambda choice: self.lift(after.lift(choice)))
+        steps = self.steps + after.steps
+        return Reduction(after.problem, self.offset + after.offset, lambda choice: self.lift(after.lift(choice)), steps)
 
 
 def unchanged(problem: Problem) -> Reduction:
@@ -45,13 +57,21 @@ def size(problem: Problem) -> tuple[int, int, int]:
     return len(problem.node_costs), sum(problem.counts), len(problem.edges)
 
 
-def without_limit(problem: Problem) -> Problem:
+def without_limit(problem: Problem) -> Reduction:
     """The problem without memory: a relaxation of it."""
-    return derived(problem.node_costs, problem.edges)
+    return Reduction(derived(problem.node_costs, problem.edges), 0.0, lambda choice: choice, (Unlimit(),))
 
 
-def restrict(problem: Problem, keep: Sequence[Bools]) -> Reduction:
-    """Only the strategies in `keep[v]` of every node v are left. Submatrices of shared matrices are shared."""
+def kept(keep: Sequence[Bools]) -> dict[int, Ints]:
+    """The strategies that stay of the nodes that lose some."""
+    return {v: np.flatnonzero(mask) for v, mask in enumerate(keep) if not mask.all()}
+
+
+def restrict(problem: Problem, keep: Sequence[Bools], because: Callable[[Mapping[int, Ints]], Step]) -> Reduction:
+    """Only the strategies in `keep[v]` of every node v are left. Submatrices of shared matrices are shared.
+
+    `because` makes a step of a proof of what is kept of the nodes that lose strategies.
+    """
     if all(mask.all() for mask in keep):
         return unchanged(problem)
     index = [np.flatnonzero(mask) for mask in keep]
@@ -72,7 +92,10 @@ def restrict(problem: Problem, keep: Sequence[Bools]) -> Reduction:
         tuple(Usage(use.node, use.start, use.stop, use.size_bytes[index[use.node]]) for use in problem.usages),
         problem.usage_limit,
     )
-    return Reduction(smaller, 0.0, lambda choice: tuple(int(ids[s]) for ids, s in zip(index, choice, strict=True)))
+    step = because(kept(keep))
+    return Reduction(
+        smaller, 0.0, lambda choice: tuple(int(ids[s]) for ids, s in zip(index, choice, strict=True)), (step,)
+    )
 
 
 def compact(

@@ -6,13 +6,14 @@ for every row r:  sum over segments of row range low <= r < high of size[s_node]
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
 
 from autopar.solve.problem import Floats, Problem
+from autopar.solve.proof import Prices
 from autopar.solve.reduction import Bools, Ints, Reduction, unchanged, without_limit
 
 
@@ -28,12 +29,13 @@ class Segment:
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """All rows that matter. Segments of one node are disjoint and in order."""
+    """All rows that matter, and the times they are. Segments of one node are disjoint and in order."""
 
     segments: tuple[Segment, ...]
     of_node: tuple[tuple[Segment, ...], ...]
     count: int
     limit: float
+    times: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
 
     @cached_property
     def _ends(self) -> tuple[Ints, Ints]:
@@ -61,6 +63,10 @@ class Rows:
         nodes, begins, sizes = self._sizes
         return self.sums(sizes[begins + np.asarray(choice, dtype=np.intp)[nodes]])
 
+    def at_times(self, prices: Floats) -> Prices:
+        """Prices of rows as prices at times."""
+        return Prices(self.times[prices > 0], prices[prices > 0])
+
     def priced(self, prices: Floats, costs: Sequence[Floats]) -> list[Floats]:
         """The node costs with the prices of their bytes added."""
         sums = np.concatenate([[0.0], np.cumsum(prices)])
@@ -86,14 +92,14 @@ def memory_rows(problem: Problem) -> Rows:
         if low < high and use.size_bytes.any():
             per_node[use.node].append((low, high, use.size_bytes))
     of_node = tuple(tuple(_disjoint(v, parts)) for v, parts in enumerate(per_node))
-    return Rows(tuple(s for segments in of_node for s in segments), of_node, len(times), problem.usage_limit)
+    return Rows(tuple(s for segments in of_node for s in segments), of_node, len(times), problem.usage_limit, times)
 
 
 def drop_slack(problem: Problem) -> Reduction:
     """Limit and usages go if the limit cannot bind, whatever is chosen."""
     if not problem.usages or _may_exceed(problem).any():
         return unchanged(problem)
-    return Reduction(without_limit(problem), 0.0, lambda choice: choice)
+    return without_limit(problem)
 
 
 def _may_exceed(problem: Problem) -> Bools:

@@ -13,6 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from autopar.solve.problem import Problem, objective, peak
+from autopar.solve.proof import Proof
 from autopar.solve.reduction import Choice, Reduction
 
 
@@ -40,8 +41,8 @@ class Watch(Protocol):
         """A choice was found."""
         ...
 
-    def raise_bound(self, bound: float) -> None:
-        """No choice costs less than `bound`."""
+    def raise_bound(self, bound: float, proof: Proof) -> None:
+        """No choice costs less than `bound`, because of `proof`."""
         ...
 
     def left_s(self) -> float:
@@ -58,6 +59,7 @@ class Best:
         self.choice: Choice | None = None
         self.objective: float = np.inf
         self.bound: float = -np.inf
+        self.proof: Proof = ()
 
     def offer(self, choice: Choice) -> None:
         """Keeps the choice if it is within the limit and the cheapest so far."""
@@ -67,10 +69,10 @@ class Best:
             self.choice, self.objective = choice, cost
             self._tell()
 
-    def raise_bound(self, bound: float) -> None:
-        """Keeps the bound if it is the highest so far; never above the best choice's cost."""
+    def raise_bound(self, bound: float, proof: Proof) -> None:
+        """Keeps the bound and its proof if it is the highest so far; never above the best choice's cost."""
         if min(bound, self.objective) > self.bound:
-            self.bound = min(bound, self.objective)
+            self.bound, self.proof = min(bound, self.objective), proof
             self._tell()
 
     def left_s(self) -> float:
@@ -99,9 +101,9 @@ class Inner:
         """Offers what the choice stands for."""
         self.outer.offer(self.reduction.lift(choice))
 
-    def raise_bound(self, bound: float) -> None:
+    def raise_bound(self, bound: float, proof: Proof) -> None:
         """A bound on all choices that are left is one on all that are cheaper than the cap."""
-        self.outer.raise_bound(min(bound + self.reduction.offset, self.cap))
+        self.outer.raise_bound(min(bound + self.reduction.offset, self.cap), self.reduction.steps + proof)
 
     def left_s(self) -> float:
         """As the outer one."""

@@ -66,6 +66,20 @@ def test_a_plan_answers_questions() -> None:
         auto.explain("p['v']")
 
 
+def assert_verified(plan: autopar.Plan) -> None:
+    """Its bound is proven anew."""
+    found = plan.verify()
+    assert plan.lower_bound_s * (1 - 1e-9) <= found.bound_s <= plan.objective_s
+    assert f"no plan on mesh {plan.mesh}" in str(found)
+    assert found.stated_by == ()
+    assert str(found).startswith("bound re-checked")
+
+
+def test_the_bound_of_a_plan_is_verified() -> None:
+    assert_verified(autopar.plan(step, PARAMS, X, cluster=SLOW))
+    assert_verified(autopar.plan(step, PARAMS, X, cluster=SLOW, mesh=MESH, mode="data_parallel"))
+
+
 def test_planning_for_devices_that_are_not_there() -> None:
     def spec(*shape: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(shape, jnp.bfloat16)
@@ -161,7 +175,7 @@ def test_a_loaded_plan_refuses_other_arguments_and_functions(fn: Any, args: Any,
 
 def test_a_loaded_plan_knows_no_function(tmp_path: Path) -> None:
     loaded = saved(autopar.plan(step, PARAMS, X, cluster=SLOW), tmp_path)
-    for use in (loaded.compile, loaded.program, loaded.in_shardings, loaded.out_shardings):
+    for use in (loaded.compile, loaded.program, loaded.in_shardings, loaded.out_shardings, loaded.verify):
         with pytest.raises(autopar.AutoparError, match=r"a loaded plan knows no function: .*compile\(fn\)"):
             use()
     with pytest.raises(autopar.AutoparError, match="of 8 devices, 4 are given"):
@@ -245,6 +259,7 @@ def test_a_smaller_limit_gives_a_smaller_and_slower_plan() -> None:
         assert plan.lower_bound_s <= plan.objective_s
         assert plan.objective_s >= last.objective_s
         assert plan.summary.memory_limit_bytes == limit
+        assert_verified(plan)
         last = plan
     check(last.compile(), mlp, WEIGHTS, ROWS)
 

@@ -56,10 +56,11 @@ def test_the_benchmark_writes_what_it_found(tmp_path: Path, capsys: pytest.Captu
     path, out = tmp_path / "drawn.json.gz", tmp_path / "out.json"
     with gzip.open(path, "wt") as file:
         json.dump({"problem": instance()}, file)
-    iopddl.main([str(path), "--time-limit", "120", "--json", str(out)])
+    iopddl.main([str(path), "--time-limit", "120", "--json", str(out), "--verify"])
     (found,) = json.loads(out.read_text())["instances"]
     best: Solution = solve(iopddl.as_problem(instance()))
     assert found["name"] == "drawn"
     assert found["cost"] == found["lower_bound"] == best.objective
     assert iopddl.evaluate(instance(), found["choice"]) == found["cost"]
+    assert found["verified"].startswith(f"bound {found['cost']:,.0f} re-checked")
     assert "drawn" in capsys.readouterr().out

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import autopar.search.standing as standing_module
 from autopar.search.standing import Standing, standing
-from autopar.solve import Edge, Infeasible, Problem, SolveOptions, Usage, solve
+from autopar.solve import Edge, Infeasible, Problem, SolveOptions, Usage, solve, verify
 from tests.solve.draw import chain_with_skips, problems
 from tests.solve.oracle import optimum
 
@@ -36,6 +36,7 @@ def assert_optimal(base: Standing, problem: Problem) -> None:
         return
     found = base.solve(problem)
     assert found.objective == found.lower_bound == pytest.approx(best, rel=1e-9, abs=1e-12)
+    assert verify(problem, found).stated_by == ()
 
 
 @settings(max_examples=150, deadline=None)

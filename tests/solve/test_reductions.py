@@ -199,4 +199,4 @@ def test_cp_sat_is_exact_at_any_prices(problem, price):
 
 def test_relaxation_drops_memory_only():
     problem = Problem((np.zeros(2),), (), (), 3.0)
-    assert without_limit(problem).usage_limit is None
+    assert without_limit(problem).problem.usage_limit is None

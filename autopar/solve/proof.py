@@ -1,0 +1,140 @@
+"""What a lower bound rests on: steps that make a problem smaller, written down so that `check` can replay them.
+
+The search writes steps, nothing here computes. Each turns a problem into one whose optimum is no higher (of the choices
+that matter: see `Exceed`), so that whatever bounds the last from below bounds the first. At the end that is
+
+    constant + sum over nodes of min cost_v + sum over edges of min cost_uv
+
+Numbers of nodes and strategies are those of the problem that the step is applied to; what it leaves is renumbered in
+order. Edges between the same two nodes are one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+_Ints = NDArray[np.intp]
+_Floats = NDArray[np.float64]
+
+Kept = Mapping[int, _Ints]
+"""The strategies that stay, in order, for every node that loses some."""
+
+
+@dataclass(frozen=True, eq=False)
+class Prices:
+    """Prices (>= 0) of a byte at some times; 0 at all others."""
+
+    times: _Ints
+    values: _Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Messages:
+    """What is moved from each edge (u, v) = edges[e] to its nodes: to[e] = (to u's strategies, to v's)."""
+
+    edges: _Ints
+    to: tuple[tuple[_Floats, _Floats], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Forbid:
+    """Strategies go that arc consistency on infinite entries rules out."""
+
+    keep: Kept
+
+
+@dataclass(frozen=True, eq=False)
+class Dominate:
+    """Strategies go that another of the node can replace: rows (which goes, which replaces it), in this order."""
+
+    pairs: Mapping[int, _Ints]
+
+
+@dataclass(frozen=True, eq=False)
+class Exceed:
+    """Strategies go that are dear: with them a choice costs more than what prices and messages say, at least.
+
+    What follows holds for the other choices only: the least cost of those with such a strategy caps the bound.
+    """
+
+    keep: Kept
+    prices: Prices
+    messages: Messages
+
+
+@dataclass(frozen=True, eq=False)
+class ExceedExactly:
+    """As `Exceed`, but what a strategy costs at these prices is minimised exactly, by elimination in this order."""
+
+    keep: Kept
+    prices: Prices
+    order: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Exhaust:
+    """As `Exceed` and `Pass`; what is left costs no less than prices and messages say of all choices, plus `beyond`.
+
+    That is the word of the search that `by` names: nothing here proves it.
+    """
+
+    keep: Kept
+    prices: Prices
+    messages: Messages
+    beyond: float
+    by: str
+
+
+@dataclass(frozen=True, eq=False)
+class Follow:
+    """Nodes go whose strategies follow from another's: (who goes, whom it follows, its strategy for each of that)."""
+
+    followers: tuple[tuple[int, int, _Ints], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Fold:
+    """Edges (u, v) go: their row minima are added to u's costs, the column minima of the rest to v's."""
+
+    edges: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Eliminate:
+    """Nodes go, one after the other: each leaves its neighbours the least that it and its edges can cost."""
+
+    nodes: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Unlimit:
+    """The limit goes."""
+
+
+@dataclass(frozen=True, eq=False)
+class Look:
+    """The limit holds at these times only (ascending), which become 0, 1, ..."""
+
+    times: _Ints
+
+
+@dataclass(frozen=True, eq=False)
+class Price:
+    """The limit goes, and its bytes have prices instead: price * (use - limit) is added to the cost."""
+
+    prices: Prices
+
+
+@dataclass(frozen=True, eq=False)
+class Pass:
+    """Costs move between edges and nodes as messages say; those of no choice change."""
+
+    messages: Messages
+
+
+Step = Forbid | Dominate | Exceed | ExceedExactly | Exhaust | Follow | Fold | Eliminate | Unlimit | Look | Price | Pass
+Proof = tuple[Step, ...]

@@ -32,7 +32,7 @@ class SolveOptions:
     max_price_steps: int = 60
     max_rounds: int = 2
     anneal_passes: int = 1000
-    region_steps: int = 10_000
+    region_steps: int = 15_000
     max_cp_sat_entries: int = 300_000
     cp_sat_work: float = 20.0
     cp_sat_workers: int = 2

@@ -1,9 +1,9 @@
 """Cheaper choices from a good one: the forest in a small region is solved anew, at costs with noise, as annealing goes.
 
-A region is connected and of 5 to 200 nodes. Its new choice is taken if it keeps the limit and passes Metropolis' test
-on the true cost, so the search never leaves the limit, and walks from valley to valley while it is hot. Prices of
-memory steer the re-solves: in the rows that a trial would change, they rise where it exceeds the limit and fall where
-it leaves room, whether it is taken or not.
+A region is connected and of 1 to 200 nodes, as often of up to 14 as of more. Its new choice is taken if it keeps the
+limit and passes Metropolis' test on the true cost, so the search never leaves the limit, and walks from valley to
+valley while it is hot. Prices of memory steer the re-solves: in the rows that a trial would change, they rise where it
+exceeds the limit and fall where it leaves room, whether it is taken or not.
 
 S. Kirkpatrick, C. Gelatt, M. Vecchi, "Optimization by Simulated Annealing", Science 220 (1983).
 """
@@ -23,7 +23,7 @@ from autopar.solve.kernels import add_prices, cost_of, use_of
 from autopar.solve.problem import Floats
 from autopar.solve.reduction import Ints
 
-_LEAST, _MOST = 5, 200  # nodes of a region
+_LEAST, _MOST = 1, 200  # nodes of a region
 _TRIES = 50  # to find another neighbour of a region
 _NOISE = 0.3  # of the temperature, on every strategy
 _RATE = 0.02  # of the highest price: a whole limit in excess

@@ -18,6 +18,14 @@ from autopar.solve.reduction import Choice, Ints, Reduction, compact, unchanged
 Follower = tuple[int, int, Ints]  # (node that goes, node it follows, its strategy for each of the other's)
 
 
+def _functions(cost: Floats) -> tuple[Ints | None, Ints | None]:
+    """The map of rows to columns and that of columns to rows, where there is one."""
+    finite = np.isfinite(cost)
+    by_row = finite.argmax(axis=1) if (finite.sum(axis=1) == 1).all() else None
+    by_column = finite.argmax(axis=0) if (finite.sum(axis=0) == 1).all() else None
+    return by_row, by_column
+
+
 class _Contraction:
     """The problem while nodes are being merged. Edges live in a table by number; `incident` lists those of a node."""
 
@@ -36,11 +44,8 @@ class _Contraction:
     def functions(self, cost: Floats) -> tuple[Ints | None, Ints | None]:
         """The map of rows to columns and that of columns to rows, where there is one."""
         if id(cost) not in self.maps:
-            finite = np.isfinite(cost)
-            by_row = finite.argmax(axis=1) if (finite.sum(axis=1) == 1).all() else None
-            by_column = finite.argmax(axis=0) if (finite.sum(axis=0) == 1).all() else None
             self.held.append(cost)
-            self.maps[id(cost)] = (by_row, by_column)
+            self.maps[id(cost)] = _functions(cost)
         return self.maps[id(cost)]
 
     def follower(self, edge: Edge) -> Follower | None:
@@ -85,8 +90,13 @@ class _Contraction:
 
 def contract_functional(problem: Problem) -> Reduction:
     """Merges every node that follows a neighbour into that neighbour."""
+    distinct = {id(edge.cost): edge.cost for edge in problem.edges}
+    functional = {key for key, cost in distinct.items() if any(found is not None for found in _functions(cost))}
+    queue = [e for e, edge in enumerate(problem.edges) if id(edge.cost) in functional]
+    if not queue:
+        return unchanged(problem)
     work = _Contraction(problem)
-    queue = sorted(work.edges, reverse=True)
+    queue.reverse()
     while queue:
         edge = work.edges.get(queue.pop())
         found = work.follower(edge) if edge is not None else None

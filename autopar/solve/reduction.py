@@ -51,23 +51,36 @@ def without_limit(problem: Problem) -> Problem:
 
 
 def restrict(problem: Problem, keep: Sequence[Bools]) -> Reduction:
-    """Only the strategies in `keep[v]` of every node v are left. Submatrices of shared matrices are shared."""
-    if all(mask.all() for mask in keep):
+    """Only the strategies in `keep[v]` of every node v are left. Parts of shared arrays are shared."""
+    masks = {id(mask): mask for mask in keep}
+    if all(mask.all() for mask in masks.values()):
         return unchanged(problem)
-    index = [np.flatnonzero(mask) for mask in keep]
-    names = [ids.tobytes() for ids in index]
-    shared: dict[tuple[int, bytes, bytes], Floats] = {}
+    ids_of = {key: np.flatnonzero(mask) for key, mask in masks.items()}
+    index = [ids_of[id(mask)] for mask in keep]
+    name_of = {id(ids): ids.tobytes() for ids in ids_of.values()}
+    names = [name_of[id(ids)] for ids in index]
+    matrices: dict[tuple[int, bytes, bytes], Floats] = {}
+    vectors: dict[tuple[int, bytes], Floats] = {}
 
     def submatrix(edge: Edge) -> Floats:
         if len(index[edge.u]) == edge.cost.shape[0] and len(index[edge.v]) == edge.cost.shape[1]:
             return edge.cost
         key = (id(edge.cost), names[edge.u], names[edge.v])
-        if key not in shared:
-            shared[key] = edge.cost[np.ix_(index[edge.u], index[edge.v])]
-        return shared[key]
+        if key not in matrices:
+            matrices[key] = edge.cost[np.ix_(index[edge.u], index[edge.v])]
+        return matrices[key]
+
+    def subvector(v: int) -> Floats:
+        cost = problem.node_costs[v]
+        if len(index[v]) == len(cost):
+            return cost
+        key = (id(cost), names[v])
+        if key not in vectors:
+            vectors[key] = cost[index[v]]
+        return vectors[key]
 
     smaller = derived(
-        tuple(cost[ids] for cost, ids in zip(problem.node_costs, index, strict=True)),
+        tuple(subvector(v) for v in range(len(index))),
         tuple(Edge(edge.u, edge.v, submatrix(edge)) for edge in problem.edges),
         tuple(Usage(use.node, use.start, use.stop, use.size_bytes[index[use.node]]) for use in problem.usages),
         problem.usage_limit,

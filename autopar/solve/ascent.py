@@ -140,11 +140,11 @@ class Ascent:
 
     def _annealed(self, number: int, upper: float, start: Choice, last: Choice, watch: Watch) -> Answer:
         """The best choice of two annealings side by side: one from a good choice, a hot one from the last decoded."""
-        flat, options = self.dual.flat, self.options
+        flat, options, rank = self.dual.flat, self.options, self.dual.rank
         unit = max(abs(self.held.bound), abs(upper) if np.isfinite(upper) else 0.0) / len(start)
         passes = options.anneal_passes * _LONGER ** min(number, _MOST_ROUNDS_LONGER)
         seed = options.seed + 2 * number
-        near, afresh = np.array(start, dtype=np.intp), np.array(last, dtype=np.intp)
+        near, afresh = (np.array(choice, dtype=np.intp)[self.dual.order] for choice in (start, last))
         schedules = (
             Schedule(near, _HEATS[number % len(_HEATS)] * unit, passes, seed),
             Schedule(afresh, _HEAT_AFRESH * unit, passes, seed + 1, each=True),
@@ -161,7 +161,7 @@ class Ascent:
         best = Answer(None, np.inf, -np.inf)
         for choice, _ in found:
             if choice is not None:
-                best = better(best, Answer(*self.search.improve(choice.tolist()), bound=-np.inf))
+                best = better(best, Answer(*self.search.improve(choice[rank].tolist()), bound=-np.inf))
         if best.choice is not None:
             watch.offer(best.choice)
         return best

@@ -17,6 +17,7 @@ import numpy as np
 
 from autopar.solve.flat import flatten, per_edge
 from autopar.solve.kernels import add_prices, bound_of, decode, sweep, use_of
+from autopar.solve.order import sweep_order
 from autopar.solve.problem import Floats, Problem
 from autopar.solve.reduction import Bools, Ints
 from autopar.solve.rows import Rows
@@ -97,7 +98,9 @@ class Dual:
     """Messages that improve by sweeps, and prices that may be set at any time. Costs of nodes must be finite."""
 
     def __init__(self, problem: Problem, rows: Rows) -> None:
-        self.problem, self.rows, self.flat = problem, rows, flatten(problem, rows)
+        self.order = sweep_order(problem)
+        self.rank = np.argsort(self.order)
+        self.problem, self.rows, self.flat = problem, rows, flatten(problem, rows, self.order)
         self.prices = np.zeros(rows.count)
         self.nodes = self.flat.cost.copy()
         self.messages = np.zeros(self.flat.size)
@@ -121,12 +124,12 @@ class Dual:
         """A choice, node by node: the cheapest given the lower ones and the bound of the higher."""
         choice = np.zeros(len(self.problem.node_costs), dtype=np.intp)
         decode(self.flat, self.nodes, self.messages, choice)
-        return choice
+        return choice[self.rank]
 
     def used(self, choice: Ints) -> Floats:
         """The bytes in use in every row."""
         used = np.zeros(self.rows.count)
-        use_of(self.flat.memory, choice, used)
+        use_of(self.flat.memory, choice[self.order], used)
         return used
 
     def certificate(self, state: State) -> Certificate:

@@ -19,16 +19,27 @@ def _gain_by_arrays(p: Flat, v: int, k: int, messages: Floats, gain: Floats) -> 
 
 @compiled_or(_gain_by_arrays)
 def gain_of(p: Flat, v: int, k: int, messages: Floats, gain: Floats) -> None:
-    """Writes the row minima of arc k into v: min over s of (cost - message to the other node)."""
+    """Writes the row minima of arc k into v: min over s of (cost - message to the other node).
+
+    Equal rows are one with the highest of their messages, equal columns one column. `gain` has room for three nodes.
+    """
     count, other = p.start[v + 1] - p.start[v], p.other[k]
-    theirs = p.mail[p.back[k]]
-    gain[:count] = np.inf
+    theirs, tall, wide = p.mail[p.back[k]], p.tall[k], p.wide[k]
+    highest, least = gain[p.widest : p.widest + tall], gain[2 * p.widest : 2 * p.widest + wide]
+    highest[:] = -np.inf
     for s in range(p.start[other + 1] - p.start[other]):
-        message, base = messages[theirs + s], p.place[k] + s * count
-        for t in range(count):
-            value = p.pool[base + t] - message
-            if value < gain[t]:
-                gain[t] = value
+        row = p.class_of[p.rows_at[k] + s]
+        highest[row] = max(highest[row], messages[theirs + s])
+    least[:] = np.inf
+    for r in range(tall):
+        message, base = highest[r], p.thin[k] + r * wide
+        row = p.pool[base : base + wide]  # a slice, since only those are turned into vector instructions
+        for t in range(wide):
+            value = row[t] - message
+            if value < least[t]:
+                least[t] = value
+    for t in range(count):
+        gain[t] = least[p.class_of[p.columns_at[k] + t]]
 
 
 @compiled
@@ -59,7 +70,7 @@ def hand_on(p: Flat, v: int, begin: int, end: int, nodes: Floats, messages: Floa
 @compiled
 def sweep(p: Flat, nodes: Floats, messages: Floats) -> None:
     """Every node, upwards and then downwards, collects from where the sweep comes and hands on to where it goes."""
-    gain = np.empty(p.widest)
+    gain = np.empty(3 * p.widest)
     count = len(p.start) - 1
     for v in range(count):
         collect(p, v, p.near[v], p.split[v], nodes, messages, gain)
@@ -72,7 +83,7 @@ def sweep(p: Flat, nodes: Floats, messages: Floats) -> None:
 @compiled
 def bound_of(p: Flat, nodes: Floats, messages: Floats) -> float:
     """The sum of the least reparametrised cost of every node and every edge."""
-    gain = np.empty(p.widest)
+    gain = np.empty(3 * p.widest)
     total = 0.0
     for v in range(len(p.start) - 1):
         total += float(nodes[p.start[v] : p.start[v + 1]].min())
@@ -218,11 +229,12 @@ def solve_forest(p: Flat, order: Ints, inside: Ints, costs: Floats, choice: Ints
         best[:wide] = np.inf
         for s in range(p.start[v + 1] - p.start[v]):
             own, base = total[p.start[v] + s], p.place[k] + s * wide
+            row, keep = p.pool[base : base + wide], kept[p.mail[k] : p.mail[k] + wide]
             for t in range(wide):
-                value = own + p.pool[base + t]
+                value = own + row[t]
                 if value < best[t]:
                     best[t] = value
-                    kept[p.mail[k] + t] = s
+                    keep[t] = s
         for t in range(wide):
             total[p.start[u] + t] += best[t]
     for i in range(found):

@@ -184,7 +184,7 @@ class _Sweep:
         peaks: list[float] = []
         for place in (place for n, place in enumerate(self.places) if n not in covered):
             try:
-                attempt, _ = place.free
+                attempt, _ = place.free()
             except (NoFeasiblePlan, InvalidConstraint):
                 continue
             if (planned := attempt.least()) is not None:

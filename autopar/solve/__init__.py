@@ -1,6 +1,6 @@
 """Numbers only: a Problem in, a verified Solution out. Knows no graph, no tensor and no JAX."""
 
-from autopar.solve.driver import Unsolved, solve
+from autopar.solve.driver import NothingCheaper, Unsolved, solve
 from autopar.solve.options import SolveOptions
 from autopar.solve.problem import Edge, Infeasible, Problem, Solution, Usage
 from autopar.solve.verifier import InvalidSolution, verify
@@ -10,6 +10,7 @@ __all__ = [
     "Edge",
     "Infeasible",
     "InvalidSolution",
+    "NothingCheaper",
     "Problem",
     "Progress",
     "Solution",

@@ -98,10 +98,10 @@ class Ascent:
             best = better(best, self._annealed(number, cutoff, start or best.choice or last, last, watch))
         return self.dual.certificate(self.held), best
 
-    def sweeps(self, upper: float, watch: Watch) -> tuple[Answer, float]:
+    def sweeps(self, upper: float, watch: Watch) -> tuple[Answer, Certificate]:
         """The best choice that sweeps decode, and their bound, computed from scratch."""
         best, _ = self._sweeps(upper, watch)
-        return best, self.dual.certificate(self.held).bound
+        return best, self.dual.certificate(self.held)
 
     def _sweeps(self, upper: float, watch: Watch) -> tuple[Answer, Choice]:
         """Sweeps until the bound stalls: the best choice met and the last one decoded."""

@@ -24,6 +24,7 @@ from autopar.solve.rows import drop_slack
 from autopar.solve.watch import Inner, Watch
 
 _GUESSES = (1e-4, 1e-3, 1e-2)  # of the bound: windows tried while no choice is known
+_CLOSE = (1e-6, 1e-5, 1e-4, 1e-3)  # of the bound: windows eliminated as long as they fit
 _SHRUNK = 0.9
 _MAX_DEPTH = 12
 NOTHING = Answer(None, np.inf, np.inf)
@@ -33,30 +34,85 @@ def minimise(problem: Problem, options: SolveOptions, watch: Watch, upper: float
     """The cheapest choice found: by elimination where it fits, else by messages alone where they close, else by all."""
     try:
         reduction = reduced(problem, options)
-        found = exactly(reduction.problem, options)
-        if found is None and depth == 0:
-            found = by_messages(reduction.problem, options, upper - reduction.offset, watch)
-        if found is None:
-            reduction = reduction.then(partial(reduced_fully, options=options))
-            found = exactly(reduction.problem, options)
     except Infeasible:
         watch.raise_bound(upper)
         return NOTHING
+    found = exactly(reduction.problem, options)
     if found is None:
-        inner = Inner(watch, reduction, upper)
-        found = _minimise_core(reduction.problem, options, inner, upper - reduction.offset, depth)
-    lifted = reduction.lift(found.choice) if found.choice is not None else None
-    answer = Answer(lifted, found.objective + reduction.offset, found.bound + reduction.offset)
-    if lifted is not None:
-        watch.offer(lifted)
+        search = _by_all if depth else by_messages
+        found = search(reduction.problem, options, Inner(watch, reduction, upper), upper - reduction.offset, depth)
+    answer = _lifted(reduction, found)
+    if answer.choice is not None:
+        watch.offer(answer.choice)
     watch.raise_bound(min(answer.bound, upper))
     return answer
 
 
-def by_messages(problem: Problem, options: SolveOptions, upper: float, watch: Watch) -> Answer | None:
-    """The optimum where messages prove a choice that they decode, as on most training steps; None elsewhere."""
-    found, bound = Ascent(problem, options).sweeps(upper, watch)
-    return replace(found, bound=found.objective) if found.choice and is_closed(bound, found.objective) else None
+def _lifted(reduction: Reduction, found: Answer) -> Answer:
+    """What an answer on what a reduction leaves says of the whole."""
+    choice = reduction.lift(found.choice) if found.choice is not None else None
+    return Answer(choice, found.objective + reduction.offset, found.bound + reduction.offset)
+
+
+def by_messages(problem: Problem, options: SolveOptions, watch: Watch, upper: float, depth: int = 0) -> Answer:
+    """The optimum where messages prove a choice that they decode, as on most training steps.
+
+    Elsewhere what lies close above their bound is eliminated, if that fits; then the best of all that is cheaper than
+    what is known by then.
+    """
+    best, certificate = Ascent(problem, options).sweeps(upper, watch)
+    known = _Known(best, certificate.bound, upper)
+    if best.choice is not None:
+        watch.offer(best.choice)
+    watch.raise_bound(known.low)
+    if not is_closed(known.low, known.cutoff):
+        known = _close_above(certificate, options, known)
+    if is_closed(known.low, known.cutoff):
+        return _answer(known.best, known.cutoff, upper)
+    if not options.max_rounds:
+        return _answer(known.best, known.low, upper)
+    keep = certificate.keep(known.cutoff - certificate.bound)
+    if not all(mask.any() for mask in keep):
+        return _answer(known.best, known.cutoff, upper)
+    left = restrict(problem, keep)
+    found = _lifted(left, _by_all(left.problem, options, Inner(watch, left, known.cutoff), known.cutoff, depth))
+    return _answer(better(known.best, found), max(known.low, min(found.bound, known.cutoff)), upper)
+
+
+def _close_above(certificate: Certificate, options: SolveOptions, known: _Known) -> _Known:
+    """What is known after windows above the bound, wider and wider, were eliminated as long as that fits."""
+    for guess in _CLOSE:
+        window = min(guess * abs(certificate.bound), known.cutoff - certificate.bound)
+        keep = certificate.keep(window)
+        found = NOTHING
+        if all(mask.any() for mask in keep):
+            reduction = restrict(certificate.problem, keep)
+            try:
+                reduction = reduction.then(partial(reduced_fully, options=options))
+                found = exactly(reduction.problem, options)
+            except Infeasible:
+                found = NOTHING
+            if found is None:
+                return known
+            found = _lifted(reduction, found)
+        low = max(known.low, min(found.objective, certificate.bound + window))
+        known = _Known(better(known.best, found), low, known.upper)
+        if is_closed(known.low, known.cutoff):
+            return known
+    return known
+
+
+def _by_all(problem: Problem, options: SolveOptions, watch: Watch, upper: float, depth: int) -> Answer:
+    """All reductions, then elimination where it fits, or bounds, choices, windows and CP-SAT."""
+    try:
+        reduction = reduced_fully(problem, options)
+    except Infeasible:
+        return NOTHING
+    found = exactly(reduction.problem, options)
+    if found is None:
+        inner = Inner(watch, reduction, upper)
+        found = _minimise_core(reduction.problem, options, inner, upper - reduction.offset, depth)
+    return _lifted(reduction, found)
 
 
 def exactly(problem: Problem, options: SolveOptions) -> Answer | None:

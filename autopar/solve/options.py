@@ -15,7 +15,7 @@ class SolveOptions:
       max_elimination_work: the most additions that one exact elimination may need.
       max_sweeps: message passing sweeps per dual bound.
       max_price_steps: exact eliminations at memory prices; together they keep within max_elimination_work.
-      max_rounds: of bounds and choices on a core that elimination and CP-SAT do not close.
+      max_rounds: of bounds and choices on a core that elimination and CP-SAT do not close; 0: what messages prove.
       anneal_passes: exact re-solves of a random forest in one annealing; a round has two of these.
       max_cp_sat_entries: CP-SAT is not tried on a core with more edge entries.
       cp_sat_work: deterministic time (roughly seconds) of one CP-SAT search.

@@ -24,6 +24,10 @@ from autopar.search.resolve import FindRule, no_rule
 from autopar.solve import Solution, SolveOptions
 
 
+ENOUGH_GAP = 5e-3
+"""Of the objective: on a large problem, what is left to prove is not worth the seconds. The plan says what it is."""
+
+
 @dataclass(frozen=True)
 class SearchOptions:
     """How to search.
@@ -42,7 +46,7 @@ class SearchOptions:
     while_trips: float = WHILE_TRIPS
     operators: Literal["best", "kept", "expanded"] = "best"
     recompute: Literal["auto", "never"] = "auto"
-    solve: SolveOptions = field(default_factory=SolveOptions)
+    solve: SolveOptions = field(default_factory=lambda: SolveOptions(enough_gap=ENOUGH_GAP))
 
     def __post_init__(self) -> None:
         axes: object = self.max_mesh_axes

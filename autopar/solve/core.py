@@ -19,7 +19,7 @@ from autopar.solve.eliminate import minimise_exactly, plan_elimination
 from autopar.solve.options import SolveOptions
 from autopar.solve.problem import Infeasible, Problem, objective
 from autopar.solve.reduce import reduce_cheaply, reduce_fully
-from autopar.solve.reduction import Reduction, restrict, size, unchanged
+from autopar.solve.reduction import Reduction, restrict, shrank, unchanged
 from autopar.solve.rows import drop_slack
 from autopar.solve.watch import Inner, Watch
 
@@ -69,7 +69,7 @@ def by_messages(problem: Problem, options: SolveOptions, watch: Watch, upper: fl
         known = _close_above(certificate, options, known)
     if is_closed(known.low, known.cutoff):
         return _answer(known.best, known.cutoff, upper)
-    if not options.max_rounds:
+    if not options.max_rounds or _is_enough(known, problem, options):
         return _answer(known.best, known.low, upper)
     keep = certificate.keep(known.cutoff - certificate.bound)
     if not all(mask.any() for mask in keep):
@@ -87,11 +87,7 @@ def _close_above(certificate: Certificate, options: SolveOptions, known: _Known)
         found = NOTHING
         if all(mask.any() for mask in keep):
             reduction = restrict(certificate.problem, keep)
-            try:
-                reduction = reduction.then(partial(reduced_fully, options=options))
-                found = exactly(reduction.problem, options)
-            except Infeasible:
-                found = NOTHING
+            found = _eliminated(reduction.problem, options)
             if found is None:
                 return known
             found = _lifted(reduction, found)
@@ -100,6 +96,19 @@ def _close_above(certificate: Certificate, options: SolveOptions, known: _Known)
         if is_closed(known.low, known.cutoff):
             return known
     return known
+
+
+def _eliminated(problem: Problem, options: SolveOptions) -> Answer | None:
+    """The optimum by elimination, after the cheap reductions or, of what is not large, after all; None if too wide."""
+    try:
+        reduction = reduced(problem, options)
+        found = exactly(reduction.problem, options)
+        if found is None and _weight(reduction.problem) <= options.max_cp_sat_entries:
+            reduction = reduction.then(partial(reduced_fully, options=options))
+            found = exactly(reduction.problem, options)
+    except Infeasible:
+        return NOTHING
+    return None if found is None else _lifted(reduction, found)
 
 
 def _by_all(problem: Problem, options: SolveOptions, watch: Watch, upper: float, depth: int) -> Answer:
@@ -136,16 +145,16 @@ def reduced(problem: Problem, options: SolveOptions) -> Reduction:
 
 
 def reduced_fully(problem: Problem, options: SolveOptions) -> Reduction:
-    """All reductions, repeatedly.
+    """All reductions, as long as they achieve much.
 
     Raises:
       Infeasible: if forbidden entries leave a node no strategy.
     """
     result = unchanged(problem)
     while True:
-        before = size(result.problem)
+        before = result.problem
         result = result.then(reduce_fully).then(drop_slack).then(partial(contract_chains, options=options))
-        if size(result.problem) == before:
+        if not shrank(before, result.problem):
             return result
 
 
@@ -157,6 +166,8 @@ def _minimise_core(problem: Problem, options: SolveOptions, watch: Watch, upper:
         best, low = better(best, found), max(low, certificate.bound)
         watch.raise_bound(low)
         if is_closed(low, min(upper, best.objective)) or watch.left_s() <= 0:
+            break
+        if _is_enough(_Known(best, low, upper), problem, options):
             break
         inside = _narrowed(certificate, options, watch, _Known(best, low, upper), depth)
         if inside is not None:
@@ -179,6 +190,12 @@ class _Known:
     def cutoff(self) -> float:
         """The cost below which a choice would be news."""
         return min(self.upper, self.best.objective)
+
+
+def _is_enough(known: _Known, problem: Problem, options: SolveOptions) -> bool:
+    """Whether the gap is one that the options allow on a problem as large as this."""
+    gap = known.cutoff - known.low
+    return gap <= options.enough_gap * abs(known.cutoff) and _weight(problem) > options.max_cp_sat_entries
 
 
 def _narrowed(

@@ -15,10 +15,11 @@ from autopar.solve.reduction import Bools, Ints, Reduction, restrict
 
 _SAMPLES = 8
 _CHUNK_ENTRIES = 1 << 18
+_MOST_WORK = 2e7  # entries to compare for all pairs of a node's strategies: above, it stays as it is
 
 
 def drop_dominated(problem: Problem) -> Reduction:
-    """Drops dominated strategies; of equal ones the first stays."""
+    """Drops dominated strategies, but of nodes that would take too long; of equal ones the first stays."""
     edges: list[list[tuple[Floats, bool]]] = [[] for _ in problem.node_costs]
     for edge in problem.edges:
         edges[edge.u].append((edge.cost, False))
@@ -35,8 +36,11 @@ def drop_dominated(problem: Problem) -> Reduction:
             sampled[key] = _sampled_excess(cost.T if flipped else cost)
         return sampled[key]
 
-    keep: list[Bools] = []
-    for cost, near, sizes in zip(problem.node_costs, edges, usages, strict=True):
+    known: dict[tuple[tuple[int, bool], ...], Bools] = {}
+
+    def undominated(cost: Floats, near: list[tuple[Floats, bool]], sizes: list[Floats]) -> Bools:
+        if len(cost) ** 2 * sum(matrix.size // len(cost) for matrix, _ in near) > _MOST_WORK:
+            return np.ones(len(cost), dtype=bool)
         excess = _difference(cost[:, None], cost[None, :])
         with np.errstate(invalid="ignore"):
             for matrix, flipped in near:
@@ -45,7 +49,17 @@ def drop_dominated(problem: Problem) -> Reduction:
         for size_bytes in sizes:
             possible &= size_bytes[:, None] <= size_bytes[None, :]
         np.fill_diagonal(possible, val=False)
-        keep.append(_undominated(possible, cost, [m.T if flipped else m for m, flipped in near]))
+        return _undominated(possible, cost, [m.T if flipped else m for m, flipped in near])
+
+    keep, rank = list[Bools](), dict[int, int]()
+    for edge in problem.edges:
+        rank.setdefault(id(edge.cost), len(rank))
+    for cost, near, sizes in zip(problem.node_costs, edges, usages, strict=True):
+        near.sort(key=lambda item: (rank[id(item[0])], item[1]))  # nodes with the same around them share the work
+        key = ((id(cost), False), *((id(matrix), flipped) for matrix, flipped in near), *((id(s), True) for s in sizes))
+        if key not in known:
+            known[key] = undominated(cost, near, sizes)
+        keep.append(known[key])
     return restrict(problem, keep)
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autopar.solve.flat import flatten, per_edge
-from autopar.solve.kernels import add_prices, bound_of, decode, sweep, use_of
+from autopar.solve.kernels import add_messages, add_prices, bound_of, decode, reparametrise, sweep, use_of
 from autopar.solve.order import sweep_order
 from autopar.solve.problem import Floats, Problem
 from autopar.solve.reduction import Bools, Ints
@@ -58,31 +58,6 @@ def rounding_error(certificate: Certificate) -> float:
 
 def _finite(limit: float) -> float:
     return limit if np.isfinite(limit) else 0.0
-
-
-def certify(
-    problem: Problem,
-    rows: Rows,
-    messages: list[tuple[Floats, Floats]] | tuple[tuple[Floats, Floats], ...],
-    prices: Floats,
-) -> Certificate:
-    """The bound of the messages and prices, computed from scratch."""
-    nodes = rows.priced(prices, problem.node_costs)
-    nodes = [cost.copy() for cost in nodes]
-    for edge, (to_u, to_v) in zip(problem.edges, messages, strict=True):
-        nodes[edge.u] += to_u
-        nodes[edge.v] += to_v
-    least = [float(cost.min()) for cost in nodes]
-    nodes = [cost - low for cost, low in zip(nodes, least, strict=True)]
-    bound = sum(least) - (float(prices.sum()) * rows.limit if rows.count else 0.0)
-    excess = [cost.copy() for cost in nodes]
-    for edge, (to_u, to_v) in zip(problem.edges, messages, strict=True):
-        cost = edge.cost - to_u[:, None] - to_v
-        low = float(cost.min())
-        bound += low
-        excess[edge.u] += cost.min(axis=1) - low
-        excess[edge.v] += cost.min(axis=0) - low
-    return Certificate(problem, rows, tuple(messages), prices, bound, tuple(nodes), tuple(excess))
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,5 +108,18 @@ class Dual:
         return used
 
     def certificate(self, state: State) -> Certificate:
-        """What the state proves, from scratch."""
-        return certify(self.problem, self.rows, per_edge(self.flat, state.messages), state.prices)
+        """What the state proves, from its messages and prices alone."""
+        flat, limit = self.flat, float(state.prices.sum()) * self.rows.limit if self.rows.count else 0.0
+        nodes, excess = flat.cost.copy(), np.zeros(len(flat.cost))
+        add_prices(flat, state.prices, nodes)
+        add_messages(flat, state.messages, nodes)
+        bound = reparametrise(flat, nodes, state.messages, excess) - limit
+        messages = tuple(per_edge(flat, state.messages))
+        return Certificate(
+            self.problem, self.rows, messages, state.prices, bound, self._by_node(nodes), self._by_node(excess)
+        )
+
+    def _by_node(self, values: Floats) -> tuple[Floats, ...]:
+        """The parts of a flat vector, for the problem's nodes in their own order."""
+        parts = np.split(values, self.flat.start[1:-1])
+        return tuple(parts[i] for i in self.rank)

@@ -95,6 +95,44 @@ def bound_of(p: Flat, nodes: Floats, messages: Floats) -> float:
 
 
 @compiled
+def reparametrise(p: Flat, nodes: Floats, messages: Floats, excess: Floats) -> float:
+    """Takes from the costs of every node (messages included) their least, and adds to it what its edges add at least.
+
+    `excess` is what a strategy costs above the least of all, its edges included. Returns the sum of what is least.
+    """
+    gain = np.empty(3 * p.widest)
+    total = 0.0
+    for v in range(len(p.start) - 1):
+        mine = nodes[p.start[v] : p.start[v + 1]]
+        least = mine.min()
+        mine -= least
+        excess[p.start[v] : p.start[v + 1]] += mine
+        total += float(least)
+        for k in range(p.near[v], p.split[v]):
+            u, back = p.other[k], p.back[k]
+            count = p.start[v + 1] - p.start[v]
+            gain_of(p, v, k, messages, gain)
+            rise = gain[:count] - messages[p.mail[k] : p.mail[k] + count]
+            low = rise.min()
+            total += float(low)
+            excess[p.start[v] : p.start[v + 1]] += rise - low
+            count = p.start[u + 1] - p.start[u]
+            gain_of(p, u, back, messages, gain)
+            rise = gain[:count] - messages[p.mail[back] : p.mail[back] + count]
+            excess[p.start[u] : p.start[u + 1]] += rise - rise.min()
+    return total
+
+
+@compiled
+def add_messages(p: Flat, messages: Floats, nodes: Floats) -> None:
+    """Adds to the costs of every node the messages of its edges."""
+    for v in range(len(p.start) - 1):
+        count = p.start[v + 1] - p.start[v]
+        for k in range(p.near[v], p.near[v + 1]):
+            nodes[p.start[v] : p.start[v + 1]] += messages[p.mail[k] : p.mail[k] + count]
+
+
+@compiled
 def decode(p: Flat, nodes: Floats, messages: Floats, choice: Ints) -> None:
     """Writes a choice, upwards: the cheapest given the lower nodes' strategies and the higher nodes' messages."""
     total = np.empty(p.widest)

@@ -19,6 +19,9 @@ Ints = NDArray[np.intp]
 Bools = NDArray[np.bool_]
 
 
+_WORTH = 0.99
+
+
 @dataclass(frozen=True, eq=False)
 class Reduction:
     """A smaller problem, the cost that was taken out of it, and the way back for choices."""
@@ -43,6 +46,11 @@ def unchanged(problem: Problem) -> Reduction:
 def size(problem: Problem) -> tuple[int, int, int]:
     """Nodes, strategies and edges: falls with every reduction that achieved anything."""
     return len(problem.node_costs), sum(problem.counts), len(problem.edges)
+
+
+def shrank(before: Problem, after: Problem) -> bool:
+    """Whether nodes, strategies or edges fell by enough for the same reductions to be tried again."""
+    return any(new < _WORTH * old for old, new in zip(size(before), size(after), strict=True))
 
 
 def without_limit(problem: Problem) -> Problem:

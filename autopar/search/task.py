@@ -23,8 +23,7 @@ from autopar.search.modes import constraints_of
 from autopar.search.resolve import FindRule, no_rule
 from autopar.solve import Solution, SolveOptions
 
-
-ENOUGH_GAP = 5e-3
+ENOUGH_GAP = 1e-2
 """Of the objective: on a large problem, what is left to prove is not worth the seconds. The plan says what it is."""
 
 

@@ -103,6 +103,10 @@ class Ascent:
         best, _ = self._sweeps(upper, watch)
         return best, self.dual.certificate(self.held)
 
+    def anneal(self, upper: float, start: Choice, watch: Watch) -> Answer:
+        """The best choice that annealing finds near a good one."""
+        return self._annealed(0, upper, start, start, watch)
+
     def _sweeps(self, upper: float, watch: Watch) -> tuple[Answer, Choice]:
         """Sweeps until the bound stalls: the best choice met and the last one decoded."""
         best, stalls, last = Answer(None, np.inf, -np.inf), 0, self.held.bound

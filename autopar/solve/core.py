@@ -24,6 +24,7 @@ from autopar.solve.rows import drop_slack
 from autopar.solve.watch import Inner, Watch
 
 _GUESSES = (1e-4, 1e-3, 1e-2)  # of the bound: windows tried while no choice is known
+_SHORT = 100  # passes of an annealing where a gap is let be
 _CLOSE = (1e-6, 1e-5, 1e-4, 1e-3)  # of the bound: windows eliminated as long as they fit
 _SHRUNK = 0.9
 _MAX_DEPTH = 12
@@ -60,15 +61,19 @@ def by_messages(problem: Problem, options: SolveOptions, watch: Watch, upper: fl
     Elsewhere what lies close above their bound is eliminated, if that fits; then the best of all that is cheaper than
     what is known by then.
     """
-    best, certificate = Ascent(problem, options).sweeps(upper, watch)
+    ascent = Ascent(problem, replace(options, anneal_passes=min(options.anneal_passes, _SHORT)))
+    best, certificate = ascent.sweeps(upper, watch)
     known = _Known(best, certificate.bound, upper)
     if best.choice is not None:
         watch.offer(best.choice)
     watch.raise_bound(known.low)
     if not is_closed(known.low, known.cutoff):
-        known = _close_above(certificate, options, known)
+        known = _close_above(certificate, options, watch, known)
     if is_closed(known.low, known.cutoff):
         return _answer(known.best, known.cutoff, upper)
+    if known.best.choice is not None and _may_be_enough(problem, options) and not _is_enough(known, problem, options):
+        near = ascent.anneal(known.cutoff, known.best.choice, watch)
+        known = _Known(better(known.best, near), known.low, upper)
     if not options.max_rounds or _is_enough(known, problem, options):
         return _answer(known.best, known.low, upper)
     keep = certificate.keep(known.cutoff - certificate.bound)
@@ -79,7 +84,7 @@ def by_messages(problem: Problem, options: SolveOptions, watch: Watch, upper: fl
     return _answer(better(known.best, found), max(known.low, min(found.bound, known.cutoff)), upper)
 
 
-def _close_above(certificate: Certificate, options: SolveOptions, known: _Known) -> _Known:
+def _close_above(certificate: Certificate, options: SolveOptions, watch: Watch, known: _Known) -> _Known:
     """What is known after windows above the bound, wider and wider, were eliminated as long as that fits."""
     for guess in _CLOSE:
         window = min(guess * abs(certificate.bound), known.cutoff - certificate.bound)
@@ -93,6 +98,8 @@ def _close_above(certificate: Certificate, options: SolveOptions, known: _Known)
             found = _lifted(reduction, found)
         low = max(known.low, min(found.objective, certificate.bound + window))
         known = _Known(better(known.best, found), low, known.upper)
+        if found.choice is not None:
+            watch.offer(found.choice)
         if is_closed(known.low, known.cutoff):
             return known
     return known
@@ -194,8 +201,12 @@ class _Known:
 
 def _is_enough(known: _Known, problem: Problem, options: SolveOptions) -> bool:
     """Whether the gap is one that the options allow on a problem as large as this."""
-    gap = known.cutoff - known.low
-    return gap <= options.enough_gap * abs(known.cutoff) and _weight(problem) > options.max_cp_sat_entries
+    return known.cutoff - known.low <= options.enough_gap * abs(known.cutoff) and _may_be_enough(problem, options)
+
+
+def _may_be_enough(problem: Problem, options: SolveOptions) -> bool:
+    """Whether the problem is so large that the options let a gap be."""
+    return options.enough_gap > 0 and _weight(problem) > options.max_cp_sat_entries
 
 
 def _narrowed(

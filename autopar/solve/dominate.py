@@ -21,46 +21,54 @@ _MOST_WORK = 2e7  # entries to compare for all pairs of a node's strategies: abo
 def drop_dominated(problem: Problem) -> Reduction:
     """Drops dominated strategies, but of nodes that would take too long; of equal ones the first stays."""
     edges: list[list[tuple[Floats, bool]]] = [[] for _ in problem.node_costs]
+    rank: dict[int, int] = {}
     for edge in problem.edges:
+        rank.setdefault(id(edge.cost), len(rank))
         edges[edge.u].append((edge.cost, False))
         edges[edge.v].append((edge.cost, True))
     usages: list[list[Floats]] = [[] for _ in problem.node_costs]
     if problem.usage_limit is not None:
         for use in problem.usages:
             usages[use.node].append(use.size_bytes)
-    sampled: dict[tuple[int, bool], Floats] = {}
+    keep, dominance = list[Bools](), _Dominance()
+    for cost, near, sizes in zip(problem.node_costs, edges, usages, strict=True):
+        near.sort(key=lambda item: (rank[id(item[0])], item[1]))  # nodes with the same around them share the work
+        keep.append(dominance.undominated(cost, near, sizes))
+    return restrict(problem, keep)
 
-    def sample(cost: Floats, flipped: bool) -> Floats:
-        key = (id(cost), flipped)
-        if key not in sampled:
-            sampled[key] = _sampled_excess(cost.T if flipped else cost)
-        return sampled[key]
 
-    known: dict[tuple[tuple[int, bool], ...], Bools] = {}
+class _Dominance:
+    """The strategies of nodes that stay: asked once of nodes with the same costs, matrices and sizes."""
 
-    def undominated(cost: Floats, near: list[tuple[Floats, bool]], sizes: list[Floats]) -> Bools:
-        if len(cost) ** 2 * sum(matrix.size // len(cost) for matrix, _ in near) > _MOST_WORK:
-            return np.ones(len(cost), dtype=bool)
+    def __init__(self) -> None:
+        self._sampled: dict[tuple[int, bool], Floats] = {}
+        self._known: dict[tuple[tuple[int, bool], ...], Bools] = {}
+
+    def undominated(self, cost: Floats, near: list[tuple[Floats, bool]], sizes: list[Floats]) -> Bools:
+        """Those of a node with these matrices (transposed if flagged: rows are its own) and sizes."""
+        key = ((id(cost), False), *((id(matrix), flipped) for matrix, flipped in near), *((id(s), True) for s in sizes))
+        if key not in self._known:
+            work = len(cost) ** 2 * sum(matrix.size // len(cost) for matrix, _ in near)
+            stay = self._undominated(cost, near, sizes) if work <= _MOST_WORK else np.ones(len(cost), dtype=bool)
+            self._known[key] = stay
+        return self._known[key]
+
+    def _undominated(self, cost: Floats, near: list[tuple[Floats, bool]], sizes: list[Floats]) -> Bools:
         excess = _difference(cost[:, None], cost[None, :])
         with np.errstate(invalid="ignore"):
             for matrix, flipped in near:
-                excess = excess + sample(matrix, flipped)
+                excess = excess + self._sample(matrix, flipped)
         possible = excess <= 0
         for size_bytes in sizes:
             possible &= size_bytes[:, None] <= size_bytes[None, :]
         np.fill_diagonal(possible, val=False)
         return _undominated(possible, cost, [m.T if flipped else m for m, flipped in near])
 
-    keep, rank = list[Bools](), dict[int, int]()
-    for edge in problem.edges:
-        rank.setdefault(id(edge.cost), len(rank))
-    for cost, near, sizes in zip(problem.node_costs, edges, usages, strict=True):
-        near.sort(key=lambda item: (rank[id(item[0])], item[1]))  # nodes with the same around them share the work
-        key = ((id(cost), False), *((id(matrix), flipped) for matrix, flipped in near), *((id(s), True) for s in sizes))
-        if key not in known:
-            known[key] = undominated(cost, near, sizes)
-        keep.append(known[key])
-    return restrict(problem, keep)
+    def _sample(self, cost: Floats, flipped: bool) -> Floats:
+        key = (id(cost), flipped)
+        if key not in self._sampled:
+            self._sampled[key] = _sampled_excess(cost.T if flipped else cost)
+        return self._sampled[key]
 
 
 def _difference(a: Floats, b: Floats) -> Floats:

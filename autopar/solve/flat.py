@@ -6,9 +6,9 @@ strategy t of v costs pool[place[k] + s * count + t] beside strategy s there, `c
 to v begin at mail[k]; the same edge's arc the other way is back[k]. arcs[e] are those into u and v of the problem's
 edge e. Nodes are numbered in the order of sweeps.
 
-Rows of one matrix are often equal (strategies that differ in other tensors only), and so are columns. thin[k] says where
-the matrix of arc k lies without its repetitions, class_of[rows_at[k] + s] which row of it s has, class_of[columns_at[k]
-+ t] which column; it has tall[k] rows and wide[k] columns.
+Rows of one matrix are often equal (strategies that differ in other tensors only), and so are columns. thin[k] says
+where the matrix of arc k lies without its repetitions, class_of[rows_at[k] + s] which row of it s has,
+class_of[columns_at[k] + t] which column; it has tall[k] rows and wide[k] columns.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def _classes(cost: Floats) -> Ints:
 
 
 def _memory(rows: Rows, order: Ints, rank: Ints) -> Memory:
-    segments = [segment for v in order for segment in rows.of_node[v]]
+    segments = [segment for v in order.tolist() for segment in rows.of_node[v]]
     node = rank[np.array([segment.node for segment in segments], dtype=np.intp)]
     return Memory(
         node=node,

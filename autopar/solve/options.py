@@ -41,11 +41,6 @@ class SolveOptions:
 
     def __post_init__(self) -> None:
         limits = (self.max_table_entries, self.max_total_entries, self.max_elimination_work, self.max_sweeps)
-        others = (self.anneal_passes, self.max_rounds, self.max_cp_sat_entries, self.cp_sat_work)
-        if (
-            min(limits) < 1
-            or min(others) < 0
-            or min(self.max_price_steps, self.enough_gap) < 0
-            or self.cp_sat_workers < 1
-        ):
+        others = (self.anneal_passes, self.max_rounds, self.max_cp_sat_entries, self.cp_sat_work, self.enough_gap)
+        if min(limits) < 1 or min(others) < 0 or self.max_price_steps < 0 or self.cp_sat_workers < 1:
             raise ValueError(f"work limits must be positive: {self}")

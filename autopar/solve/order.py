@@ -2,8 +2,8 @@
 
 Breadth first from a node at the far end, those of few neighbours first (Cuthill and McKee). In a training step's own
 order the backward pass comes after the whole forward pass, although their layers are neighbours; this order takes them
-side by side, which halves the sweeps. Nodes with very many neighbours, which would make everything near everything, come
-first.
+side by side, which halves the sweeps. Nodes with very many neighbours, which would make everything near everything,
+come first.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from autopar.solve.reduction import size, without_limit
 from autopar.solve.rows import drop_slack, memory_rows
 from autopar.solve.watch import Best
 from tests.solve.draw import problems
-from tests.solve.oracle import choices, cost_of, optimum, reparametrised, peak_of
+from tests.solve.oracle import choices, cost_of, optimum, peak_of, reparametrised
 
 OPTIONS = SolveOptions()
 REDUCTIONS = [

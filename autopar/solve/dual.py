@@ -121,5 +121,6 @@ class Dual:
 
     def _by_node(self, values: Floats) -> tuple[Floats, ...]:
         """The parts of a flat vector, for the problem's nodes in their own order."""
-        parts = np.split(values, self.flat.start[1:-1])
-        return tuple(parts[i] for i in self.rank)
+        ends: list[int] = self.flat.start.tolist()
+        ranks: list[int] = self.rank.tolist()
+        return tuple(values[ends[i] : ends[i + 1]] for i in ranks)

@@ -21,7 +21,7 @@ from autopar.solve.problem import Floats, Problem
 from autopar.solve.reduction import Ints
 from autopar.solve.rows import Rows
 
-_THINNED = 4096  # entries: in smaller matrices equal rows are not looked for
+_THINNED = 256  # entries: in smaller matrices equal rows are not looked for
 
 
 class Memory(NamedTuple):
@@ -67,6 +67,7 @@ class Flat(NamedTuple):
 def flatten(problem: Problem, rows: Rows, order: Ints | None = None) -> Flat:
     """The problem with its memory rows, flat. `order`: its nodes in the order of sweeps, their own if None."""
     order = np.arange(len(problem.counts)) if order is None else order
+    nodes: list[int] = order.tolist()
     rank = np.empty_like(order)
     rank[order] = np.arange(len(order))
     counts = np.array(problem.counts, dtype=np.intp)[order]
@@ -83,7 +84,7 @@ def flatten(problem: Problem, rows: Rows, order: Ints | None = None) -> Flat:
     mail = _starts(counts[into])
     return Flat(
         start=_starts(counts),
-        cost=np.concatenate([np.zeros(0), *(problem.node_costs[v] for v in order)]),
+        cost=np.concatenate([np.zeros(0), *(problem.node_costs[v] for v in nodes)]),
         widest=int(counts.max(initial=0)),
         near=near,
         split=near[:-1] + np.bincount(into[other < into], minlength=len(counts)),
@@ -159,7 +160,8 @@ def _classes(cost: Floats) -> Ints:
 
 
 def _memory(rows: Rows, order: Ints, rank: Ints) -> Memory:
-    segments = [segment for v in order.tolist() for segment in rows.of_node[v]]
+    nodes: list[int] = order.tolist()
+    segments = [segment for v in nodes for segment in rows.of_node[v]]
     node = rank[np.array([segment.node for segment in segments], dtype=np.intp)]
     return Memory(
         node=node,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from weakref import WeakSet
+
 from autopar.solve.contract import contract_functional
 from autopar.solve.dominate import drop_dominated
 from autopar.solve.forbid import drop_forbidden
@@ -10,6 +12,7 @@ from autopar.solve.problem import Problem
 from autopar.solve.reduction import Reduction, shrank, unchanged
 
 _CHEAP = (share_equal, drop_forbidden, contract_functional, drop_forbidden, merge_parallel, fold_constant, drop_lone)
+_AT_REST: WeakSet[Problem] = WeakSet()  # what came out of the cheap reductions: they have nothing to do there
 
 
 def reduce_cheaply(problem: Problem) -> Reduction:
@@ -19,12 +22,13 @@ def reduce_cheaply(problem: Problem) -> Reduction:
       Infeasible: if forbidden entries leave a node no strategy.
     """
     result = unchanged(problem)
-    while True:
+    while result.problem not in _AT_REST:
         before = result.problem
         for step in _CHEAP:
             result = result.then(step)
         if not shrank(before, result.problem):
-            return result
+            _AT_REST.add(result.problem)
+    return result
 
 
 def reduce_fully(problem: Problem) -> Reduction:

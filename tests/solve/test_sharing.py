@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -26,7 +27,7 @@ from tests.solve.oracle import optimum
 def ladder(steps: int) -> Problem:
     """A forward chain, a backward chain, an edge between the two at every step, and one node tied to all."""
     forward, backward, hub = range(steps), range(steps, 2 * steps), 2 * steps
-    pairs = [*zip(forward, forward[1:], strict=False), *zip(backward, backward[1:], strict=False)]
+    pairs = [*itertools.pairwise(forward), *itertools.pairwise(backward)]
     pairs += [(n, 2 * steps - 1 - n) for n in forward] + [(v, hub) for v in range(2 * steps)]
     matrix = np.array([[0.0, 1.0], [1.0, 0.0]])
     return Problem((np.zeros(2),) * (hub + 1), tuple(Edge(u, v, matrix) for u, v in pairs))

@@ -17,14 +17,19 @@ from autopar.solve.cp_sat import entries, finish
 from autopar.solve.dual import Certificate
 from autopar.solve.eliminate import minimise_exactly, plan_elimination
 from autopar.solve.options import SolveOptions
-from autopar.solve.problem import Infeasible, Problem, objective
+from autopar.solve.problem import Infeasible, Problem, derived, objective
 from autopar.solve.reduce import reduce_cheaply, reduce_fully
-from autopar.solve.reduction import Reduction, restrict, size, unchanged
+from autopar.solve.reduction import Choice, Reduction, restrict, size, unchanged
 from autopar.solve.rows import drop_slack
 from autopar.solve.watch import Inner, Watch
 
 _GUESSES = (1e-4, 1e-3, 1e-2)  # of the bound: windows tried while no choice is known
 _CLOSE = (1e-6, 1e-5, 1e-4, 1e-3)  # of the bound: windows eliminated as long as they fit
+_SHARES = (0.99, 1.01)  # of the memory prices
+_PRICED_WINDOW = 3e-4  # of the bound
+_MIXTURE_PASSES = 100
+_PRICED_SWEEPS = 2  # times as many sweeps where prices have to settle too
+_NARROW = 1_000_000  # edge entries
 _SHRUNK = 0.9
 _MAX_DEPTH = 12
 NOTHING = Answer(None, np.inf, np.inf)
@@ -60,16 +65,18 @@ def by_messages(problem: Problem, options: SolveOptions, watch: Watch, upper: fl
     Elsewhere what lies close above their bound is eliminated, if that fits; then the best of all that is cheaper than
     what is known by then.
     """
-    best, certificate = Ascent(problem, options).sweeps(upper, watch)
+    more = _PRICED_SWEEPS if problem.usages and _is_narrow(problem) else 1
+    best, certificate = Ascent(problem, replace(options, max_sweeps=more * options.max_sweeps)).sweeps(upper, watch)
     known = _Known(best, certificate.bound, upper)
     if best.choice is not None:
         watch.offer(best.choice)
     watch.raise_bound(known.low)
     if not is_closed(known.low, known.cutoff):
-        known = _close_above(certificate, options, known)
+        search = _mixed if certificate.prices.any() and _is_narrow(problem) else _close_above
+        known = search(certificate, options, watch, known)
     if is_closed(known.low, known.cutoff):
         return _answer(known.best, known.cutoff, upper)
-    if not options.max_rounds:
+    if not options.max_rounds or known.cutoff - known.low <= options.enough_gap * abs(known.cutoff):
         return _answer(known.best, known.low, upper)
     keep = certificate.keep(known.cutoff - certificate.bound)
     if not all(mask.any() for mask in keep):
@@ -79,7 +86,52 @@ def by_messages(problem: Problem, options: SolveOptions, watch: Watch, upper: fl
     return _answer(better(known.best, found), max(known.low, min(found.bound, known.cutoff)), upper)
 
 
-def _close_above(certificate: Certificate, options: SolveOptions, known: _Known) -> _Known:
+def _is_narrow(problem: Problem) -> bool:
+    """Whether reductions and sweeps are cheap beside what they save."""
+    return sum(edge.cost.size for edge in problem.edges) <= _NARROW
+
+
+def _mixed(certificate: Certificate, options: SolveOptions, watch: Watch, known: _Known) -> _Known:
+    """What is known after the best mixture of the choices that are cheapest just below and above the memory prices.
+
+    At the best prices a choice that exceeds the limit costs as much as one that leaves memory free, its bytes paid for.
+    Between them lie those that take some strategies of the one and some of the other: few a node, so CP-SAT is quick.
+    """
+    found = [_at_prices(certificate, share, options) for share in _SHARES]
+    choices = [choice for choice in (*found, known.best.choice) if choice is not None]
+    if len(set(choices)) < 2:
+        return known
+    problem = certificate.problem
+    keep = [np.isin(np.arange(n), [choice[v] for choice in choices]) for v, n in enumerate(problem.counts)]
+    left = restrict(problem, keep)
+    little = replace(options, max_rounds=1, anneal_passes=min(options.anneal_passes, _MIXTURE_PASSES))
+    unbounded = Inner(watch, left, -np.inf)  # what is proven of a mixture holds for no other choice
+    best = _lifted(left, _by_all(left.problem, little, unbounded, known.cutoff - left.offset, _MAX_DEPTH))
+    if best.choice is not None:
+        watch.offer(best.choice)
+    return _Known(better(known.best, best), known.low, known.upper)
+
+
+def _at_prices(certificate: Certificate, share: float, options: SolveOptions) -> Choice | None:
+    """The cheapest choice at this share of the prices, among strategies of little excess; None if that is too dear."""
+    problem, rows = certificate.problem, certificate.rows
+    priced = derived(tuple(rows.priced(share * certificate.prices, problem.node_costs)), problem.edges)
+    keep = certificate.keep(_PRICED_WINDOW * abs(certificate.bound))
+    if not all(mask.any() for mask in keep):
+        return None
+    reduction = restrict(priced, keep)
+    try:
+        reduction = reduction.then(partial(reduced, options=options))
+        found = exactly(reduction.problem, options)
+        if found is None:
+            reduction = reduction.then(partial(reduced_fully, options=options))
+            found = exactly(reduction.problem, options)
+    except Infeasible:
+        return None
+    return reduction.lift(found.choice) if found is not None and found.choice is not None else None
+
+
+def _close_above(certificate: Certificate, options: SolveOptions, watch: Watch, known: _Known) -> _Known:
     """What is known after windows above the bound, wider and wider, were eliminated as long as that fits."""
     for guess in _CLOSE:
         window = min(guess * abs(certificate.bound), known.cutoff - certificate.bound)
@@ -97,6 +149,8 @@ def _close_above(certificate: Certificate, options: SolveOptions, known: _Known)
             found = _lifted(reduction, found)
         low = max(known.low, min(found.objective, certificate.bound + window))
         known = _Known(better(known.best, found), low, known.upper)
+        if known.best.choice is not None:
+            watch.offer(known.best.choice)
         if is_closed(known.low, known.cutoff):
             return known
     return known

@@ -23,7 +23,7 @@ from autopar.search.modes import constraints_of
 from autopar.search.resolve import FindRule, no_rule
 from autopar.solve import Solution, SolveOptions
 
-ENOUGH_GAP = 1e-2
+LARGE_GAP = 1e-2
 """Of the objective: on a large problem, what is left to prove is not worth the seconds. The plan says what it is."""
 
 
@@ -45,7 +45,7 @@ class SearchOptions:
     while_trips: float = WHILE_TRIPS
     operators: Literal["best", "kept", "expanded"] = "best"
     recompute: Literal["auto", "never"] = "auto"
-    solve: SolveOptions = field(default_factory=lambda: SolveOptions(enough_gap=ENOUGH_GAP))
+    solve: SolveOptions = field(default_factory=lambda: SolveOptions(large_gap=LARGE_GAP))
 
     def __post_init__(self) -> None:
         axes: object = self.max_mesh_axes

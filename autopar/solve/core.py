@@ -17,15 +17,20 @@ from autopar.solve.cp_sat import entries, finish
 from autopar.solve.dual import Certificate
 from autopar.solve.eliminate import minimise_exactly, plan_elimination
 from autopar.solve.options import SolveOptions
-from autopar.solve.problem import Infeasible, Problem, objective
+from autopar.solve.problem import Infeasible, Problem, derived, objective
 from autopar.solve.reduce import reduce_cheaply, reduce_fully
-from autopar.solve.reduction import Reduction, restrict, shrank, unchanged
+from autopar.solve.reduction import Choice, Reduction, restrict, shrank, unchanged
 from autopar.solve.rows import drop_slack
 from autopar.solve.watch import Inner, Watch
 
 _GUESSES = (1e-4, 1e-3, 1e-2)  # of the bound: windows tried while no choice is known
 _SHORT = 100  # passes of an annealing where a gap is let be
 _CLOSE = (1e-6, 1e-5, 1e-4, 1e-3)  # of the bound: windows eliminated as long as they fit
+_SHARES = (0.99, 1.01)  # of the memory prices
+_PRICED_WINDOW = 3e-4  # of the bound
+_MIXTURE_PASSES = 100
+_PRICED_SWEEPS = 2  # times as many sweeps where prices have to settle too
+_NARROW = 1_000_000  # edge entries
 _SHRUNK = 0.9
 _MAX_DEPTH = 12
 NOTHING = Answer(None, np.inf, np.inf)
@@ -61,17 +66,21 @@ def by_messages(problem: Problem, options: SolveOptions, watch: Watch, upper: fl
     Elsewhere what lies close above their bound is eliminated, if that fits; then the best of all that is cheaper than
     what is known by then.
     """
-    ascent = Ascent(problem, replace(options, anneal_passes=min(options.anneal_passes, _SHORT)))
+    more = _PRICED_SWEEPS if problem.usages and _is_narrow(problem) else 1
+    passes = min(options.anneal_passes, _SHORT)
+    ascent = Ascent(problem, replace(options, max_sweeps=more * options.max_sweeps, anneal_passes=passes))
     best, certificate = ascent.sweeps(upper, watch)
     known = _Known(best, certificate.bound, upper)
     if best.choice is not None:
         watch.offer(best.choice)
     watch.raise_bound(known.low)
     if not is_closed(known.low, known.cutoff):
-        known = _close_above(certificate, options, watch, known)
+        search = _mixed if certificate.prices.any() and _is_narrow(problem) else _close_above
+        known = search(certificate, options, watch, known)
     if is_closed(known.low, known.cutoff):
         return _answer(known.best, known.cutoff, upper)
-    if known.best.choice is not None and _may_be_enough(problem, options) and not _is_enough(known, problem, options):
+    may_stop = options.large_gap > 0 and _is_large(problem, options) and not _is_enough(known, problem, options)
+    if known.best.choice is not None and may_stop:
         near = ascent.anneal(known.cutoff, known.best.choice, watch)
         known = _Known(better(known.best, near), known.low, upper)
     if not options.max_rounds or _is_enough(known, problem, options):
@@ -82,6 +91,51 @@ def by_messages(problem: Problem, options: SolveOptions, watch: Watch, upper: fl
     left = restrict(problem, keep)
     found = _lifted(left, _by_all(left.problem, options, Inner(watch, left, known.cutoff), known.cutoff, depth))
     return _answer(better(known.best, found), max(known.low, min(found.bound, known.cutoff)), upper)
+
+
+def _is_narrow(problem: Problem) -> bool:
+    """Whether reductions and sweeps are cheap beside what they save."""
+    return sum(edge.cost.size for edge in problem.edges) <= _NARROW
+
+
+def _mixed(certificate: Certificate, options: SolveOptions, watch: Watch, known: _Known) -> _Known:
+    """What is known after the best mixture of the choices that are cheapest just below and above the memory prices.
+
+    At the best prices a choice that exceeds the limit costs as much as one that leaves memory free, its bytes paid for.
+    Between them lie those that take some strategies of the one and some of the other: few a node, so CP-SAT is quick.
+    """
+    found = [_at_prices(certificate, share, options) for share in _SHARES]
+    choices = [choice for choice in (*found, known.best.choice) if choice is not None]
+    if len(set(choices)) < 2:
+        return known
+    problem = certificate.problem
+    keep = [np.isin(np.arange(n), [choice[v] for choice in choices]) for v, n in enumerate(problem.counts)]
+    left = restrict(problem, keep)
+    little = replace(options, max_rounds=1, anneal_passes=min(options.anneal_passes, _MIXTURE_PASSES))
+    unbounded = Inner(watch, left, -np.inf)  # what is proven of a mixture holds for no other choice
+    best = _lifted(left, _by_all(left.problem, little, unbounded, known.cutoff - left.offset, _MAX_DEPTH))
+    if best.choice is not None:
+        watch.offer(best.choice)
+    return _Known(better(known.best, best), known.low, known.upper)
+
+
+def _at_prices(certificate: Certificate, share: float, options: SolveOptions) -> Choice | None:
+    """The cheapest choice at this share of the prices, among strategies of little excess; None if that is too dear."""
+    problem, rows = certificate.problem, certificate.rows
+    priced = derived(tuple(rows.priced(share * certificate.prices, problem.node_costs)), problem.edges)
+    keep = certificate.keep(_PRICED_WINDOW * abs(certificate.bound))
+    if not all(mask.any() for mask in keep):
+        return None
+    reduction = restrict(priced, keep)
+    try:
+        reduction = reduction.then(partial(reduced, options=options))
+        found = exactly(reduction.problem, options)
+        if found is None:
+            reduction = reduction.then(partial(reduced_fully, options=options))
+            found = exactly(reduction.problem, options)
+    except Infeasible:
+        return None
+    return reduction.lift(found.choice) if found is not None and found.choice is not None else None
 
 
 def _close_above(certificate: Certificate, options: SolveOptions, watch: Watch, known: _Known) -> _Known:
@@ -98,8 +152,8 @@ def _close_above(certificate: Certificate, options: SolveOptions, watch: Watch, 
             found = _lifted(reduction, found)
         low = max(known.low, min(found.objective, certificate.bound + window))
         known = _Known(better(known.best, found), low, known.upper)
-        if found.choice is not None:
-            watch.offer(found.choice)
+        if known.best.choice is not None:
+            watch.offer(known.best.choice)
         if is_closed(known.low, known.cutoff):
             return known
     return known
@@ -200,13 +254,14 @@ class _Known:
 
 
 def _is_enough(known: _Known, problem: Problem, options: SolveOptions) -> bool:
-    """Whether the gap is one that the options allow on a problem as large as this."""
-    return known.cutoff - known.low <= options.enough_gap * abs(known.cutoff) and _may_be_enough(problem, options)
+    """Whether the gap is one that the options let be."""
+    allowed = max(options.enough_gap, options.large_gap if _is_large(problem, options) else 0.0)
+    return known.cutoff - known.low <= allowed * abs(known.cutoff)
 
 
-def _may_be_enough(problem: Problem, options: SolveOptions) -> bool:
-    """Whether the problem is so large that the options let a gap be."""
-    return options.enough_gap > 0 and _weight(problem) > options.max_cp_sat_entries
+def _is_large(problem: Problem, options: SolveOptions) -> bool:
+    """Whether it is too large for CP-SAT."""
+    return _weight(problem) > options.max_cp_sat_entries
 
 
 def _narrowed(

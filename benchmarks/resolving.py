@@ -30,7 +30,7 @@ import autopar
 from autopar.errors import NoFeasiblePlan
 from autopar.search import attempt
 from autopar.search.ground import Ground
-from autopar.search.standing import Standing
+from autopar.solve.standing import Standing
 from benchmarks.end_to_end import describe_machine
 from benchmarks.models import gpt
 from cost_models import Cluster

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autopar.solve.flat import flatten, per_edge
+from autopar.solve.flat import flatten, per_edge, with_messages
 from autopar.solve.kernels import add_prices, bound_of, decode, sweep, use_of
 from autopar.solve.problem import Floats, Problem
 from autopar.solve.reduction import Bools, Ints
@@ -94,13 +94,16 @@ class State:
 
 
 class Dual:
-    """Messages that improve by sweeps, and prices that may be set at any time. Costs of nodes must be finite."""
+    """Messages that improve by sweeps, and prices that may be set at any time. Costs of nodes must be finite.
 
-    def __init__(self, problem: Problem, rows: Rows) -> None:
+    `messages` are those to start from, as `state` gives them for a problem of the same edges and strategies.
+    """
+
+    def __init__(self, problem: Problem, rows: Rows, messages: Floats | None = None) -> None:
         self.problem, self.rows, self.flat = problem, rows, flatten(problem, rows)
         self.prices = np.zeros(rows.count)
-        self.nodes = self.flat.cost.copy()
-        self.messages = np.zeros(self.flat.size)
+        self.messages = np.zeros(self.flat.size) if messages is None else messages.copy()
+        self.nodes = with_messages(self.flat, self.messages)
 
     def set_prices(self, prices: Floats) -> None:
         """Changes the node costs by the change of the prices of their bytes."""
@@ -116,6 +119,13 @@ class Dual:
         limit = float(self.prices.sum()) * self.rows.limit if self.rows.count else 0.0
         bound = bound_of(self.flat, self.nodes, self.messages) - limit
         return State(self.messages.copy(), self.prices, bound)
+
+    def proven(self, state: State) -> float:
+        """The bound of the state's messages and prices, computed from these alone."""
+        nodes = with_messages(self.flat, state.messages)
+        add_prices(self.flat, state.prices, nodes)
+        limit = float(state.prices.sum()) * self.rows.limit if self.rows.count else 0.0
+        return bound_of(self.flat, nodes, state.messages) - limit
 
     def decode(self) -> Ints:
         """A choice, node by node: the cheapest given the lower ones and the bound of the higher."""

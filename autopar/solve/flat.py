@@ -88,6 +88,20 @@ def per_edge(flat: Flat, messages: Floats) -> list[tuple[Floats, Floats]]:
     return [(messages[ends[i] : ends[i + 1]], messages[ends[j] : ends[j + 1]]) for i, j in flat.arcs.tolist()]
 
 
+def owners(problem: Problem) -> Ints:
+    """The node that each arc goes into, in the order of arcs."""
+    return np.sort(np.array([v for edge in problem.edges for v in (edge.u, edge.v)], dtype=np.intp))
+
+
+def with_messages(flat: Flat, messages: Floats) -> Floats:
+    """The costs of all nodes with the messages to them."""
+    if not flat.size:
+        return flat.cost.copy()
+    counts, into = np.diff(flat.start), np.repeat(np.arange(len(flat.start) - 1), np.diff(flat.near))
+    strategy = np.arange(flat.size) + np.repeat(flat.start[into] - flat.mail, counts[into])
+    return flat.cost + np.bincount(strategy, weights=messages, minlength=len(flat.cost))
+
+
 def _starts(lengths: Ints) -> Ints:
     return np.concatenate([np.zeros(1, dtype=np.intp), np.cumsum(lengths, dtype=np.intp)])
 

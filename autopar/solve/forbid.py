@@ -16,6 +16,15 @@ def drop_forbidden(problem: Problem) -> Reduction:
     Raises:
       Infeasible: if a node loses its last strategy.
     """
+    return restrict(problem, possible(problem))
+
+
+def possible(problem: Problem) -> list[Bools]:
+    """The strategies that `drop_forbidden` leaves.
+
+    Raises:
+      Infeasible: if a node loses its last strategy.
+    """
     alive = [np.isfinite(cost) for cost in problem.node_costs]
     finite: dict[int, Bools] = {}
     for edge in problem.edges:
@@ -45,4 +54,4 @@ def drop_forbidden(problem: Problem) -> Reduction:
     for v, mask in enumerate(alive):
         if not mask.any():
             raise Infeasible(f"node {v}: none of its {len(mask)} strategies is part of a finite choice")
-    return restrict(problem, alive)
+    return alive

@@ -22,13 +22,29 @@ def gain_of(p: Flat, v: int, k: int, messages: Floats, gain: Floats) -> None:
     """Writes the row minima of arc k into v: min over s of (cost - message to the other node)."""
     count, other = p.start[v + 1] - p.start[v], p.other[k]
     theirs = p.mail[p.back[k]]
-    gain[:count] = np.inf
+    least = gain[:count]
+    least[:] = np.inf
     for s in range(p.start[other + 1] - p.start[other]):
         message, base = messages[theirs + s], p.place[k] + s * count
-        for t in range(count):
-            value = p.pool[base + t] - message
-            if value < gain[t]:
-                gain[t] = value
+        row = p.pool[base : base + count]
+        for t in range(len(least)):  # over slices and without branches: several at once
+            value = row[t] - message
+            least[t] = value if value < least[t] else least[t]
+
+
+def _move_by_arrays(gain: Floats, costs: Floats, mine: Floats) -> None:
+    rise = gain - mine
+    costs += rise
+    mine += rise
+
+
+@compiled_or(_move_by_arrays)
+def move(gain: Floats, costs: Floats, mine: Floats) -> None:
+    """Raises messages to `gain`, and costs by as much."""
+    for t in range(len(gain)):
+        rise = gain[t] - mine[t]
+        costs[t] += rise
+        mine[t] += rise
 
 
 @compiled
@@ -37,10 +53,18 @@ def collect(p: Flat, v: int, begin: int, end: int, nodes: Floats, messages: Floa
     first, count = p.start[v], p.start[v + 1] - p.start[v]
     for k in range(begin, end):
         gain_of(p, v, k, messages, gain)
-        mine = messages[p.mail[k] : p.mail[k] + count]
-        rise = gain[:count] - mine
-        nodes[first : first + count] += rise
-        mine += rise
+        move(gain[:count], nodes[first : first + count], messages[p.mail[k] : p.mail[k] + count])
+
+
+def _take_by_arrays(costs: Floats, parts: int, mine: Floats) -> None:
+    mine -= costs / parts
+
+
+@compiled_or(_take_by_arrays)
+def take(costs: Floats, parts: int, mine: Floats) -> None:
+    """Lowers messages by a share of the costs."""
+    for t in range(len(costs)):
+        mine[t] -= costs[t] / parts
 
 
 @compiled
@@ -50,10 +74,10 @@ def hand_on(p: Flat, v: int, begin: int, end: int, nodes: Floats, messages: Floa
     if end == begin:
         return
     costs = nodes[p.start[v] : p.start[v + 1]]
-    part = costs / max(end - begin, others)
+    parts = max(end - begin, others)
     for k in range(begin, end):
-        messages[p.mail[k] : p.mail[k] + len(part)] -= part
-    costs -= (end - begin) * part
+        take(costs, parts, messages[p.mail[k] : p.mail[k] + len(costs)])
+    costs -= (end - begin) * (costs / parts)
 
 
 @compiled

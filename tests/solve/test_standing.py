@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import autopar.search.standing as standing_module
-from autopar.search.standing import Standing, standing
+import autopar.solve.standing as standing_module
+from autopar.solve.standing import Standing, standing
 from autopar.solve import Edge, Infeasible, Problem, SolveOptions, Usage, solve
 from tests.solve.draw import chain_with_skips, problems
 from tests.solve.oracle import optimum

@@ -82,7 +82,7 @@ class Prices:
 
 
 class Ascent:
-    """Rounds of bounds and choices for one problem; each goes on where the last one stopped, the first at `messages`."""
+    """Rounds of bounds and choices for one problem; each goes on where the last stopped, the first at `messages`."""
 
     def __init__(self, problem: Problem, options: SolveOptions, messages: Floats | None = None) -> None:
         self.problem, self.options = problem, options

@@ -106,7 +106,8 @@ def remainder_of(edges: Sequence[Edge], buckets: Sequence[Bucket], nodes: Sequen
         if len(bucket.scope) == 1:
             alone.setdefault(bucket.scope[0], []).append(bucket.node)
         else:
-            put(*bucket.scope, bucket.node)
+            u, v = bucket.scope
+            put(u, v, bucket.node)
     return Remainder(
         tuple(nodes),
         tuple(tuple(alone.get(v, ())) for v in nodes),
@@ -123,7 +124,7 @@ def settle(problem: Problem, options: SolveOptions, messages: Floats | None = No
     """
     keep = possible(problem)
     small = restrict(problem, keep)
-    own = [keep[v] for v in owners(problem).tolist()]
+    own = [keep[int(v)] for v in owners(problem)]
     mask = np.concatenate([np.zeros(0, dtype=np.bool_), *own])
     ascent = Ascent(small.problem, options, None if messages is None else messages[mask])
     found, bound = ascent.sweeps(np.inf, Best(problem, options.time_limit_s, None))

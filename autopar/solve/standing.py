@@ -156,9 +156,7 @@ def standing(problem: Problem, options: SolveOptions) -> Standing | None:
         for u in bucket.scope:
             readers.setdefault(u, []).append(bucket.node)
     by_node = {v: tuple(nodes) for v, nodes in readers.items()}
-    return Standing(
-        problem, options, whole, buckets, rank, by_node, costs, left, remainder, settled, tuple(choice)
-    )
+    return Standing(problem, options, whole, buckets, rank, by_node, costs, left, remainder, settled, tuple(choice))
 
 
 def _eliminated(

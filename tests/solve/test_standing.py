@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import autopar.solve.standing as standing_module
-from autopar.solve.standing import Standing, standing
 from autopar.solve import Edge, Infeasible, Problem, SolveOptions, Usage, solve
+from autopar.solve.standing import Standing, standing
 from tests.solve.draw import chain_with_skips, problems
 from tests.solve.oracle import optimum
 

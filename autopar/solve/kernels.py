@@ -10,74 +10,80 @@ from autopar.solve.problem import Floats
 from autopar.solve.reduction import Ints
 
 
-def _gain_by_arrays(p: Flat, v: int, k: int, messages: Floats, gain: Floats) -> None:
-    count, other = p.start[v + 1] - p.start[v], p.other[k]
-    theirs, rows = p.mail[p.back[k]], p.start[other + 1] - p.start[other]
-    costs = p.pool[p.place[k] : p.place[k] + rows * count].reshape(rows, count)
-    np.min(costs - messages[theirs : theirs + rows, None], axis=0, out=gain[:count])
+def _minima_by_arrays(costs: Floats, messages: Floats, least: Floats) -> None:
+    np.min(costs.reshape(len(messages), len(least)) - messages[:, None], axis=0, out=least)
 
 
-@compiled_or(_gain_by_arrays)
-def gain_of(p: Flat, v: int, k: int, messages: Floats, gain: Floats) -> None:
-    """Writes the row minima of arc k into v: min over s of (cost - message to the other node)."""
-    count, other = p.start[v + 1] - p.start[v], p.other[k]
-    theirs = p.mail[p.back[k]]
-    least = gain[:count]
+@compiled_or(_minima_by_arrays)
+def minima(costs: Floats, messages: Floats, least: Floats) -> None:
+    """Writes the minima of the columns of a flat matrix, after each row's message is taken from it."""
+    count = len(least)
     least[:] = np.inf
-    for s in range(p.start[other + 1] - p.start[other]):
-        message, base = messages[theirs + s], p.place[k] + s * count
-        row = p.pool[base : base + count]
-        for t in range(len(least)):  # over slices and without branches: several at once
+    for s in range(len(messages)):
+        row, message = costs[s * count : (s + 1) * count], messages[s]
+        for t in range(count):  # without branches: several at once
             value = row[t] - message
             least[t] = value if value < least[t] else least[t]
 
 
-def _move_by_arrays(gain: Floats, costs: Floats, mine: Floats) -> None:
-    rise = gain - mine
-    costs += rise
-    mine += rise
-
-
-@compiled_or(_move_by_arrays)
-def move(gain: Floats, costs: Floats, mine: Floats) -> None:
-    """Raises messages to `gain`, and costs by as much."""
-    for t in range(len(gain)):
-        rise = gain[t] - mine[t]
-        costs[t] += rise
-        mine[t] += rise
-
-
 @compiled
-def collect(p: Flat, v: int, begin: int, end: int, nodes: Floats, messages: Floats, gain: Floats) -> None:
-    """Moves the row minima of the arcs begin <= k < end into v's costs."""
-    first, count = p.start[v], p.start[v + 1] - p.start[v]
-    for k in range(begin, end):
-        gain_of(p, v, k, messages, gain)
-        move(gain[:count], nodes[first : first + count], messages[p.mail[k] : p.mail[k] + count])
+def gain_of(p: Flat, v: int, k: int, messages: Floats, gain: Floats) -> None:
+    """Writes the row minima of arc k into v: min over s of (cost - message to the other node)."""
+    count, other, theirs = p.start[v + 1] - p.start[v], p.other[k], p.mail[p.back[k]]
+    rows = p.start[other + 1] - p.start[other]
+    minima(p.pool[p.place[k] : p.place[k] + rows * count], messages[theirs : theirs + rows], gain[:count])
 
 
-def _take_by_arrays(costs: Floats, parts: int, mine: Floats) -> None:
-    mine -= costs / parts
-
-
-@compiled_or(_take_by_arrays)
-def take(costs: Floats, parts: int, mine: Floats) -> None:
-    """Lowers messages by a share of the costs."""
-    for t in range(len(costs)):
-        mine[t] -= costs[t] / parts
-
-
-@compiled
-def hand_on(p: Flat, v: int, begin: int, end: int, nodes: Floats, messages: Floats) -> None:
-    """Hands equal shares of v's costs to the arcs begin <= k < end, the rest of the shares left for the other side."""
-    others = (p.near[v + 1] - p.near[v]) - (end - begin)
-    if end == begin:
-        return
+def _visit_by_arrays(
+    p: Flat, v: int, came: tuple[int, int], go: tuple[int, int], nodes: Floats, messages: Floats, gain: Floats
+) -> None:
+    count = p.start[v + 1] - p.start[v]
     costs = nodes[p.start[v] : p.start[v + 1]]
-    parts = max(end - begin, others)
-    for k in range(begin, end):
-        take(costs, parts, messages[p.mail[k] : p.mail[k] + len(costs)])
-    costs -= (end - begin) * (costs / parts)
+    for k in range(came[0], came[1]):
+        gain_of(p, v, k, messages, gain)
+        mine = messages[p.mail[k] : p.mail[k] + count]
+        rise = gain[:count] - mine
+        costs += rise
+        mine += rise
+    going = go[1] - go[0]
+    if not going:
+        return
+    part = costs / max(going, p.near[v + 1] - p.near[v] - going)
+    for k in range(go[0], go[1]):
+        messages[p.mail[k] : p.mail[k] + count] -= part
+    costs -= going * part
+
+
+@compiled_or(_visit_by_arrays)
+def visit(
+    p: Flat, v: int, came: tuple[int, int], go: tuple[int, int], nodes: Floats, messages: Floats, gain: Floats
+) -> None:
+    """Moves the row minima of the arcs in `came` into v's costs; hands equal shares of these to the arcs in `go`.
+
+    Ranges are (first, behind the last). The rest of the shares is left for the other side.
+    """
+    count = p.start[v + 1] - p.start[v]
+    costs, least = nodes[p.start[v] : p.start[v + 1]], gain[:count]
+    for k in range(came[0], came[1]):
+        rows, theirs = p.start[p.other[k] + 1] - p.start[p.other[k]], p.mail[p.back[k]]
+        minima(p.pool[p.place[k] : p.place[k] + rows * count], messages[theirs : theirs + rows], least)
+        mine = messages[p.mail[k] : p.mail[k] + count]
+        for t in range(count):
+            rise = least[t] - mine[t]
+            costs[t] += rise
+            mine[t] += rise
+    going = go[1] - go[0]
+    if not going:
+        return
+    shares = max(going, p.near[v + 1] - p.near[v] - going)
+    for t in range(count):
+        least[t] = costs[t] / shares
+    for k in range(go[0], go[1]):
+        mine = messages[p.mail[k] : p.mail[k] + count]
+        for t in range(count):
+            mine[t] -= least[t]
+    for t in range(count):
+        costs[t] -= going * least[t]
 
 
 @compiled
@@ -86,11 +92,9 @@ def sweep(p: Flat, nodes: Floats, messages: Floats) -> None:
     gain = np.empty(p.widest)
     count = len(p.start) - 1
     for v in range(count):
-        collect(p, v, p.near[v], p.split[v], nodes, messages, gain)
-        hand_on(p, v, p.split[v], p.near[v + 1], nodes, messages)
+        visit(p, v, (p.near[v], p.split[v]), (p.split[v], p.near[v + 1]), nodes, messages, gain)
     for v in range(count - 1, -1, -1):
-        collect(p, v, p.split[v], p.near[v + 1], nodes, messages, gain)
-        hand_on(p, v, p.near[v], p.split[v], nodes, messages)
+        visit(p, v, (p.split[v], p.near[v + 1]), (p.near[v], p.split[v]), nodes, messages, gain)
 
 
 @compiled

@@ -52,7 +52,7 @@ STAGES: dict[str, tuple[tuple[str, str], ...]] = {
     "solve": (
         ("autopar.search.attempt", "solve"),
         ("autopar.search.ground", "standing"),
-        ("autopar.search.standing:Standing", "solve"),
+        ("autopar.solve.standing:Standing", "solve"),
     ),
     "program": (("autopar.search.attempt", "build_program"), ("autopar.search.attempt", "account")),
 }

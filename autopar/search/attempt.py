@@ -75,8 +75,9 @@ class Attempt:
         usual = self.task.options.solve
         if options is None and not self.left.ties:
             standing = self.ground.standing(self.step_kinds, usual)
-            if standing is not None:
-                return standing.solve(problem)
+            found = None if standing is None else standing.solve(problem)
+            if found is not None:
+                return found
         return solve(problem, options=options or usual, warm=self._nearby(False), below=below)
 
     def _within_limit(self, problem: Problem, limit_bytes: float, below: float) -> Solution:

@@ -82,12 +82,12 @@ class Prices:
 
 
 class Ascent:
-    """Rounds of bounds and choices for one problem; each goes on where the last one stopped."""
+    """Rounds of bounds and choices for one problem; each goes on where the last stopped, the first at `messages`."""
 
-    def __init__(self, problem: Problem, options: SolveOptions) -> None:
+    def __init__(self, problem: Problem, options: SolveOptions, messages: Floats | None = None) -> None:
         self.problem, self.options = problem, options
         self.rows = memory_rows(problem)
-        self.search, self.dual = LocalSearch(problem, self.rows), Dual(problem, self.rows)
+        self.search, self.dual = LocalSearch(problem, self.rows), Dual(problem, self.rows, messages)
         self.prices, self.held = Prices(self.rows), self.dual.state()
 
     def round(self, number: int, upper: float, start: Choice | None, watch: Watch) -> tuple[Certificate, Answer]:

@@ -90,11 +90,22 @@ class _Contraction:
 
 def contract_functional(problem: Problem) -> Reduction:
     """Merges every node that follows a neighbour into that neighbour."""
+    smaller, stay, followers = contracted(problem)
+    if not followers:
+        return unchanged(problem)
+    return Reduction(smaller, 0.0, partial(lift_followers, len(problem.node_costs), stay, followers))
+
+
+def contracted(problem: Problem) -> tuple[Problem, list[int], list[Follower]]:
+    """The problem without the nodes that follow others, the nodes that stay, and the others in the order they went.
+
+    Which these are, and whom they follow how, does not depend on the costs of nodes.
+    """
     distinct = {id(edge.cost): edge.cost for edge in problem.edges}
     functional = {key for key, cost in distinct.items() if any(found is not None for found in _functions(cost))}
     queue = [e for e, edge in enumerate(problem.edges) if id(edge.cost) in functional]
     if not queue:
-        return unchanged(problem)
+        return problem, list(range(len(problem.node_costs))), []
     work = _Contraction(problem)
     queue.reverse()
     while queue:
@@ -102,20 +113,24 @@ def contract_functional(problem: Problem) -> Reduction:
         found = work.follower(edge) if edge is not None else None
         if found is not None:
             queue.extend(sorted(work.merge(*found), reverse=True))
-    if not work.followers:
-        return unchanged(problem)
     usages = _moved(problem.usages, work.followers)
     gone = {v for v, _, _ in work.followers}
     smaller, stay = compact(work.costs, gone, list(work.edges.values()), usages, problem.usage_limit)
-    return Reduction(smaller, 0.0, partial(_lift, len(problem.node_costs), stay, work.followers))
+    return smaller, stay, work.followers
 
 
-def _moved(usages: Sequence[Usage], followers: list[Follower]) -> list[Usage]:
-    """The usages of followers as usages of the nodes that stay."""
+def leaders(followers: Sequence[Follower]) -> dict[int, tuple[int, Ints]]:
+    """For every node that went the one that stays, and its strategy for each of that one's."""
     leader: dict[int, tuple[int, Ints]] = {}
     for v, u, to_v in reversed(followers):
         root, to_u = leader.get(u, (u, None))
         leader[v] = (root, to_v if to_u is None else to_v[to_u])
+    return leader
+
+
+def _moved(usages: Sequence[Usage], followers: list[Follower]) -> list[Usage]:
+    """The usages of followers as usages of the nodes that stay."""
+    leader = leaders(followers) if usages else {}
     moved: list[Usage] = []
     for use in usages:
         if use.node in leader:
@@ -125,7 +140,8 @@ def _moved(usages: Sequence[Usage], followers: list[Follower]) -> list[Usage]:
     return moved
 
 
-def _lift(count: int, stay: list[int], followers: list[Follower], choice: Choice) -> Choice:
+def lift_followers(count: int, stay: list[int], followers: list[Follower], choice: Choice) -> Choice:
+    """The choice of all nodes that a choice of those that stay is."""
     full = [0] * count
     for v, s in zip(stay, choice, strict=True):
         full[v] = s

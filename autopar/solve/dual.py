@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autopar.solve.flat import flatten, per_edge
-from autopar.solve.kernels import add_messages, add_prices, bound_of, decode, reparametrise, sweep, use_of
+from autopar.solve.flat import flatten, per_edge, with_messages
+from autopar.solve.kernels import add_prices, bound_of, decode, reparametrise, sweep, use_of
 from autopar.solve.order import sweep_order
 from autopar.solve.problem import Floats, Problem
 from autopar.solve.reduction import Bools, Ints
@@ -70,15 +70,18 @@ class State:
 
 
 class Dual:
-    """Messages that improve by sweeps, and prices that may be set at any time. Costs of nodes must be finite."""
+    """Messages that improve by sweeps, and prices that may be set at any time. Costs of nodes must be finite.
 
-    def __init__(self, problem: Problem, rows: Rows) -> None:
+    `messages` are those to start from, as `state` gives them for a problem of the same edges and strategies.
+    """
+
+    def __init__(self, problem: Problem, rows: Rows, messages: Floats | None = None) -> None:
         self.order = sweep_order(problem)
         self.rank = np.argsort(self.order)
         self.problem, self.rows, self.flat = problem, rows, flatten(problem, rows, self.order)
         self.prices = np.zeros(rows.count)
-        self.nodes = self.flat.cost.copy()
-        self.messages = np.zeros(self.flat.size)
+        self.messages = np.zeros(self.flat.size) if messages is None else messages.copy()
+        self.nodes = with_messages(self.flat, self.messages)
 
     def set_prices(self, prices: Floats) -> None:
         """Changes the node costs by the change of the prices of their bytes."""
@@ -110,9 +113,8 @@ class Dual:
     def certificate(self, state: State) -> Certificate:
         """What the state proves, from its messages and prices alone."""
         flat, limit = self.flat, float(state.prices.sum()) * self.rows.limit if self.rows.count else 0.0
-        nodes, excess = flat.cost.copy(), np.zeros(len(flat.cost))
+        nodes, excess = with_messages(flat, state.messages), np.zeros(len(flat.cost))
         add_prices(flat, state.prices, nodes)
-        add_messages(flat, state.messages, nodes)
         bound = reparametrise(flat, nodes, state.messages, excess) - limit
         messages = tuple(per_edge(flat, state.messages))
         return Certificate(

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from autopar.solve.order import sweep_order
 from autopar.solve.problem import Floats, Problem
 from autopar.solve.reduction import Ints
 from autopar.solve.rows import Rows
@@ -109,6 +110,22 @@ def per_edge(flat: Flat, messages: Floats) -> list[tuple[Floats, Floats]]:
     """The messages of every edge of the problem to its nodes u and v."""
     ends = np.append(flat.mail, flat.size)
     return [(messages[ends[i] : ends[i + 1]], messages[ends[j] : ends[j + 1]]) for i, j in flat.arcs.tolist()]
+
+
+def owners(problem: Problem) -> Ints:
+    """The node that each arc goes into, in the order of arcs, where nodes are swept in `sweep_order`."""
+    order = sweep_order(problem)
+    into = np.array([v for edge in problem.edges for v in (edge.u, edge.v)], dtype=np.intp)
+    return order[np.sort(np.argsort(order)[into])]
+
+
+def with_messages(flat: Flat, messages: Floats) -> Floats:
+    """The costs of all nodes with the messages to them."""
+    if not flat.size:
+        return flat.cost.copy()
+    counts, into = np.diff(flat.start), np.repeat(np.arange(len(flat.start) - 1), np.diff(flat.near))
+    strategy = np.arange(flat.size) + np.repeat(flat.start[into] - flat.mail, counts[into])
+    return flat.cost + np.bincount(strategy, weights=messages, minlength=len(flat.cost))
 
 
 def _starts(lengths: Ints) -> Ints:

@@ -7,7 +7,7 @@ from collections import deque
 import numpy as np
 
 from autopar.solve.problem import Floats, Infeasible, Problem
-from autopar.solve.reduction import Bools, Reduction, restrict, unchanged
+from autopar.solve.reduction import Bools, Reduction, restrict
 
 
 def drop_forbidden(problem: Problem) -> Reduction:
@@ -16,11 +16,20 @@ def drop_forbidden(problem: Problem) -> Reduction:
     Raises:
       Infeasible: if a node loses its last strategy.
     """
+    return restrict(problem, possible(problem))
+
+
+def possible(problem: Problem) -> list[Bools]:
+    """The strategies that `drop_forbidden` leaves.
+
+    Raises:
+      Infeasible: if a node loses its last strategy.
+    """
     finite = _Finite()
     alive = [finite.of(cost) for cost in problem.node_costs]
     partial = [edge for edge in problem.edges if not finite.everywhere(edge.cost)]
     if not partial and all(map(finite.everywhere, problem.node_costs)):
-        return unchanged(problem)
+        return alive
     incident: dict[int, list[int]] = {}
     for e, edge in enumerate(partial):
         incident.setdefault(edge.u, []).append(e)
@@ -40,7 +49,7 @@ def drop_forbidden(problem: Problem) -> Reduction:
     for v, mask in enumerate(alive):
         if not mask.any():
             raise Infeasible(f"node {v}: none of its {len(mask)} strategies is part of a finite choice")
-    return restrict(problem, alive)
+    return alive
 
 
 class _Finite:

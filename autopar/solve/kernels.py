@@ -36,35 +36,60 @@ def gain_of(p: Flat, v: int, k: int, messages: Floats, gain: Floats) -> None:
         row = p.pool[base : base + wide]  # a slice, since only those are turned into vector instructions
         for t in range(wide):
             value = row[t] - message
-            if value < least[t]:
-                least[t] = value
+            least[t] = value if value < least[t] else least[t]
     for t in range(count):
         gain[t] = least[p.class_of[p.columns_at[k] + t]]
 
 
-@compiled
-def collect(p: Flat, v: int, begin: int, end: int, nodes: Floats, messages: Floats, gain: Floats) -> None:
-    """Moves the row minima of the arcs begin <= k < end into v's costs."""
-    first, count = p.start[v], p.start[v + 1] - p.start[v]
-    for k in range(begin, end):
+def _visit_by_arrays(
+    p: Flat, v: int, came: tuple[int, int], go: tuple[int, int], nodes: Floats, messages: Floats, gain: Floats
+) -> None:
+    count = p.start[v + 1] - p.start[v]
+    costs = nodes[p.start[v] : p.start[v + 1]]
+    for k in range(came[0], came[1]):
         gain_of(p, v, k, messages, gain)
         mine = messages[p.mail[k] : p.mail[k] + count]
         rise = gain[:count] - mine
-        nodes[first : first + count] += rise
+        costs += rise
         mine += rise
-
-
-@compiled
-def hand_on(p: Flat, v: int, begin: int, end: int, nodes: Floats, messages: Floats) -> None:
-    """Hands equal shares of v's costs to the arcs begin <= k < end, the rest of the shares left for the other side."""
-    others = (p.near[v + 1] - p.near[v]) - (end - begin)
-    if end == begin:
+    going = go[1] - go[0]
+    if not going:
         return
-    costs = nodes[p.start[v] : p.start[v + 1]]
-    part = costs / max(end - begin, others)
-    for k in range(begin, end):
-        messages[p.mail[k] : p.mail[k] + len(part)] -= part
-    costs -= (end - begin) * part
+    part = costs / max(going, p.near[v + 1] - p.near[v] - going)
+    for k in range(go[0], go[1]):
+        messages[p.mail[k] : p.mail[k] + count] -= part
+    costs -= going * part
+
+
+@compiled_or(_visit_by_arrays)
+def visit(
+    p: Flat, v: int, came: tuple[int, int], go: tuple[int, int], nodes: Floats, messages: Floats, gain: Floats
+) -> None:
+    """Moves the row minima of the arcs in `came` into v's costs; hands equal shares of these to the arcs in `go`.
+
+    Ranges are (first, behind the last). The rest of the shares is left for the other side.
+    """
+    count = p.start[v + 1] - p.start[v]
+    costs, least = nodes[p.start[v] : p.start[v + 1]], gain[:count]
+    for k in range(came[0], came[1]):
+        gain_of(p, v, k, messages, gain)
+        mine = messages[p.mail[k] : p.mail[k] + count]
+        for t in range(count):
+            rise = least[t] - mine[t]
+            costs[t] += rise
+            mine[t] += rise
+    going = go[1] - go[0]
+    if not going:
+        return
+    shares = max(going, p.near[v + 1] - p.near[v] - going)
+    for t in range(count):
+        least[t] = costs[t] / shares
+    for k in range(go[0], go[1]):
+        mine = messages[p.mail[k] : p.mail[k] + count]
+        for t in range(count):
+            mine[t] -= least[t]
+    for t in range(count):
+        costs[t] -= going * least[t]
 
 
 @compiled
@@ -73,11 +98,9 @@ def sweep(p: Flat, nodes: Floats, messages: Floats) -> None:
     gain = np.empty(3 * p.widest)
     count = len(p.start) - 1
     for v in range(count):
-        collect(p, v, p.near[v], p.split[v], nodes, messages, gain)
-        hand_on(p, v, p.split[v], p.near[v + 1], nodes, messages)
+        visit(p, v, (p.near[v], p.split[v]), (p.split[v], p.near[v + 1]), nodes, messages, gain)
     for v in range(count - 1, -1, -1):
-        collect(p, v, p.split[v], p.near[v + 1], nodes, messages, gain)
-        hand_on(p, v, p.near[v], p.split[v], nodes, messages)
+        visit(p, v, (p.split[v], p.near[v + 1]), (p.near[v], p.split[v]), nodes, messages, gain)
 
 
 @compiled
@@ -121,15 +144,6 @@ def reparametrise(p: Flat, nodes: Floats, messages: Floats, excess: Floats) -> f
             rise = gain[:count] - messages[p.mail[back] : p.mail[back] + count]
             excess[p.start[u] : p.start[u + 1]] += rise - rise.min()
     return total
-
-
-@compiled
-def add_messages(p: Flat, messages: Floats, nodes: Floats) -> None:
-    """Adds to the costs of every node the messages of its edges."""
-    for v in range(len(p.start) - 1):
-        count = p.start[v + 1] - p.start[v]
-        for k in range(p.near[v], p.near[v + 1]):
-            nodes[p.start[v] : p.start[v + 1]] += messages[p.mail[k] : p.mail[k] + count]
 
 
 @compiled

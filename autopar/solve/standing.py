@@ -24,6 +24,7 @@ from autopar.solve.problem import Floats, Infeasible, Problem, Solution, objecti
 from autopar.solve.remainder import NOTHING, Remainder, Settled, remainder_of, settle
 from autopar.solve.verifier import TOLERANCE, verify
 
+_MOST_ENTRIES = 2_000_000  # of distinct matrices: on more (three axes) messages alone rarely prove a choice
 _KEPT_ENTRIES = 30_000_000  # 8 bytes each, for as long as the plan is held
 
 
@@ -135,6 +136,8 @@ def standing(problem: Problem, options: SolveOptions) -> Standing | None:
     That is where tables become too large and messages prove nothing either, or no choice is finite.
     """
     whole = joined(problem)
+    if sum(cost.size for cost in {id(edge.cost): edge.cost for edge in whole.edges}.values()) > _MOST_ENTRIES:
+        return None
     same: dict[bytes, Floats] = {}
     costs = whole.costs(range(len(whole.counts)), problem.node_costs)
     costs = {v: same.setdefault(cost.tobytes(), cost) for v, cost in costs.items()}

@@ -37,7 +37,8 @@ class SearchOptions:
     were made operators (`autopar.operator`): "kept" whole, "expanded", or "best": both are planned and the better plan
     is kept. `recompute` says whether activations may be computed once more in the backward pass, rather than kept:
     "never", or "auto": it is looked into where nothing fits in the memory limit otherwise, or the limit costs more than
-    5 % of the objective, as the search then takes several times as long.
+    5 % of the objective, as the search then takes several times as long. `solve` limits the work of the solver; by
+    default it lets a gap of 1 % be on large problems (`SolveOptions.large_gap`).
     """
 
     max_mesh_axes: int = 2

@@ -28,9 +28,9 @@ from rich.table import Table
 
 import autopar
 from autopar.errors import NoFeasiblePlan
-from autopar.search import search as search_module
+from autopar.search import attempt
 from autopar.search.ground import Ground
-from autopar.search.standing import Standing
+from autopar.solve.standing import Standing
 from benchmarks.end_to_end import describe_machine
 from benchmarks.models import gpt
 from cost_models import Cluster
@@ -39,11 +39,11 @@ PINNED = "state['params']['blocks'][0]['fc1']['kernel']"
 ANOTHER = "state['params']['blocks'][1]['out']['kernel']"
 EVERY = "state['params']['blocks'][*]['fc1']['kernel']"
 PARTS: tuple[tuple[object, str, str], ...] = (
-    (search_module, "solve", "solve_s"),
+    (attempt, "solve", "solve_s"),
     (Ground, "standing", "solve_s"),
     (Standing, "solve", "solve_s"),
-    (search_module, "build_program", "program_s"),
-    (search_module, "_account", "program_s"),
+    (attempt, "build_program", "program_s"),
+    (attempt, "account_of", "program_s"),
 )
 
 

@@ -60,6 +60,23 @@ class Dataflow:
     uses: Mapping[int, tuple[Use, ...]]
 
     @cached_property
+    def by_op(self) -> Mapping[int, Mapping[int, int | None]]:
+        """For every operator that reads anything, by id: the copy that each of its operands, by position, is read from.
+
+        (None: the tensor itself.)
+        """
+        found: dict[int, dict[int, int | None]] = {}
+        for use, copy in self.source.items():
+            if use.op is not None:
+                found.setdefault(use.op, {})[use.position] = copy
+        return found
+
+    @cached_property
+    def by_output(self) -> Mapping[int, int | None]:
+        """As `by_op`, for the outputs of the graph."""
+        return {use.position: copy for use, copy in self.source.items() if use.op is None}
+
+    @cached_property
     def children(self) -> Mapping[int, tuple[Copy, ...]]:
         """The copies made from the copy of each id."""
         found: dict[int, list[Copy]] = {copy.id: [] for copy in self.copies}

@@ -119,8 +119,10 @@ def _peak(
     return peak, peak_at, tuple(sorted((v for v in held if size[v]), key=lambda v: (-size[v], v)))
 
 
-def _begins(program: ShardedProgram) -> dict[int, list[int]]:
+def _begins(program: ShardedProgram) -> Mapping[int, Sequence[int]]:
     """The values whose memory is taken at each instruction: a scan's stack before its first round."""
+    if not program.regions:
+        return {position: instruction.outs for position, instruction in enumerate(program.instructions)}
     found: dict[int, list[int]] = {}
     spans = _spans(program)
     for position, instruction in enumerate(program.instructions):
@@ -133,7 +135,7 @@ def _begins(program: ShardedProgram) -> dict[int, list[int]]:
 def _spans(program: ShardedProgram) -> dict[int, tuple[int, int]]:
     """The first and the last instruction of each region that has any."""
     found: dict[int, tuple[int, int]] = {}
-    for position, instruction in enumerate(program.instructions):
+    for position, instruction in enumerate(program.instructions) if program.regions else ():
         for region in program.tree.path(instruction.region):
             found[region] = (found.get(region, (position, position))[0], position)
     return found
@@ -147,10 +149,12 @@ def _beside(instruction: Instruction, size: Mapping[int, int], workspace: Worksp
     lengthened over.
     """
     if isinstance(instruction, Compute):
+        held = workspace(instruction.op, [size[value] for value in instruction.ins])
+        if not instruction.exchanges:
+            return held
         copies = {(value, move.axes) for move in instruction.exchanges for value in move.ins}
         copied = sum(size[value] for value, _ in copies if value in instruction.ins)
-        messages = 2 * sum(move.size_bytes for move in instruction.exchanges)
-        return workspace(instruction.op, [size[value] for value in instruction.ins]) + copied + messages
+        return held + copied + 2 * sum(move.size_bytes for move in instruction.exchanges)
     if isinstance(instruction, Move) and instruction.is_collective and (instruction.dim or instruction.to_dim):
         return instruction.size_bytes
     return 0
@@ -174,20 +178,12 @@ def _taken_over(program: ShardedProgram, donated: Sequence[int]) -> int:
 
 def _registers(program: ShardedProgram, in_memory: Collection[int]) -> set[int]:
     """The values that never reach memory: fused into the one operator that reads them."""
-    readers: dict[int, list[object]] = {}
-    for instruction in program.instructions:
-        for value in instruction.ins:
-            readers.setdefault(value, []).append(instruction)
     kept = set(program.inputs) | set(program.outputs)
-    found: set[int] = set()
-    for instruction in program.instructions:
-        for value in instruction.outs:
-            only = readers.get(value, [])
-            if value in kept or program.values[value].tensor.id in in_memory or not isinstance(instruction, Compute):
-                continue
-            if len(only) == 1 and isinstance(only[0], Compute):
-                found.add(value)
-    return found
+    made = (v for i in program.instructions if isinstance(i, Compute) for v in i.outs)
+    found = {v for v in made if v not in kept and program.values[v].tensor.id not in in_memory}
+    read = Counter(v for i in program.instructions for v in i.ins if v in found)
+    moved = {v for i in program.instructions if not isinstance(i, Compute) for v in i.ins}
+    return {v for v in found if read[v] == 1 and v not in moved}
 
 
 def _anew(program: ShardedProgram, recomputed: Collection[int]) -> set[int]:
@@ -203,15 +199,22 @@ def _last_uses(program: ShardedProgram, registers: set[int], anew: set[int]) -> 
     A loop reads what was made before it until its last round. The memory of a carry becomes that of its last value.
     """
     tree, spans = program.tree, _spans(program)
-    made_in = {v: _made_in(program, i) for i in program.instructions for v in i.outs}
+    made_in = {v: _made_in(program, i) for i in program.instructions for v in i.outs} if spans else {}
     last: dict[int, int] = {}
     through = registers | anew
     for position in range(len(program.instructions) - 1, -1, -1):
         instruction = program.instructions[position]
-        until = max([position, *(last.get(v, position) for v in instruction.outs if v in through)])
+        until = position
+        for value in instruction.outs:
+            if value in through:
+                until = max(until, last.get(value, position))
         for operand, value in enumerate(instruction.ins):
             loop = tree.loop_around(made_in.get(value), _read_in(program, instruction, operand)) if spans else None
-            last[value] = max(last.get(value, -1), until if loop is None else max(until, spans[loop][1]))
+            stop = until if loop is None else max(until, spans[loop][1])
+            if stop > last.get(value, -1):
+                last[value] = stop
+    if not spans:
+        return last
     entering = {(i.region, i.op.params["position"]): i.outs[0] for i in _of_kind(program, "carry_in").values()}
     for position, leaving in _of_kind(program, "carry_out").items():
         last[entering[leaving.region, leaving.op.params["position"]]] = position

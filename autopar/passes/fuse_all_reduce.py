@@ -35,7 +35,7 @@ class FuseAllReduce:
             waiting: list[tuple[Instruction, ...]] = []
             late: set[int] = set()
             for unit in rest:
-                if any(late.intersection((*i.ins, *_order(i))) or state.may_wait(i) for i in unit):
+                if any(not late.isdisjoint((*i.ins, *_order(i))) or state.may_wait(i) for i in unit):
                     waiting.append(unit)
                     late.update(value for i in unit for value in (*i.outs, *_order(i)))
                 else:
@@ -116,7 +116,7 @@ class _Buckets:
     def may_wait(self, instruction: Instruction) -> bool:
         """Whether the instruction is the update's or a move, and reads a gradient whose bucket is still open."""
         is_forced = isinstance(instruction, Compute) and instruction.op.phase != "update"
-        if is_forced or instruction.region is not None:
+        if is_forced or not self.pending or instruction.region is not None:
             return False
         keys = {self.pending[value] for value in instruction.ins if value in self.pending}
         return any(move.role == "mirror" for key in keys for move in self.open[key])

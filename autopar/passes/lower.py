@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from autopar.core.dataflow import Copy, Dataflow
@@ -11,6 +12,8 @@ from autopar.core.plan import Stage
 from autopar.core.regions import ENTERING
 from autopar.passes.blocks import Blocks
 from autopar.passes.program import Compute, Convert, ShardedProgram, Value
+
+_NO_COPIES: Mapping[int, int | None] = {}
 
 
 def lower(graph: OpGraph, flow: Dataflow, stage: Stage) -> ShardedProgram:
@@ -38,13 +41,6 @@ class _Lowering:
 
     def __post_init__(self) -> None:
         self.blocks = Blocks(self.graph.tree)
-        self._by_op: dict[int, dict[int, int | None]] = {}
-        self._by_output: dict[int, int | None] = {}
-        for use, copy in self.flow.source.items():
-            if use.op is None:
-                self._by_output[use.position] = copy
-            else:
-                self._by_op.setdefault(use.op, {})[use.position] = copy
 
     def program(self) -> ShardedProgram:
         graph, stage = self.graph, self.stage
@@ -68,10 +64,10 @@ class _Lowering:
         return ShardedProgram(stage.mesh, self.values, inputs, outputs, instructions, graph.regions)
 
     def _value(self, tensor: TensorInfo, placement: Placement, region: int | None) -> int:
-        value = Value(len(self.values), tensor, placement)
-        self.values[value.id] = value
-        self.region_of[value.id] = region
-        return value.id
+        number = len(self.values)
+        self.values[number] = Value(number, tensor, placement)
+        self.region_of[number] = region
+        return number
 
     def _read(self, tensor: TensorInfo, copy: int | None) -> int:
         if tensor.literal is not None and tensor.id not in self.made:
@@ -84,7 +80,8 @@ class _Lowering:
 
     def _operand(self, op: OpNode, position: int, value: int, placement: Placement) -> int:
         """`value` in the `placement` in which `op` wants it."""
-        if self.values[value].placement == placement:
+        held = self.values[value].placement
+        if held is placement or held == placement:
             return value
         reader = self.graph.tree.reads_in(op.kind, op.region, position)
         site = self.graph.tree.site(self.region_of[value], reader)
@@ -113,23 +110,19 @@ class _Lowering:
 
     def _compute(self, op: OpNode) -> None:
         strategy = self.stage.strategies[op.id]
-        sources = self._sources(op)
+        copies = self.flow.by_op.get(op.id, _NO_COPIES)
         ins = tuple(
-            self._operand(op, position, self._read(tensor, copy), placement)
-            for position, (tensor, copy, placement) in enumerate(zip(op.ins, sources, strategy.ins, strict=True))
+            self._operand(op, position, self._read(tensor, copies.get(position)), placement)
+            for position, (tensor, placement) in enumerate(zip(op.ins, strategy.ins, strict=True))
         )
         region = self.graph.tree.made_in(op.kind, op.region)
         outs = tuple(self._value(t, placement, region) for t, placement in zip(op.outs, strategy.outs, strict=True))
         self.made.update((tensor.id, value) for tensor, value in zip(op.outs, outs, strict=True))
         self.blocks.append(Compute(op, strategy, ins, outs), op.region)
 
-    def _sources(self, op: OpNode) -> list[int | None]:
-        by_position = self._by_op.get(op.id, {})
-        return [by_position.get(position) for position in range(len(op.ins))]
-
     def _output(self, position: int) -> int:
         tensor = self.graph.outputs[position]
-        value = self._read(tensor, self._by_output.get(position))
+        value = self._read(tensor, self.flow.by_output.get(position))
         if tensor.literal is not None:
             return value
         producer = self.graph.producers.get(tensor.id)

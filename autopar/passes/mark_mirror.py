@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from autopar.core.graph import OpGraph
+from autopar.core.memo import once_per_graph
 from autopar.core.regions import LEAVING
 from autopar.passes.program import Instruction, Move, ShardedProgram
 from autopar.passes.sink_all_reduce import is_view
@@ -24,7 +25,7 @@ class MarkMirror:
 
     def apply(self, program: ShardedProgram) -> ShardedProgram:
         """`program` with the roles of gradient reductions set."""
-        gradients = self._gradients()
+        gradients = _gradients(self.graph)
 
         def mark(instruction: Instruction) -> Instruction:
             if not isinstance(instruction, Move) or instruction.role not in ("forward", "backward"):
@@ -34,15 +35,17 @@ class MarkMirror:
 
         return program.with_instructions(tuple(mark(i) for i in program.instructions))
 
-    def _gradients(self) -> frozenset[int]:
-        graph = self.graph
-        data = set(graph.batch_inputs)
-        shapes = {t.shape for n, t in enumerate(graph.inputs) if n not in data}
-        made = {t.id: op.phase for op in graph.ops for t in op.outs if t.shape in shapes and op.phase != "forward"}
-        read = {t.id for op in graph.ops if op.phase == "update" for t in op.ins} | {t.id for t in graph.outputs}
-        found = {tensor for tensor in made if tensor in read}
-        for op in reversed(graph.ops):
-            passes = is_view(op) or op.kind in LEAVING
-            if passes and op.phase != "forward" and op.outs[0].id in found:
-                found.update(tensor.id for tensor in op.ins)
-        return frozenset(found)
+
+@once_per_graph
+def _gradients(graph: OpGraph) -> frozenset[int]:
+    """The ids of the tensors that are gradients."""
+    data = set(graph.batch_inputs)
+    shapes = {t.shape for n, t in enumerate(graph.inputs) if n not in data}
+    made = {t.id: op.phase for op in graph.ops for t in op.outs if t.shape in shapes and op.phase != "forward"}
+    read = {t.id for op in graph.ops if op.phase == "update" for t in op.ins} | {t.id for t in graph.outputs}
+    found = {tensor for tensor in made if tensor in read}
+    for op in reversed(graph.ops):
+        passes = is_view(op) or op.kind in LEAVING
+        if passes and op.phase != "forward" and op.outs[0].id in found:
+            found.update(tensor.id for tensor in op.ins)
+    return frozenset(found)

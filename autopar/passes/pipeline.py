@@ -9,7 +9,7 @@ from typing import Protocol
 from autopar.core.dataflow import Dataflow
 from autopar.core.graph import OpGraph
 from autopar.core.plan import Stage
-from autopar.errors import InvalidOption
+from autopar.errors import InvalidOption, ProgramError
 from autopar.passes.fuse_all_reduce import FuseAllReduce
 from autopar.passes.insert_redistribution import InsertRedistribution
 from autopar.passes.lower import lower
@@ -51,18 +51,37 @@ def program_states(
 ) -> tuple[tuple[str, ShardedProgram], ...]:
     """The program of `stage` after lowering and after every pass, with the pass's name; each verified."""
     program = lower(graph, flow, stage)
-    verify(program)
+    _verify("lower", program)
     states = [("lower", program)]
     for step in passes(graph, router, price):
         before, program = program, step.apply(program)
-        verify(program, before)
+        _verify(step.name, program, before)
         states.append((step.name, program))
     return tuple(states)
 
 
+def _verify(name: str, program: ShardedProgram, before: ShardedProgram | None = None) -> None:
+    try:
+        verify(program, before)
+    except ProgramError as error:
+        raise ProgramError(f"after {name}: {error}") from error
+
+
 def build_program(graph: OpGraph, flow: Dataflow, stage: Stage, router: Router, price: StepPrice) -> ShardedProgram:
-    """The program of `stage` as it runs."""
-    return program_states(graph, flow, stage, router, price)[-1][1]
+    """The program of `stage` as it runs, verified.
+
+    Raises:
+      ProgramError: if it is not valid; it says after which pass it was not.
+    """
+    program = lower(graph, flow, stage)
+    for step in passes(graph, router, price):
+        program = step.apply(program)
+    try:
+        verify(program)
+    except ProgramError:
+        program_states(graph, flow, stage, router, price)  # raises where it went wrong first
+        raise
+    return program
 
 
 def write_dump(directory: Path, states: Sequence[tuple[str, object]]) -> None:

@@ -157,8 +157,20 @@ class ShardedProgram:
 
     def local_bytes(self, value: int) -> int:
         """What one device holds of a value."""
-        v = self.values[value]
-        return v.placement.local_size(v.tensor.shape, self.mesh) * v.tensor.itemsize
+        return self._sizes[value]
+
+    @cached_property
+    def _sizes(self) -> Mapping[int, int]:
+        """What one device holds of each value, in bytes; worked out once for values that lie alike."""
+        known: dict[tuple[tuple[int, ...], int, int], int] = {}
+        found: dict[int, int] = {}
+        for number, value in self.values.items():
+            tensor, placement = value.tensor, value.placement
+            key = tensor.shape, tensor.itemsize, id(placement)
+            if key not in known:
+                known[key] = placement.local_size(tensor.shape, self.mesh) * tensor.itemsize
+            found[number] = known[key]
+        return found
 
     def __str__(self) -> str:
         return "\n".join(_line(self, i) for i in self.instructions)

@@ -57,8 +57,9 @@ class SinkAllReduce:
         sunk: dict[int, Move] = {}
         done: list[Instruction] = []
         for instruction in program.instructions:
-            *others, move = [None, *(sunk.pop(v) for v in dict.fromkeys(instruction.ins) if v in sunk)]
-            done += [other for other in others if other is not None]
+            met = [sunk.pop(v) for v in dict.fromkeys(instruction.ins) if v in sunk] if sunk else []
+            done += met[:-1]
+            move = met[-1] if met else None
             if move is not None:
                 assert isinstance(instruction, Compute)
                 instruction, move = _swapped(values, move, instruction)

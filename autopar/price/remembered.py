@@ -15,13 +15,26 @@ _Key = tuple[Hashable, Hashable, int]
 
 @dataclass(frozen=True, eq=False)
 class Remembered:
-    """`pricing`, whose answers for operators of one signature and context are kept: repeated layers share them."""
+    """`pricing`, whose answers for operators of one signature and context are kept: repeated layers share them.
+
+    Those of an operator object under a strategy object are found at once.
+    """
 
     pricing: Pricing
     _costs: dict[_Key, tuple[Strategy, float]] = field(default_factory=dict[_Key, tuple[Strategy, float]])
+    _found: dict[tuple[int, int], tuple[OpNode, Strategy, float]] = field(
+        default_factory=dict[tuple[int, int], tuple[OpNode, Strategy, float]]
+    )
 
     def op_cost(self, op: OpNode, strategy: Strategy) -> float:
         """As `pricing`."""
+        known = self._found.get((id(op), id(strategy)))
+        if known is None:
+            known = op, strategy, self._cost(op, strategy)  # both keep their ids
+            self._found[id(op), id(strategy)] = known
+        return known[2]
+
+    def _cost(self, op: OpNode, strategy: Strategy) -> float:
         key = (op.signature, self.pricing.context(op), id(strategy))
         if key not in self._costs:
             self._costs[key] = strategy, self.pricing.op_cost(op, strategy)  # the strategy keeps its id

@@ -18,7 +18,7 @@ from autopar.price.work import materialised, recomputed, workspace_bytes
 from autopar.search.ground import Ground
 from autopar.search.restriction import Restriction
 from autopar.search.task import Planned, Task
-from autopar.solve import Infeasible, Problem, Solution, SolveOptions, solve
+from autopar.solve import Infeasible, NothingCheaper, Problem, Solution, SolveOptions, solve
 from autopar.solve.least_peak import least_peak
 from autopar.solve.problem import objective
 
@@ -39,21 +39,23 @@ class Attempt:
     _met: list[Solution] = field(default_factory=list[Solution])
     _solved: dict[float, Planned] = field(default_factory=dict[float, Planned])
     _refused: list[tuple[float, Infeasible]] = field(default_factory=list[tuple[float, Infeasible]])
+    _bounds: dict[float, float] = field(default_factory=dict[float, float])
 
-    def solve(self, limit_bytes: float | None, options: SolveOptions | None = None) -> Planned:
+    def solve(self, limit_bytes: float | None, options: SolveOptions | None = None, below: float = inf) -> Planned:
         """The plan under `limit_bytes` on what the Problem counts; its bound is for that limit.
 
         Raises:
           Infeasible: proven, here or under a looser limit before.
+          NothingCheaper: none was found that costs less than `below`.
         """
         problem = self.problem(limit_bytes)
         if limit_bytes is None:
-            return replace(self.planned(self._without_limit(problem, options)), problem=problem)
+            return replace(self.planned(self._without_limit(problem, options, below)), problem=problem)
         for refused, reason in self._refused:
             if limit_bytes <= refused:
                 raise reason
         if limit_bytes not in self._solved:
-            planned = self.planned(self._within_limit(problem, limit_bytes))
+            planned = self.planned(self._within_limit(problem, limit_bytes, below))
             self._solved[limit_bytes] = replace(planned, problem=problem)
         return self._solved[limit_bytes]
 
@@ -61,26 +63,33 @@ class Attempt:
         """What was proven of all plans within this limit; `inf` if there are none."""
         if limit_bytes in self._solved:
             return self._solved[limit_bytes].plan.lower_bound_s
-        return inf if any(limit_bytes <= refused for refused, _ in self._refused) else 0.0
+        if any(limit_bytes <= refused for refused, _ in self._refused):
+            return inf
+        return self._bounds.get(limit_bytes, 0.0)
 
     def problem(self, limit_bytes: float | None, *, tensors_only: bool = False) -> Problem:
         """The Problem under `limit_bytes`, with what the constraints leave."""
         return self.left.apply(self.ground.problem(self.step_kinds, limit_bytes, tensors_only=tensors_only))
 
-    def _without_limit(self, problem: Problem, options: SolveOptions | None) -> Solution:
+    def _without_limit(self, problem: Problem, options: SolveOptions | None, below: float) -> Solution:
         """Solved from what stands of it already, unless with little work only."""
         usual = self.task.options.solve
         if options is None and not self.left.ties:
             standing = self.ground.standing(self.step_kinds, usual)
-            if standing is not None:
-                return standing.solve(problem)
-        return solve(problem, options=options or usual, warm=self._nearby(False))
+            found = None if standing is None else standing.solve(problem)
+            if found is not None:
+                return found
+        return solve(problem, options=options or usual, warm=self._nearby(False), below=below)
 
-    def _within_limit(self, problem: Problem, limit_bytes: float) -> Solution:
+    def _within_limit(self, problem: Problem, limit_bytes: float, below: float) -> Solution:
+        options, warm = self.task.options.solve, self._cheapest_within(limit_bytes)
         try:
-            solution = solve(problem, options=self.task.options.solve, warm=self._cheapest_within(limit_bytes))
+            solution = solve(problem, options=options, warm=warm, below=below)
         except Infeasible as reason:
             self._refused.append((limit_bytes, reason))
+            raise
+        except NothingCheaper as nothing:
+            self._bounds[limit_bytes] = max(nothing.lower_bound, self._bounds.get(limit_bytes, 0.0))
             raise
         self._met.append(solution)
         return solution
@@ -106,7 +115,7 @@ class Attempt:
             near = near.unlimited
         return near.solution if near is not None and near.is_unlimited != is_limited else None
 
-    def within(self, limit: int, planned: Planned) -> Planned:
+    def within(self, limit: int, planned: Planned, below: float = inf) -> Planned:
         """A plan whose program peaks within `limit`; `planned` is the best without one.
 
         The program holds more than the Problem counts: the buffers of redistributions on their way to a single
@@ -114,10 +123,17 @@ class Attempt:
         left of it beside those hidden bytes, until the choice of least peak is all that is left. That always rules out
         the choice before. Only the bounds of the looser problems hold. Where this finds nothing, the same is tried by
         the excess, on tensors alone: another way through choices that the Problem cannot tell apart.
+
+        Raises:
+          NoFeasiblePlan: none was found that fits.
+          NothingCheaper: none was found that costs less than `below`.
         """
         bound, smallest, tight, proven = planned.plan.lower_bound_s, planned, float(limit), False
         for _ in range(self.task.options.max_tightenings):
-            planned, fits = self._solve_or_least(tight)
+            try:
+                planned, fits = self._solve_or_least(tight, below)
+            except NothingCheaper as nothing:
+                raise nothing if tight == limit else NothingCheaper(below, bound) from nothing
             bound = max(bound, planned.plan.lower_bound_s) if tight == limit else bound
             smallest = min(smallest, planned, key=lambda p: p.account.peak_memory_bytes)
             if planned.account.peak_memory_bytes <= limit:
@@ -152,10 +168,10 @@ class Attempt:
                 raise
             return solved(error.min_peak_bytes), False
 
-    def _solve_or_least(self, limit_bytes: float) -> tuple[Planned, bool]:
+    def _solve_or_least(self, limit_bytes: float, below: float) -> tuple[Planned, bool]:
         """As `solve`, and True; where nothing keeps within the limit, the best of what is closest to it, and False."""
         try:
-            return self.solve(limit_bytes), True
+            return self.solve(limit_bytes, below=below), True
         except Infeasible as error:
             if error.min_peak_bytes is None:
                 raise

@@ -25,6 +25,8 @@ from autopar.search.search import announced, contained, nameable, refusal, settl
 from autopar.search.task import Planned, Task
 
 _HALVINGS = 4
+ENOUGH_GAP = 0.005
+"""A point is not worked on further once it is proven to cost at most this share more than its optimum."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +46,7 @@ def find_front(tasks: Sequence[Task], meshes: Sequence[DeviceMesh], points: int)
     Raises:
       NoFeasiblePlan: nothing fits in the tasks' own limit.
     """
-    sweeps = [_Sweep(task, meshes) for task in tasks]
+    sweeps = [_Sweep(_content(task), meshes) for task in tasks]
     outer = tasks[0].memory_limit_bytes
     fastest = _best(sweeps, outer)
     announced(tasks[fastest.position], fastest.planned)
@@ -54,6 +56,13 @@ def find_front(tasks: Sequence[Task], meshes: Sequence[DeviceMesh], points: int)
     inner = [_best(sweeps, limit) for limit in limits(least, most, points)[1:-1]]
     found = sorted([*lowest, *inner, replace(fastest, limit_bytes=most)], key=lambda point: point.limit_bytes)
     return _spread(thinned(monotone(found)), points)
+
+
+def _content(task: Task) -> Task:
+    """The task, content with plans that are proven to be about as good as any."""
+    solve = task.options.solve
+    solve = replace(solve, enough_gap=max(ENOUGH_GAP, solve.enough_gap))
+    return replace(task, options=replace(task.options, solve=solve))
 
 
 def _lowest(sweeps: Sequence[_Sweep], most: int) -> list[Point]:
@@ -184,7 +193,7 @@ class _Sweep:
         peaks: list[float] = []
         for place in (place for n, place in enumerate(self.places) if n not in covered):
             try:
-                attempt, _ = place.free
+                attempt, _ = place.free()
             except (NoFeasiblePlan, InvalidConstraint):
                 continue
             if (planned := attempt.least()) is not None:

@@ -17,8 +17,8 @@ from autopar.price.remembered import Remembered
 from autopar.redistribute.route import Router
 from autopar.search.resolve import FindRule, no_rule
 from autopar.search.space import build_space
-from autopar.search.standing import Standing, standing
 from autopar.solve import Problem, SolveOptions
+from autopar.solve.standing import Standing, standing
 
 StepKinds = tuple[StepKind, ...]
 

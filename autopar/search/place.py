@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
 
@@ -12,13 +11,16 @@ from autopar.errors import InvalidConstraint, NoFeasiblePlan
 from autopar.search.attempt import Attempt
 from autopar.search.constraints import show, step_kinds_of
 from autopar.search.ground import Ground
-from autopar.search.race import Progress
+from autopar.search.race import Entrant, Progress
 from autopar.search.restriction import Restriction, restriction
 from autopar.search.task import Planned, Task
-from autopar.solve import Infeasible, SolveOptions, Unsolved
+from autopar.solve import Infeasible, NothingCheaper, SolveOptions, Unsolved
 
 ROUGH_WORK = 1e9
 """Additions of an elimination that are spent on a shape before it is known whether it can be the best."""
+
+Found = tuple[Attempt, Planned]
+"""A plan, and the attempt that found it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,70 +34,81 @@ class Place:
     ground: Ground
     known: Planned | None = None
     near: Planned | None = None
+    _free: list[Found] = field(default_factory=list[Found])
+    _rough: list[Found | NothingCheaper | None] = field(default_factory=list[Found | NothingCheaper | None])
 
-    def run(self, limit: int | None, *, roughly: bool = False) -> Iterator[Progress[Planned]]:
+    def run(self, limit: int | None, *, roughly: bool = False) -> Entrant[Planned]:
         """Searches with little work (if `roughly`), then without the limit, then within it."""
         task = replace(self.task, memory_limit_bytes=limit)
-        if roughly and self.rough is not None:
-            yield _met(replace(self.rough[1], task=task), limit)
+        below = yield Progress(-inf)
+        if roughly and (rough := self._found_roughly(below)) is not None:
+            if isinstance(rough, NothingCheaper):
+                below = yield Progress(rough.lower_bound)
+            else:
+                below = yield _met(replace(rough[1], task=task), limit)
         try:
-            attempt, free = self.free
-        except (NoFeasiblePlan, InvalidConstraint) as error:
+            attempt, free = self.free(below)
+            free = replace(free, task=task, is_unlimited=True)
+            below = yield _met(free, limit)
+            if limit is not None and free.account.peak_memory_bytes > limit:
+                yield _met(replace(attempt.within(limit, free, below), task=task, unlimited=free), limit)
+        except NothingCheaper as nothing:
+            yield Progress(nothing.lower_bound)
+        except InvalidConstraint as error:
             yield Progress(inf, misfit=error)
-            return
-        free = replace(free, task=task, is_unlimited=True)
-        yield _met(free, limit)
-        if limit is None or free.account.peak_memory_bytes <= limit:
-            return
-        try:
-            planned = replace(attempt.within(limit, free), task=task, unlimited=free)
         except NoFeasiblePlan as error:
             yield Progress(inf if error.proven else -inf, misfit=error)
-            return
-        yield _met(planned, limit)
 
     def binding(self, limit: int) -> tuple[Attempt, Planned] | None:
         """What `free` is, if it was found and exceeds `limit`."""
-        found: tuple[Attempt, Planned] | None = self.__dict__.get("free")
-        return None if found is None or found[1].account.peak_memory_bytes <= limit else found
+        return next((found for found in self._free if found[1].account.peak_memory_bytes > limit), None)
 
-    @cached_property
-    def rough(self) -> tuple[Attempt, Planned] | None:
-        """A plan without a memory limit, and a bound, found with little work; None where that finds none."""
-        if self.known is not None:
-            return None
-        try:
-            return self._unlimited(_roughly(self.task.options.solve))
-        except (Unsolved, NoFeasiblePlan, InvalidConstraint):
-            return None
+    def _found_roughly(self, below: float) -> Found | NothingCheaper | None:
+        """A plan without a memory limit, and a bound, found with little work; None where that finds neither."""
+        if self.known is None and not self._rough:
+            try:
+                self._rough.append(self._unlimited(_roughly(self.task.options.solve), below))
+            except NothingCheaper as nothing:
+                self._rough.append(nothing)
+            except (Unsolved, NoFeasiblePlan, InvalidConstraint):
+                self._rough.append(None)
+        return self._rough[0] if self._rough else None
 
-    @cached_property
-    def free(self) -> tuple[Attempt, Planned]:
-        """The best plan without a memory limit, and the attempt that found it.
+    def free(self, below: float = inf) -> Found:
+        """The best plan without a memory limit, and the attempt that found it; once found, whatever it costs.
 
         Raises:
-          NoFeasiblePlan: the constraints leave no plan, with or without a memory limit.
+          NothingCheaper: no plan found costs less than `below`.
+          NoFeasiblePlan: the constraints leave no plan, with or without a memory limit: proven.
           InvalidConstraint: one is about nothing, cannot hold or contradicts others.
         """
-        if self.known is not None:
-            return self._attempt(self.known.plan.step_kinds), self.known
-        if "rough" in self.__dict__ and self.rough is not None and not self.rough[1].plan.gap:
-            return self.rough
-        return self._unlimited(None)
+        if not self._free:
+            rough = self._rough[0] if self._rough else None
+            if self.known is not None:
+                self._free.append((self._attempt(self.known.plan.step_kinds), self.known))
+            elif isinstance(rough, tuple) and not rough[1].plan.gap:
+                self._free.append(rough)
+            elif isinstance(rough, NothingCheaper) and below <= rough.lower_bound:
+                raise NothingCheaper(below, rough.lower_bound)
+            else:
+                self._free.append(self._unlimited(None, below))
+        return self._free[0]
 
-    def _unlimited(self, options: SolveOptions | None) -> tuple[Attempt, Planned]:
-        """With the first steps of the constraints that leave any plan."""
-        task = self.task
-        for step_kinds in step_kinds_of(task.all_constraints):
+    def _unlimited(self, options: SolveOptions | None, below: float) -> Found:
+        """With the first steps of the constraints that leave any plan; of several, each has to tell whether it does."""
+        task, kinds = self.task, step_kinds_of(self.task.all_constraints)
+        below = below if len(kinds) == 1 else inf
+        for step_kinds in kinds:
             attempt = self._attempt(step_kinds)
             try:
-                return attempt, attempt.solve(None, options)
+                return attempt, attempt.solve(None, options, below)
             except Infeasible:
                 continue
         held = f" and {show(task.constraints)}" if task.constraints else ""
         raise NoFeasiblePlan(
             f"no plan on mesh {self.ground.mesh} satisfies the constraints of mode {task.mode!r}{held}: no sequence of "
-            f"steps takes some tensor from where it is made to where it is pinned. Pin less, or choose another mode."
+            f"steps takes some tensor from where it is made to where it is pinned. Pin less, or choose another mode.",
+            proven=True,
         )
 
     def _attempt(self, step_kinds: tuple[StepKind, ...]) -> Attempt:
@@ -117,5 +130,4 @@ def _met(planned: Planned, limit: int | None) -> Progress[Planned]:
 def _roughly(options: SolveOptions) -> SolveOptions:
     """The work that is spent on a shape before it is known whether it can be the best."""
     work = min(options.max_elimination_work, ROUGH_WORK)
-    options = replace(options, max_elimination_work=work, max_sweeps=20, max_rounds=1, anneal_passes=1)
-    return replace(options, max_cp_sat_entries=0, max_price_steps=0)
+    return replace(options, max_elimination_work=work, max_rounds=0, max_price_steps=0)

@@ -9,7 +9,7 @@ So the least bound of all holds for all of them, whether they ran to their end o
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Generator, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Generic, TypeVar
@@ -35,6 +35,13 @@ class Progress(Generic[Found]):
     misfit: AutoparError | None = None
 
 
+Entrant = Generator[Progress[Found], float, None]
+"""Gives its progress step by step, until it has nothing more to try; each step is sent what is to be undercut.
+
+What costs no less need not be found, only bounded. The first step is sent nothing, so it may do nothing.
+"""
+
+
 @dataclass(frozen=True)
 class Finish(Generic[Found]):
     """How a race ended: the cheapest found and whose it is, every entrant's bound, who got to the end, misfits.
@@ -51,7 +58,7 @@ class Finish(Generic[Found]):
 
 
 def race(
-    entrants: Sequence[Iterator[Progress[Found]]],
+    entrants: Sequence[Entrant[Found]],
     contained: Sequence[Collection[int]],
     bounds: Sequence[float] | None = None,
     below: float = inf,
@@ -59,13 +66,13 @@ def race(
     """The cheapest that any entrant finds, if it is cheaper than `below`; of equals the first found.
 
     Args:
-      entrants: each gives its progress step by step, until it has nothing more to try. What raises ends the race.
+      entrants: what raises ends the race.
       contained: for every entrant those whose findings are all among its own, by position.
       bounds: what is known of every entrant before; None: nothing.
       below: what is to be undercut.
     """
     known = list(bounds) if bounds is not None else [-inf] * len(entrants)
-    finished = [False] * len(entrants)
+    started, finished = [False] * len(entrants), [False] * len(entrants)
     misfits: dict[int, AutoparError] = {}
     winner, best, found = None, below, None
     while True:
@@ -74,10 +81,12 @@ def race(
             reasons = tuple(misfits[n] for n in sorted(misfits))
             return Finish(winner, found, best, tuple(known), tuple(finished), reasons)
         leader = min(running, key=lambda n: (known[n], n))
-        progress = next(entrants[leader], None)
-        if progress is None:
+        try:
+            progress = entrants[leader].send(best) if started[leader] else next(entrants[leader])
+        except StopIteration:
             finished[leader] = True
             continue
+        started[leader] = True
         if progress.found is not None and not _reaches(progress.objective, best):
             winner, best, found = leader, progress.objective, progress.found
         if progress.misfit is not None:

@@ -33,7 +33,7 @@ from autopar.search.race import Finish
 from autopar.search.recomputable import recomputable
 from autopar.search.restriction import Restriction, restriction
 from autopar.search.task import Planned, Task
-from autopar.solve import Edge, Infeasible, Problem, Solution, Unsolved
+from autopar.solve import Edge, Infeasible, NothingCheaper, Problem, Solution, Unsolved
 
 WORTH = 0.05
 """What a memory limit must cost at least, as a share, before recomputing is looked into."""
@@ -81,7 +81,9 @@ def _better(
     """`finish` after `again` was solved too, which is at `position`; None where the solver's work did not suffice."""
     unbounded = replace(free, plan=replace(free.plan, lower_bound_s=0.0))
     try:
-        planned = again.within(limit, unbounded)
+        planned = again.within(limit, unbounded, finish.objective)
+    except NothingCheaper:
+        planned = None
     except NoFeasiblePlan as error:
         planned, finish = None, replace(finish, misfits=(*finish.misfits, error))
     except Unsolved:

@@ -7,7 +7,7 @@ a plan under constraints is never cheaper than one without.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from autopar.search.constraints import Constraint
 from autopar.search.matching import Matcher
 from autopar.search.narrowing import Narrowing, axes_of
 from autopar.solve import Edge, Problem
+from autopar.solve.problem import derived
 
 Bools = NDArray[np.bool_]
 
@@ -36,7 +37,8 @@ class Restriction:
         costs = list(problem.node_costs)
         for variable, mask in self.keep.items():
             costs[variable] = np.where(mask, costs[variable], np.inf)
-        return replace(problem, node_costs=tuple(costs), edges=(*problem.edges, *self.ties))
+        edges = (*problem.edges, *self.ties) if self.ties else problem.edges
+        return derived(tuple(costs), edges, problem.usages, problem.usage_limit)
 
 
 def restriction(graph: OpGraph, space: Space, constraints: Sequence[Constraint]) -> Restriction:

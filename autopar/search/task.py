@@ -23,6 +23,9 @@ from autopar.search.modes import constraints_of
 from autopar.search.resolve import FindRule, no_rule
 from autopar.solve import Problem, Solution, SolveOptions
 
+LARGE_GAP = 1e-2
+"""Of the objective: on a large problem, what is left to prove is not worth the seconds. The plan says what it is."""
+
 
 @dataclass(frozen=True)
 class SearchOptions:
@@ -34,7 +37,8 @@ class SearchOptions:
     were made operators (`autopar.operator`): "kept" whole, "expanded", or "best": both are planned and the better plan
     is kept. `recompute` says whether activations may be computed once more in the backward pass, rather than kept:
     "never", or "auto": it is looked into where nothing fits in the memory limit otherwise, or the limit costs more than
-    5 % of the objective, as the search then takes several times as long.
+    5 % of the objective, as the search then takes several times as long. `solve` limits the work of the solver; by
+    default it lets a gap of 1 % be on large problems (`SolveOptions.large_gap`).
     """
 
     max_mesh_axes: int = 2
@@ -42,7 +46,7 @@ class SearchOptions:
     while_trips: float = WHILE_TRIPS
     operators: Literal["best", "kept", "expanded"] = "best"
     recompute: Literal["auto", "never"] = "auto"
-    solve: SolveOptions = field(default_factory=SolveOptions)
+    solve: SolveOptions = field(default_factory=lambda: SolveOptions(large_gap=LARGE_GAP))
 
     def __post_init__(self) -> None:
         axes: object = self.max_mesh_axes

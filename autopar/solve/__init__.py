@@ -1,7 +1,7 @@
 """Numbers only: a Problem in, a verified Solution out. Knows no graph, no tensor and no JAX."""
 
 from autopar.solve.check import Proven, proven
-from autopar.solve.driver import Unsolved, solve
+from autopar.solve.driver import NothingCheaper, Unsolved, solve
 from autopar.solve.options import SolveOptions
 from autopar.solve.problem import Edge, Infeasible, InvalidSolution, Problem, Solution, Usage
 from autopar.solve.verifier import verify, verify_choice
@@ -11,6 +11,7 @@ __all__ = [
     "Edge",
     "Infeasible",
     "InvalidSolution",
+    "NothingCheaper",
     "Problem",
     "Progress",
     "Proven",

@@ -88,12 +88,12 @@ class Prices:
 
 
 class Ascent:
-    """Rounds of bounds and choices for one problem; each goes on where the last one stopped."""
+    """Rounds of bounds and choices for one problem; each goes on where the last stopped, the first at `messages`."""
 
-    def __init__(self, problem: Problem, options: SolveOptions) -> None:
+    def __init__(self, problem: Problem, options: SolveOptions, messages: Floats | None = None) -> None:
         self.problem, self.options = problem, options
         self.rows = memory_rows(problem)
-        self.search, self.dual = LocalSearch(problem, self.rows), Dual(problem, self.rows)
+        self.search, self.dual = LocalSearch(problem, self.rows), Dual(problem, self.rows, messages)
         self.prices, self.held = Prices(self.rows), self.dual.state()
 
     def round(self, number: int, upper: float, start: Choice | None, watch: Watch) -> tuple[Certificate, Answer]:
@@ -108,6 +108,10 @@ class Ascent:
         """The best choice that sweeps decode, and what they prove, computed from scratch."""
         best, _ = self._sweeps(upper, watch)
         return best, self.dual.certificate(self.held)
+
+    def anneal(self, upper: float, start: Choice, watch: Watch) -> Answer:
+        """The best choice that annealing finds near a good one."""
+        return self._annealed(0, upper, start, start, watch)
 
     def _sweeps(self, upper: float, watch: Watch) -> tuple[Answer, Choice]:
         """Sweeps until the bound stalls: the best choice met and the last one decoded."""
@@ -146,11 +150,11 @@ class Ascent:
 
     def _annealed(self, number: int, upper: float, start: Choice, last: Choice, watch: Watch) -> Answer:
         """The best choice of two annealings side by side: one from a good choice, a hot one from the last decoded."""
-        flat, options = self.dual.flat, self.options
+        flat, options, rank = self.dual.flat, self.options, self.dual.rank
         unit = max(abs(self.held.bound), abs(upper) if np.isfinite(upper) else 0.0) / len(start)
         longer = _LONGER ** min(number, _MOST_ROUNDS_LONGER)
         passes, steps, seed = options.anneal_passes * longer, options.region_steps * longer, options.seed + 2 * number
-        near, afresh = np.array(start, dtype=np.intp), np.array(last, dtype=np.intp)
+        near, afresh = (np.array(choice, dtype=np.intp)[self.dual.order] for choice in (start, last))
         heat, walk_heat = _HEATS[number % len(_HEATS)], _WALK_HEATS[number % len(_WALK_HEATS)]
         tries = (
             (Schedule(near, heat * unit, passes, seed), walk_heat * unit),
@@ -178,7 +182,7 @@ class Ascent:
         best = Answer(None, np.inf, -np.inf)
         for choice in found:
             if choice is not None:
-                best = better(best, Answer(*self.search.improve(choice.tolist()), bound=-np.inf))
+                best = better(best, Answer(*self.search.improve(choice[rank].tolist()), bound=-np.inf))
         if best.choice is not None:
             watch.offer(best.choice)
         return best

@@ -19,6 +19,14 @@ from autopar.solve.reduction import Choice, Ints, Reduction, compact, unchanged
 Follower = tuple[int, int, Ints]  # (node that goes, node it follows, its strategy for each of the other's)
 
 
+def _functions(cost: Floats) -> tuple[Ints | None, Ints | None]:
+    """The map of rows to columns and that of columns to rows, where there is one."""
+    finite = np.isfinite(cost)
+    by_row = finite.argmax(axis=1) if (finite.sum(axis=1) == 1).all() else None
+    by_column = finite.argmax(axis=0) if (finite.sum(axis=0) == 1).all() else None
+    return by_row, by_column
+
+
 class _Contraction:
     """The problem while nodes are being merged. Edges live in a table by number; `incident` lists those of a node."""
 
@@ -37,11 +45,8 @@ class _Contraction:
     def functions(self, cost: Floats) -> tuple[Ints | None, Ints | None]:
         """The map of rows to columns and that of columns to rows, where there is one."""
         if id(cost) not in self.maps:
-            finite = np.isfinite(cost)
-            by_row = finite.argmax(axis=1) if (finite.sum(axis=1) == 1).all() else None
-            by_column = finite.argmax(axis=0) if (finite.sum(axis=0) == 1).all() else None
             self.held.append(cost)
-            self.maps[id(cost)] = (by_row, by_column)
+            self.maps[id(cost)] = _functions(cost)
         return self.maps[id(cost)]
 
     def follower(self, edge: Edge) -> Follower | None:
@@ -86,28 +91,48 @@ class _Contraction:
 
 def contract_functional(problem: Problem) -> Reduction:
     """Merges every node that follows a neighbour into that neighbour."""
+    smaller, stay, followers = contracted(problem)
+    if not followers:
+        return unchanged(problem)
+    lift = partial(lift_followers, len(problem.node_costs), stay, followers)
+    return Reduction(smaller, 0.0, lift, (Follow(tuple(followers)),))
+
+
+def contracted(problem: Problem) -> tuple[Problem, list[int], list[Follower]]:
+    """The problem without the nodes that follow others, the nodes that stay, and the others in the order they went.
+
+    Which these are, and whom they follow how, does not depend on the costs of nodes.
+    """
+    distinct = {id(edge.cost): edge.cost for edge in problem.edges}
+    functional = {key for key, cost in distinct.items() if any(found is not None for found in _functions(cost))}
+    queue = [e for e, edge in enumerate(problem.edges) if id(edge.cost) in functional]
+    if not queue:
+        return problem, list(range(len(problem.node_costs))), []
     work = _Contraction(problem)
-    queue = sorted(work.edges, reverse=True)
+    queue.reverse()
     while queue:
         edge = work.edges.get(queue.pop())
         found = work.follower(edge) if edge is not None else None
         if found is not None:
             queue.extend(sorted(work.merge(*found), reverse=True))
-    if not work.followers:
-        return unchanged(problem)
     usages = _moved(problem.usages, work.followers)
     gone = {v for v, _, _ in work.followers}
     smaller, stay = compact(work.costs, gone, list(work.edges.values()), usages, problem.usage_limit)
-    lift = partial(_lift, len(problem.node_costs), stay, work.followers)
-    return Reduction(smaller, 0.0, lift, (Follow(tuple(work.followers)),))
+    return smaller, stay, work.followers
 
 
-def _moved(usages: Sequence[Usage], followers: list[Follower]) -> list[Usage]:
-    """The usages of followers as usages of the nodes that stay."""
+def leaders(followers: Sequence[Follower]) -> dict[int, tuple[int, Ints]]:
+    """For every node that went the one that stays, and its strategy for each of that one's."""
     leader: dict[int, tuple[int, Ints]] = {}
     for v, u, to_v in reversed(followers):
         root, to_u = leader.get(u, (u, None))
         leader[v] = (root, to_v if to_u is None else to_v[to_u])
+    return leader
+
+
+def _moved(usages: Sequence[Usage], followers: list[Follower]) -> list[Usage]:
+    """The usages of followers as usages of the nodes that stay."""
+    leader = leaders(followers) if usages else {}
     moved: list[Usage] = []
     for use in usages:
         if use.node in leader:
@@ -117,7 +142,8 @@ def _moved(usages: Sequence[Usage], followers: list[Follower]) -> list[Usage]:
     return moved
 
 
-def _lift(count: int, stay: list[int], followers: list[Follower], choice: Choice) -> Choice:
+def lift_followers(count: int, stay: list[int], followers: list[Follower], choice: Choice) -> Choice:
+    """The choice of all nodes that a choice of those that stay is."""
     full = [0] * count
     for v, s in zip(stay, choice, strict=True):
         full[v] = s

@@ -18,14 +18,21 @@ from autopar.solve.cp_sat import entries, finish
 from autopar.solve.dual import Certificate
 from autopar.solve.eliminate import minimise_exactly, plan_elimination
 from autopar.solve.options import SolveOptions
-from autopar.solve.problem import Infeasible, Problem, objective
-from autopar.solve.proof import Eliminate, Exceed, Exhaust
+from autopar.solve.problem import Infeasible, Problem, derived, objective
+from autopar.solve.proof import Eliminate, Exceed, Exhaust, Forbid
 from autopar.solve.reduce import reduce_cheaply, reduce_fully
-from autopar.solve.reduction import Ints, Reduction, kept, restrict, size, unchanged
+from autopar.solve.reduction import Choice, Ints, Reduction, kept, restrict, shrank, unchanged
 from autopar.solve.rows import drop_slack
 from autopar.solve.watch import Inner, Watch
 
 _GUESSES = (1e-4, 1e-3, 1e-2)  # of the bound: windows tried while no choice is known
+_SHORT = 100  # passes of an annealing where a gap is let be
+_CLOSE = (1e-6, 1e-5, 1e-4, 1e-3)  # of the bound: windows eliminated as long as they fit
+_SHARES = (0.99, 1.01)  # of the memory prices
+_PRICED_WINDOW = 3e-4  # of the bound
+_MIXTURE_PASSES = 100
+_PRICED_SWEEPS = 2  # times as many sweeps where prices have to settle too
+_NARROW = 1_000_000  # edge entries
 _SHRUNK = 0.9
 _MAX_DEPTH = 12
 NOTHING = Answer(None, np.inf, np.inf)
@@ -35,32 +42,156 @@ def minimise(problem: Problem, options: SolveOptions, watch: Watch, upper: float
     """The cheapest choice found: by elimination where it fits, else by messages alone where they close, else by all."""
     try:
         reduction = reduced(problem, options)
-        found = exactly(reduction.problem, options)
-        if found is None and depth == 0:
-            found = by_messages(reduction.problem, options, upper - reduction.offset, watch)
-        if found is None:
-            reduction = reduction.then(partial(reduced_fully, options=options))
-            found = exactly(reduction.problem, options)
     except Infeasible as error:
         watch.raise_bound(upper, error.witness or ())
         return NOTHING
     inner = Inner(watch, reduction, upper)
+    found = exactly(reduction.problem, options)
+    if found is None:
+        search = _by_all if depth else by_messages
+        found = search(reduction.problem, options, inner, upper - reduction.offset, depth)
+    else:
+        inner.raise_bound(found.bound, found.proof)
+    if found.choice is not None:
+        inner.offer(found.choice)
+    return _lifted(reduction, found)
+
+
+def _lifted(reduction: Reduction, found: Answer) -> Answer:
+    """What an answer on what a reduction leaves says of the whole."""
+    choice = reduction.lift(found.choice) if found.choice is not None else None
+    costs = found.objective + reduction.offset, found.bound + reduction.offset
+    return Answer(choice, *costs, reduction.steps + found.proof)
+
+
+def by_messages(problem: Problem, options: SolveOptions, watch: Watch, upper: float, depth: int = 0) -> Answer:
+    """The optimum where messages prove a choice that they decode, as on most training steps.
+
+    Elsewhere what lies close above their bound is eliminated, if that fits; then the best of all that is cheaper than
+    what is known by then.
+    """
+    more = _PRICED_SWEEPS if problem.usages and _is_narrow(problem) else 1
+    passes = min(options.anneal_passes, _SHORT)
+    ascent = Ascent(problem, replace(options, max_sweeps=more * options.max_sweeps, anneal_passes=passes))
+    best, certificate = ascent.sweeps(upper, watch)
+    known = _Known(best, certificate.bound, upper)
+    if best.choice is not None:
+        watch.offer(best.choice)
+    watch.raise_bound(known.low, certificate.proof())
+    if not is_closed(known.low, known.cutoff):
+        search = _mixed if certificate.prices.any() and _is_narrow(problem) else _close_above
+        known = search(certificate, options, watch, known)
+    if is_closed(known.low, known.cutoff):
+        return _answer(known.best, known.cutoff, upper)
+    may_stop = options.large_gap > 0 and _is_large(problem, options) and not _is_enough(known, problem, options)
+    if known.best.choice is not None and may_stop:
+        near = ascent.anneal(known.cutoff, known.best.choice, watch)
+        known = _Known(better(known.best, near), known.low, upper)
+    if not options.max_rounds or _is_enough(known, problem, options):
+        return _answer(known.best, known.low, upper)
+    keep = certificate.keep(known.cutoff - certificate.bound)
+    if not all(mask.any() for mask in keep):
+        watch.raise_bound(known.cutoff, (_exceed(certificate, kept(keep)),))
+        return _answer(known.best, known.cutoff, upper)
+    left = restrict(problem, keep, partial(_exceed, certificate))
+    found = _lifted(left, _by_all(left.problem, options, Inner(watch, left, known.cutoff), known.cutoff, depth))
+    return _answer(better(known.best, found), max(known.low, min(found.bound, known.cutoff)), upper)
+
+
+def _is_narrow(problem: Problem) -> bool:
+    """Whether reductions and sweeps are cheap beside what they save."""
+    return sum(edge.cost.size for edge in problem.edges) <= _NARROW
+
+
+def _mixed(certificate: Certificate, options: SolveOptions, watch: Watch, known: _Known) -> _Known:
+    """What is known after the best mixture of the choices that are cheapest just below and above the memory prices.
+
+    At the best prices a choice that exceeds the limit costs as much as one that leaves memory free, its bytes paid for.
+    Between them lie those that take some strategies of the one and some of the other: few a node, so CP-SAT is quick.
+    """
+    found = [_at_prices(certificate, share, options) for share in _SHARES]
+    choices = [choice for choice in (*found, known.best.choice) if choice is not None]
+    if len(set(choices)) < 2:
+        return known
+    problem = certificate.problem
+    keep = [np.isin(np.arange(n), [choice[v] for choice in choices]) for v, n in enumerate(problem.counts)]
+    left = restrict(problem, keep, Forbid)
+    little = replace(options, max_rounds=1, anneal_passes=min(options.anneal_passes, _MIXTURE_PASSES))
+    unbounded = Inner(watch, left, -np.inf)  # nothing forbids the rest: what is proven of a mixture proves no more
+    best = _lifted(left, _by_all(left.problem, little, unbounded, known.cutoff - left.offset, _MAX_DEPTH))
+    if best.choice is not None:
+        watch.offer(best.choice)
+    return _Known(better(known.best, best), known.low, known.upper)
+
+
+def _at_prices(certificate: Certificate, share: float, options: SolveOptions) -> Choice | None:
+    """The cheapest choice at this share of the prices, among strategies of little excess; None if that is too dear."""
+    problem, rows = certificate.problem, certificate.rows
+    priced = derived(tuple(rows.priced(share * certificate.prices, problem.node_costs)), problem.edges)
+    keep = certificate.keep(_PRICED_WINDOW * abs(certificate.bound))
+    if not all(mask.any() for mask in keep):
+        return None
+    reduction = restrict(priced, keep, Forbid)
+    try:
+        reduction = reduction.then(partial(reduced, options=options))
+        found = exactly(reduction.problem, options)
+        if found is None:
+            reduction = reduction.then(partial(reduced_fully, options=options))
+            found = exactly(reduction.problem, options)
+    except Infeasible:
+        return None
+    return reduction.lift(found.choice) if found is not None and found.choice is not None else None
+
+
+def _close_above(certificate: Certificate, options: SolveOptions, watch: Watch, known: _Known) -> _Known:
+    """What is known after windows above the bound, wider and wider, were eliminated as long as that fits."""
+    for guess in _CLOSE:
+        window = min(guess * abs(certificate.bound), known.cutoff - certificate.bound)
+        keep = certificate.keep(window)
+        found = replace(NOTHING, proof=(_exceed(certificate, kept(keep)),))
+        if all(mask.any() for mask in keep):
+            reduction = restrict(certificate.problem, keep, partial(_exceed, certificate))
+            inside = _eliminated(reduction.problem, options)
+            if inside is None:
+                return known
+            found = _lifted(reduction, inside)
+        watch.raise_bound(min(found.bound, certificate.bound + window), found.proof)
+        low = max(known.low, min(found.objective, certificate.bound + window))
+        known = _Known(better(known.best, found), low, known.upper)
+        if known.best.choice is not None:
+            watch.offer(known.best.choice)
+        if is_closed(known.low, known.cutoff):
+            return known
+    return known
+
+
+def _eliminated(problem: Problem, options: SolveOptions) -> Answer | None:
+    """The optimum by elimination, after the cheap reductions or, of what is not large, after all; None if too wide."""
+    try:
+        reduction = reduced(problem, options)
+        found = exactly(reduction.problem, options)
+        if found is None and _weight(reduction.problem) <= options.max_cp_sat_entries:
+            reduction = reduction.then(partial(reduced_fully, options=options))
+            found = exactly(reduction.problem, options)
+    except Infeasible as error:
+        return replace(NOTHING, proof=error.witness or ())
+    return None if found is None else _lifted(reduction, found)
+
+
+def _by_all(problem: Problem, options: SolveOptions, watch: Watch, upper: float, depth: int) -> Answer:
+    """All reductions, then elimination where it fits, or bounds, choices, windows and CP-SAT."""
+    try:
+        reduction = reduced_fully(problem, options)
+    except Infeasible as error:
+        watch.raise_bound(upper, error.witness or ())
+        return NOTHING
+    inner = Inner(watch, reduction, upper)
+    found = exactly(reduction.problem, options)
     if found is None:
         found = _minimise_core(reduction.problem, options, inner, upper - reduction.offset, depth)
     else:
         inner.raise_bound(found.bound, found.proof)
-    lifted = reduction.lift(found.choice) if found.choice is not None else None
-    if lifted is not None:
-        watch.offer(lifted)
-    return Answer(lifted, found.objective + reduction.offset, found.bound + reduction.offset)
-
-
-def by_messages(problem: Problem, options: SolveOptions, upper: float, watch: Watch) -> Answer | None:
-    """The optimum where messages prove a choice that they decode, as on most training steps; None elsewhere."""
-    found, certificate = Ascent(problem, options).sweeps(upper, watch)
-    if found.choice is None or not is_closed(certificate.bound, found.objective):
-        return None
-    return replace(found, bound=found.objective, proof=certificate.proof())
+    return _lifted(reduction, found)
 
 
 def exactly(problem: Problem, options: SolveOptions) -> Answer | None:
@@ -84,16 +215,16 @@ def reduced(problem: Problem, options: SolveOptions) -> Reduction:
 
 
 def reduced_fully(problem: Problem, options: SolveOptions) -> Reduction:
-    """All reductions, repeatedly.
+    """All reductions, as long as they achieve much.
 
     Raises:
       Infeasible: if forbidden entries leave a node no strategy.
     """
     result = unchanged(problem)
     while True:
-        before = size(result.problem)
+        before = result.problem
         result = result.then(reduce_fully).then(drop_slack).then(partial(contract_chains, options=options))
-        if size(result.problem) == before:
+        if not shrank(before, result.problem):
             return result
 
 
@@ -105,6 +236,8 @@ def _minimise_core(problem: Problem, options: SolveOptions, watch: Watch, upper:
         best, low = better(best, found), max(low, certificate.bound)
         watch.raise_bound(certificate.bound, certificate.proof())
         if is_closed(low, min(upper, best.objective)) or watch.left_s() <= 0:
+            break
+        if _is_enough(_Known(best, low, upper), problem, options):
             break
         inside = _narrowed(certificate, options, watch, _Known(best, low, upper), depth)
         if inside is not None:
@@ -127,6 +260,17 @@ class _Known:
     def cutoff(self) -> float:
         """The cost below which a choice would be news."""
         return min(self.upper, self.best.objective)
+
+
+def _is_enough(known: _Known, problem: Problem, options: SolveOptions) -> bool:
+    """Whether the gap is one that the options let be."""
+    allowed = max(options.enough_gap, options.large_gap if _is_large(problem, options) else 0.0)
+    return known.cutoff - known.low <= allowed * abs(known.cutoff)
+
+
+def _is_large(problem: Problem, options: SolveOptions) -> bool:
+    """Whether it is too large for CP-SAT."""
+    return _weight(problem) > options.max_cp_sat_entries
 
 
 def _narrowed(

@@ -16,41 +16,66 @@ from autopar.solve.reduction import Bools, Ints, Reduction, restrict
 
 _SAMPLES = 8
 _CHUNK_ENTRIES = 1 << 18
+_MOST_WORK = 2e7  # entries to compare for all pairs of a node's strategies: above, it stays as it is
 
 
 def drop_dominated(problem: Problem) -> Reduction:
-    """Drops dominated strategies; of equal ones the first stays."""
+    """Drops dominated strategies, but of nodes that would take too long; of equal ones the first stays."""
     edges: list[list[tuple[Floats, bool]]] = [[] for _ in problem.node_costs]
+    rank: dict[int, int] = {}
     for edge in problem.edges:
+        rank.setdefault(id(edge.cost), len(rank))
         edges[edge.u].append((edge.cost, False))
         edges[edge.v].append((edge.cost, True))
     usages: list[list[Floats]] = [[] for _ in problem.node_costs]
     if problem.usage_limit is not None:
         for use in problem.usages:
             usages[use.node].append(use.size_bytes)
-    sampled: dict[tuple[int, bool], Floats] = {}
-
-    def sample(cost: Floats, flipped: bool) -> Floats:
-        key = (id(cost), flipped)
-        if key not in sampled:
-            sampled[key] = _sampled_excess(cost.T if flipped else cost)
-        return sampled[key]
-
-    keep, replaced = list[Bools](), dict[int, Ints]()
+    keep, replaced, dominance = list[Bools](), dict[int, Ints](), _Dominance()
     for v, (cost, near, sizes) in enumerate(zip(problem.node_costs, edges, usages, strict=True)):
-        excess = _difference(cost[:, None], cost[None, :])
-        with np.errstate(invalid="ignore"):
-            for matrix, flipped in near:
-                excess = excess + sample(matrix, flipped)
-        possible = excess <= 0
-        for size_bytes in sizes:
-            possible &= size_bytes[:, None] <= size_bytes[None, :]
-        np.fill_diagonal(possible, val=False)
-        mask, pairs = _undominated(possible, cost, [m.T if flipped else m for m, flipped in near])
+        near.sort(key=lambda item: (rank[id(item[0])], item[1]))  # nodes with the same around them share the work
+        mask, pairs = dominance.undominated(cost, near, sizes)
         keep.append(mask)
         if len(pairs):
             replaced[v] = pairs
     return restrict(problem, keep, lambda _: Dominate(replaced))
+
+
+Undominated = tuple[Bools, Ints]  # the strategies that stay, and rows (which goes, which replaces it)
+
+
+class _Dominance:
+    """What replaces what at nodes: asked once of nodes with the same costs, matrices and sizes."""
+
+    def __init__(self) -> None:
+        self._sampled: dict[tuple[int, bool], Floats] = {}
+        self._known: dict[tuple[tuple[int, bool], ...], Undominated] = {}
+
+    def undominated(self, cost: Floats, near: list[tuple[Floats, bool]], sizes: list[Floats]) -> Undominated:
+        """Of a node with these matrices (transposed if flagged: rows are its own) and sizes."""
+        key = ((id(cost), False), *((id(matrix), flipped) for matrix, flipped in near), *((id(s), True) for s in sizes))
+        if key not in self._known:
+            work = len(cost) ** 2 * sum(matrix.size // len(cost) for matrix, _ in near)
+            none = np.ones(len(cost), dtype=bool), np.empty((0, 2), dtype=np.intp)
+            self._known[key] = self._undominated(cost, near, sizes) if work <= _MOST_WORK else none
+        return self._known[key]
+
+    def _undominated(self, cost: Floats, near: list[tuple[Floats, bool]], sizes: list[Floats]) -> Undominated:
+        excess = _difference(cost[:, None], cost[None, :])
+        with np.errstate(invalid="ignore"):
+            for matrix, flipped in near:
+                excess = excess + self._sample(matrix, flipped)
+        possible = excess <= 0
+        for size_bytes in sizes:
+            possible &= size_bytes[:, None] <= size_bytes[None, :]
+        np.fill_diagonal(possible, val=False)
+        return _undominated(possible, cost, [m.T if flipped else m for m, flipped in near])
+
+    def _sample(self, cost: Floats, flipped: bool) -> Floats:
+        key = (id(cost), flipped)
+        if key not in self._sampled:
+            self._sampled[key] = _sampled_excess(cost.T if flipped else cost)
+        return self._sampled[key]
 
 
 def _difference(a: Floats, b: Floats) -> Floats:
@@ -78,7 +103,7 @@ def _worst_difference(cost: Floats, a: Ints, b: Ints) -> Floats:
     return np.concatenate(parts) if parts else np.empty(0)
 
 
-def _undominated(possible: Bools, cost: Floats, matrices: list[Floats]) -> tuple[Bools, Ints]:
+def _undominated(possible: Bools, cost: Floats, matrices: list[Floats]) -> Undominated:
     """The strategies that stay, given the pairs (a, b) in which a may replace b; the others, each with such an a."""
     a, b = np.nonzero(possible)
     excess = _difference(cost[a], cost[b])

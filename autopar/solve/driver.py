@@ -33,6 +33,19 @@ class Unsolved(AutoparError):
     """No choice was found within the work limits, and none was proven not to exist. Raise the limits."""
 
 
+class NothingCheaper(AutoparError):
+    """No choice that costs less than `below` was found: every choice costs at least `lower_bound` (proven).
+
+    Whether there is a choice at all is not said. `is_proven`: the bound reaches `below`, so there is none below it.
+    """
+
+    def __init__(self, below: float, lower_bound: float) -> None:
+        self.is_proven = lower_bound >= below - TOLERANCE * abs(below)
+        self.below, self.lower_bound = below, below if self.is_proven else lower_bound
+        verdict = "there is none" if self.is_proven else f"none costs less than {lower_bound:.6g}"
+        super().__init__(f"no choice found that costs less than {below:.6g}; {verdict}")
+
+
 _DEFAULTS = SolveOptions()
 
 
@@ -41,6 +54,7 @@ def solve(
     *,
     options: SolveOptions = _DEFAULTS,
     warm: Solution | None = None,
+    below: float = np.inf,
     on_progress: OnProgress | None = None,
 ) -> Solution:
     """A verified solution with a proven lower bound; the same for the same problem and options, always.
@@ -52,16 +66,20 @@ def solve(
       problem: what to minimise.
       options: limits on the work.
       warm: a solution of a problem with the same nodes and strategies: its choice is the first, if it is feasible here.
+      below: choices that do not cost less are not wanted: all work is on those that do.
       on_progress: told whenever the best choice or the bound moves.
 
     Raises:
       Infeasible: proven. If the limit is to blame, `min_peak_bytes` is the smallest peak found (the least possible,
         unless CP-SAT ran out of work before proving it).
+      NothingCheaper: no choice that costs less than `below` was found; with what is proven of all choices.
       Unsolved: neither a choice nor a proof of infeasibility was found within the work limits.
-      KeyboardInterrupt: interrupted before any choice was found.
-      ValueError: `warm` is of a problem with other nodes or strategies.
+      KeyboardInterrupt: interrupted before any choice was found, and `below` was not given.
+      ValueError: `warm` is of a problem with other nodes or strategies, or `below` is NaN.
     """
-    watch = Best(problem, options.time_limit_s, on_progress)
+    if np.isnan(below):
+        raise ValueError("below is NaN: pass the cost that choices must keep under, or leave it out")
+    watch = Best(problem, options.time_limit_s, on_progress, below)
     if warm is not None:
         watch.offer(_of_same_shape(problem, warm))
     try:
@@ -70,8 +88,10 @@ def solve(
         error.witness = watch.proof if watch.bound == np.inf else None
         raise
     except KeyboardInterrupt:
-        if watch.choice is None:
+        if watch.choice is None and below == np.inf:
             raise
+    if watch.choice is None and below < np.inf:
+        raise NothingCheaper(below, watch.bound)
     if watch.choice is None:
         raise Unsolved(f"no choice found for {len(problem.node_costs)} nodes; not proven infeasible: {options}")
     solution = _solution(problem, watch.choice, watch.bound, watch.proof)

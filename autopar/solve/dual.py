@@ -15,8 +15,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autopar.solve.flat import flatten, per_edge
-from autopar.solve.kernels import add_prices, bound_of, decode, sweep, use_of
+from autopar.solve.flat import flatten, per_edge, with_messages
+from autopar.solve.kernels import add_prices, bound_of, decode, reparametrise, sweep, use_of
+from autopar.solve.order import sweep_order
 from autopar.solve.problem import Floats, Problem
 from autopar.solve.proof import Messages, Pass, Price, Prices, Proof
 from autopar.solve.reduction import Bools, Ints
@@ -70,31 +71,6 @@ def _finite(limit: float) -> float:
     return limit if np.isfinite(limit) else 0.0
 
 
-def certify(
-    problem: Problem,
-    rows: Rows,
-    messages: list[tuple[Floats, Floats]] | tuple[tuple[Floats, Floats], ...],
-    prices: Floats,
-) -> Certificate:
-    """The bound of the messages and prices, computed from scratch."""
-    nodes = rows.priced(prices, problem.node_costs)
-    nodes = [cost.copy() for cost in nodes]
-    for edge, (to_u, to_v) in zip(problem.edges, messages, strict=True):
-        nodes[edge.u] += to_u
-        nodes[edge.v] += to_v
-    least = [float(cost.min()) for cost in nodes]
-    nodes = [cost - low for cost, low in zip(nodes, least, strict=True)]
-    bound = sum(least) - (float(prices.sum()) * rows.limit if rows.count else 0.0)
-    excess = [cost.copy() for cost in nodes]
-    for edge, (to_u, to_v) in zip(problem.edges, messages, strict=True):
-        cost = edge.cost - to_u[:, None] - to_v
-        low = float(cost.min())
-        bound += low
-        excess[edge.u] += cost.min(axis=1) - low
-        excess[edge.v] += cost.min(axis=0) - low
-    return Certificate(problem, rows, tuple(messages), prices, bound, tuple(nodes), tuple(excess))
-
-
 @dataclass(frozen=True, eq=False)
 class State:
     """The messages of a moment, the prices, and their bound."""
@@ -105,13 +81,18 @@ class State:
 
 
 class Dual:
-    """Messages that improve by sweeps, and prices that may be set at any time. Costs of nodes must be finite."""
+    """Messages that improve by sweeps, and prices that may be set at any time. Costs of nodes must be finite.
 
-    def __init__(self, problem: Problem, rows: Rows) -> None:
-        self.problem, self.rows, self.flat = problem, rows, flatten(problem, rows)
+    `messages` are those to start from, as `state` gives them for a problem of the same edges and strategies.
+    """
+
+    def __init__(self, problem: Problem, rows: Rows, messages: Floats | None = None) -> None:
+        self.order = sweep_order(problem)
+        self.rank = np.argsort(self.order)
+        self.problem, self.rows, self.flat = problem, rows, flatten(problem, rows, self.order)
         self.prices = np.zeros(rows.count)
-        self.nodes = self.flat.cost.copy()
-        self.messages = np.zeros(self.flat.size)
+        self.messages = np.zeros(self.flat.size) if messages is None else messages.copy()
+        self.nodes = with_messages(self.flat, self.messages)
 
     def set_prices(self, prices: Floats) -> None:
         """Changes the node costs by the change of the prices of their bytes."""
@@ -132,14 +113,27 @@ class Dual:
         """A choice, node by node: the cheapest given the lower ones and the bound of the higher."""
         choice = np.zeros(len(self.problem.node_costs), dtype=np.intp)
         decode(self.flat, self.nodes, self.messages, choice)
-        return choice
+        return choice[self.rank]
 
     def used(self, choice: Ints) -> Floats:
         """The bytes in use in every row."""
         used = np.zeros(self.rows.count)
-        use_of(self.flat.memory, choice, used)
+        use_of(self.flat.memory, choice[self.order], used)
         return used
 
     def certificate(self, state: State) -> Certificate:
-        """What the state proves, from scratch."""
-        return certify(self.problem, self.rows, per_edge(self.flat, state.messages), state.prices)
+        """What the state proves, from its messages and prices alone."""
+        flat, limit = self.flat, float(state.prices.sum()) * self.rows.limit if self.rows.count else 0.0
+        nodes, excess = with_messages(flat, state.messages), np.zeros(len(flat.cost))
+        add_prices(flat, state.prices, nodes)
+        bound = reparametrise(flat, nodes, state.messages, excess) - limit
+        messages = tuple(per_edge(flat, state.messages))
+        return Certificate(
+            self.problem, self.rows, messages, state.prices, bound, self._by_node(nodes), self._by_node(excess)
+        )
+
+    def _by_node(self, values: Floats) -> tuple[Floats, ...]:
+        """The parts of a flat vector, for the problem's nodes in their own order."""
+        ends: list[int] = self.flat.start.tolist()
+        ranks: list[int] = self.rank.tolist()
+        return tuple(values[ends[i] : ends[i + 1]] for i in ranks)

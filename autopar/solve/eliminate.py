@@ -83,7 +83,13 @@ def plan_elimination(problem: Problem, most_entries: float = math.inf) -> Elimin
         near[edge.v].add(edge.u)
 
     def entries(v: int) -> int:
-        return math.prod(counts[u] for u in near[v])
+        """Of the table that v leaves; where those are more than allowed, enough of its factors to say so."""
+        table = 1
+        for u in near[v]:
+            table *= counts[u]
+            if table > most_entries:
+                break
+        return table
 
     cost = {v: entries(v) for v in range(len(counts))}
     queue = [(table, v) for v, table in cost.items()]

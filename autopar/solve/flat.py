@@ -4,7 +4,11 @@ Node v's strategies are start[v] <= i < start[v+1] of one long vector. Every edg
 nodes. The arcs into v are near[v] <= k < near[v+1], those from lower nodes before split[v]. Arc k comes from other[k];
 strategy t of v costs pool[place[k] + s * count + t] beside strategy s there, `count` the strategies of v; its messages
 to v begin at mail[k]; the same edge's arc the other way is back[k]. arcs[e] are those into u and v of the problem's
-edge e.
+edge e. Nodes are numbered in the order of sweeps.
+
+Rows of one matrix are often equal (strategies that differ in other tensors only), and so are columns. thin[k] says
+where the matrix of arc k lies without its repetitions, class_of[rows_at[k] + s] which row of it s has,
+class_of[columns_at[k] + t] which column; it has tall[k] rows and wide[k] columns.
 """
 
 from __future__ import annotations
@@ -13,9 +17,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from autopar.solve.order import sweep_order
 from autopar.solve.problem import Floats, Problem
 from autopar.solve.reduction import Ints
 from autopar.solve.rows import Rows
+
+_THINNED = 256  # entries: in smaller matrices equal rows are not looked for
 
 
 class Memory(NamedTuple):
@@ -48,37 +55,54 @@ class Flat(NamedTuple):
     back: Ints
     arcs: Ints
     pool: Floats
+    thin: Ints
+    tall: Ints
+    wide: Ints
+    rows_at: Ints
+    columns_at: Ints
+    class_of: Ints
     size: int
     memory: Memory
 
 
-def flatten(problem: Problem, rows: Rows) -> Flat:
-    """The problem with its memory rows, flat."""
-    counts = np.array(problem.counts, dtype=np.intp)
-    into = np.array([v for edge in problem.edges for v in (edge.u, edge.v)], dtype=np.intp)
-    other = into.reshape(-1, 2)[:, ::-1].ravel()
-    place, pool = _pool(problem)
-    order = np.lexsort((other, into))
+def flatten(problem: Problem, rows: Rows, order: Ints | None = None) -> Flat:
+    """The problem with its memory rows, flat. `order`: its nodes in the order of sweeps, their own if None."""
+    order = np.arange(len(problem.counts)) if order is None else order
+    nodes: list[int] = order.tolist()
     rank = np.empty_like(order)
     rank[order] = np.arange(len(order))
-    partner = np.arange(len(order)).reshape(-1, 2)[:, ::-1].ravel()
-    into, other = into[order], other[order]
+    counts = np.array(problem.counts, dtype=np.intp)[order]
+    into = rank[np.array([v for edge in problem.edges for v in (edge.u, edge.v)], dtype=np.intp)]
+    other = into.reshape(-1, 2)[:, ::-1].ravel()
+    pool = _Pool(problem)
+    arcs = np.lexsort((other, into))
+    arc_of = np.empty_like(arcs)
+    arc_of[arcs] = np.arange(len(arcs))
+    partner = np.arange(len(arcs)).reshape(-1, 2)[:, ::-1].ravel()
+    into, other = into[arcs], other[arcs]
+    where = np.array(pool.where, dtype=np.intp).reshape(-1, 6)[arcs].T
     near = _starts(np.bincount(into, minlength=len(counts)))
     mail = _starts(counts[into])
     return Flat(
         start=_starts(counts),
-        cost=np.concatenate([np.zeros(0), *problem.node_costs]),
+        cost=np.concatenate([np.zeros(0), *(problem.node_costs[v] for v in nodes)]),
         widest=int(counts.max(initial=0)),
         near=near,
         split=near[:-1] + np.bincount(into[other < into], minlength=len(counts)),
         other=other,
-        place=place[order],
+        place=where[0].copy(),
         mail=mail[:-1],
-        back=rank[partner[order]],
-        arcs=rank.reshape(-1, 2),
-        pool=pool,
+        back=arc_of[partner[arcs]],
+        arcs=arc_of.reshape(-1, 2),
+        pool=np.concatenate([np.zeros(0), *pool.pieces]),
+        thin=where[1].copy(),
+        tall=where[2].copy(),
+        wide=where[3].copy(),
+        rows_at=where[4].copy(),
+        columns_at=where[5].copy(),
+        class_of=np.concatenate([np.zeros(0, dtype=np.intp), *pool.classes]),
         size=int(mail[-1]),
-        memory=_memory(rows, len(counts)),
+        memory=_memory(rows, order, rank),
     )
 
 
@@ -88,34 +112,81 @@ def per_edge(flat: Flat, messages: Floats) -> list[tuple[Floats, Floats]]:
     return [(messages[ends[i] : ends[i + 1]], messages[ends[j] : ends[j + 1]]) for i, j in flat.arcs.tolist()]
 
 
+def owners(problem: Problem) -> Ints:
+    """The node that each arc goes into, in the order of arcs, where nodes are swept in `sweep_order`."""
+    order = sweep_order(problem)
+    into = np.array([v for edge in problem.edges for v in (edge.u, edge.v)], dtype=np.intp)
+    return order[np.sort(np.argsort(order)[into])]
+
+
+def with_messages(flat: Flat, messages: Floats) -> Floats:
+    """The costs of all nodes with the messages to them."""
+    if not flat.size:
+        return flat.cost.copy()
+    counts, into = np.diff(flat.start), np.repeat(np.arange(len(flat.start) - 1), np.diff(flat.near))
+    strategy = np.arange(flat.size) + np.repeat(flat.start[into] - flat.mail, counts[into])
+    return flat.cost + np.bincount(strategy, weights=messages, minlength=len(flat.cost))
+
+
 def _starts(lengths: Ints) -> Ints:
     return np.concatenate([np.zeros(1, dtype=np.intp), np.cumsum(lengths, dtype=np.intp)])
 
 
-def _pool(problem: Problem) -> tuple[Ints, Floats]:
-    """Where the matrix of each arc lies (into u, then into v, edge by edge), and the distinct ones, both ways up."""
-    known: dict[int, tuple[int, int]] = {}
-    pieces: list[Floats] = [np.zeros(0)]
-    place, end = list[tuple[int, int]](), 0
-    for edge in problem.edges:
-        if id(edge.cost) not in known:
-            known[id(edge.cost)] = (end, end + edge.cost.size)
-            pieces += [edge.cost.T.ravel(), edge.cost.ravel()]
-            end += 2 * edge.cost.size
-        place.append(known[id(edge.cost)])
-    return np.array(place, dtype=np.intp).ravel(), np.concatenate(pieces)
+class _Pool:
+    """The distinct matrices of a problem, both ways up, and where those of each arc are (into u, then v, by edge)."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.pieces: list[Floats] = []
+        self.classes: list[Ints] = []
+        self.where: list[tuple[int, ...]] = []
+        self._entries = self._labels = 0
+        known: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+        for edge in problem.edges:
+            if id(edge.cost) not in known:
+                known[id(edge.cost)] = self._put(edge.cost)
+            self.where += known[id(edge.cost)]
+
+    def _put(self, cost: Floats) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Where a matrix lies: place, thin, tall, wide, rows_at, columns_at of the arc into u and of the one into v."""
+        to_u, to_v = self._add(cost.T), self._add(cost)
+        rows, columns = (_classes(side) if cost.size >= _THINNED else np.arange(len(side)) for side in (cost, cost.T))
+        row_at, column_at = self._name(rows), self._name(columns)
+        tall, wide = int(rows.max()) + 1, int(columns.max()) + 1
+        thin_u, thin_v = to_u, to_v
+        if tall * wide < cost.size:
+            thin = np.empty((tall, wide))
+            thin[rows[:, None], columns] = cost
+            thin_u, thin_v = self._add(thin.T), self._add(thin)
+        return (to_u, thin_u, wide, tall, column_at, row_at), (to_v, thin_v, tall, wide, row_at, column_at)
+
+    def _add(self, cost: Floats) -> int:
+        self.pieces.append(cost.ravel())
+        self._entries += cost.size
+        return self._entries - cost.size
+
+    def _name(self, classes: Ints) -> int:
+        self.classes.append(classes)
+        self._labels += len(classes)
+        return self._labels - len(classes)
 
 
-def _memory(rows: Rows, nodes: int) -> Memory:
-    segments = [segment for own in rows.of_node for segment in own]
-    node = np.array([segment.node for segment in segments], dtype=np.intp)
+def _classes(cost: Floats) -> Ints:
+    """For every row the number of the first that is equal to it, counting distinct ones."""
+    known: dict[bytes, int] = {}
+    return np.array([known.setdefault(row.tobytes(), len(known)) for row in cost], dtype=np.intp)
+
+
+def _memory(rows: Rows, order: Ints, rank: Ints) -> Memory:
+    nodes: list[int] = order.tolist()
+    segments = [segment for v in nodes for segment in rows.of_node[v]]
+    node = rank[np.array([segment.node for segment in segments], dtype=np.intp)]
     return Memory(
         node=node,
         low=np.array([segment.low for segment in segments], dtype=np.intp),
         high=np.array([segment.high for segment in segments], dtype=np.intp),
         at=_starts(np.array([len(segment.size_bytes) for segment in segments], dtype=np.intp))[:-1],
         size=np.concatenate([np.zeros(0), *(segment.size_bytes for segment in segments)]),
-        of=_starts(np.bincount(node, minlength=nodes)),
+        of=_starts(np.bincount(node, minlength=len(order))),
         limit=rows.limit,
         rows=rows.count,
     )

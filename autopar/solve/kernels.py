@@ -1,4 +1,4 @@
-"""The inner loops of the search on flat arrays (see `flat`): messages, choices, memory."""
+"""The inner loops of the search on flat arrays (see `flat`): messages, choices, forests, memory."""
 
 from __future__ import annotations
 
@@ -19,60 +19,94 @@ def _gain_by_arrays(p: Flat, v: int, k: int, messages: Floats, gain: Floats) -> 
 
 @compiled_or(_gain_by_arrays)
 def gain_of(p: Flat, v: int, k: int, messages: Floats, gain: Floats) -> None:
-    """Writes the row minima of arc k into v: min over s of (cost - message to the other node)."""
+    """Writes the row minima of arc k into v: min over s of (cost - message to the other node).
+
+    Equal rows are one with the highest of their messages, equal columns one column. `gain` has room for three nodes.
+    """
     count, other = p.start[v + 1] - p.start[v], p.other[k]
-    theirs = p.mail[p.back[k]]
-    gain[:count] = np.inf
+    theirs, tall, wide = p.mail[p.back[k]], p.tall[k], p.wide[k]
+    highest, least = gain[p.widest : p.widest + tall], gain[2 * p.widest : 2 * p.widest + wide]
+    highest[:] = -np.inf
     for s in range(p.start[other + 1] - p.start[other]):
-        message, base = messages[theirs + s], p.place[k] + s * count
-        for t in range(count):
-            value = p.pool[base + t] - message
-            if value < gain[t]:
-                gain[t] = value
+        row = p.class_of[p.rows_at[k] + s]
+        highest[row] = max(highest[row], messages[theirs + s])
+    least[:] = np.inf
+    for r in range(tall):
+        message, base = highest[r], p.thin[k] + r * wide
+        row = p.pool[base : base + wide]  # a slice, since only those are turned into vector instructions
+        for t in range(wide):
+            value = row[t] - message
+            least[t] = value if value < least[t] else least[t]
+    for t in range(count):
+        gain[t] = least[p.class_of[p.columns_at[k] + t]]
 
 
-@compiled
-def collect(p: Flat, v: int, begin: int, end: int, nodes: Floats, messages: Floats, gain: Floats) -> None:
-    """Moves the row minima of the arcs begin <= k < end into v's costs."""
-    first, count = p.start[v], p.start[v + 1] - p.start[v]
-    for k in range(begin, end):
+def _visit_by_arrays(
+    p: Flat, v: int, came: tuple[int, int], go: tuple[int, int], nodes: Floats, messages: Floats, gain: Floats
+) -> None:
+    count = p.start[v + 1] - p.start[v]
+    costs = nodes[p.start[v] : p.start[v + 1]]
+    for k in range(came[0], came[1]):
         gain_of(p, v, k, messages, gain)
         mine = messages[p.mail[k] : p.mail[k] + count]
         rise = gain[:count] - mine
-        nodes[first : first + count] += rise
+        costs += rise
         mine += rise
-
-
-@compiled
-def hand_on(p: Flat, v: int, begin: int, end: int, nodes: Floats, messages: Floats) -> None:
-    """Hands equal shares of v's costs to the arcs begin <= k < end, the rest of the shares left for the other side."""
-    others = (p.near[v + 1] - p.near[v]) - (end - begin)
-    if end == begin:
+    going = go[1] - go[0]
+    if not going:
         return
-    costs = nodes[p.start[v] : p.start[v + 1]]
-    part = costs / max(end - begin, others)
-    for k in range(begin, end):
-        messages[p.mail[k] : p.mail[k] + len(part)] -= part
-    costs -= (end - begin) * part
+    part = costs / max(going, p.near[v + 1] - p.near[v] - going)
+    for k in range(go[0], go[1]):
+        messages[p.mail[k] : p.mail[k] + count] -= part
+    costs -= going * part
+
+
+@compiled_or(_visit_by_arrays)
+def visit(
+    p: Flat, v: int, came: tuple[int, int], go: tuple[int, int], nodes: Floats, messages: Floats, gain: Floats
+) -> None:
+    """Moves the row minima of the arcs in `came` into v's costs; hands equal shares of these to the arcs in `go`.
+
+    Ranges are (first, behind the last). The rest of the shares is left for the other side.
+    """
+    count = p.start[v + 1] - p.start[v]
+    costs, least = nodes[p.start[v] : p.start[v + 1]], gain[:count]
+    for k in range(came[0], came[1]):
+        gain_of(p, v, k, messages, gain)
+        mine = messages[p.mail[k] : p.mail[k] + count]
+        for t in range(count):
+            rise = least[t] - mine[t]
+            costs[t] += rise
+            mine[t] += rise
+    going = go[1] - go[0]
+    if not going:
+        return
+    shares = max(going, p.near[v + 1] - p.near[v] - going)
+    for t in range(count):
+        least[t] = costs[t] / shares
+    for k in range(go[0], go[1]):
+        mine = messages[p.mail[k] : p.mail[k] + count]
+        for t in range(count):
+            mine[t] -= least[t]
+    for t in range(count):
+        costs[t] -= going * least[t]
 
 
 @compiled
 def sweep(p: Flat, nodes: Floats, messages: Floats) -> None:
     """Every node, upwards and then downwards, collects from where the sweep comes and hands on to where it goes."""
-    gain = np.empty(p.widest)
+    gain = np.empty(3 * p.widest)
     count = len(p.start) - 1
     for v in range(count):
-        collect(p, v, p.near[v], p.split[v], nodes, messages, gain)
-        hand_on(p, v, p.split[v], p.near[v + 1], nodes, messages)
+        visit(p, v, (p.near[v], p.split[v]), (p.split[v], p.near[v + 1]), nodes, messages, gain)
     for v in range(count - 1, -1, -1):
-        collect(p, v, p.split[v], p.near[v + 1], nodes, messages, gain)
-        hand_on(p, v, p.near[v], p.split[v], nodes, messages)
+        visit(p, v, (p.split[v], p.near[v + 1]), (p.near[v], p.split[v]), nodes, messages, gain)
 
 
 @compiled
 def bound_of(p: Flat, nodes: Floats, messages: Floats) -> float:
     """The sum of the least reparametrised cost of every node and every edge."""
-    gain = np.empty(p.widest)
+    gain = np.empty(3 * p.widest)
     total = 0.0
     for v in range(len(p.start) - 1):
         total += float(nodes[p.start[v] : p.start[v + 1]].min())
@@ -80,6 +114,35 @@ def bound_of(p: Flat, nodes: Floats, messages: Floats) -> float:
         for k in range(p.near[v], p.split[v]):
             gain_of(p, v, k, messages, gain)
             total += float((gain[:count] - messages[p.mail[k] : p.mail[k] + count]).min())
+    return total
+
+
+@compiled
+def reparametrise(p: Flat, nodes: Floats, messages: Floats, excess: Floats) -> float:
+    """Takes from the costs of every node (messages included) their least, and adds to it what its edges add at least.
+
+    `excess` is what a strategy costs above the least of all, its edges included. Returns the sum of what is least.
+    """
+    gain = np.empty(3 * p.widest)
+    total = 0.0
+    for v in range(len(p.start) - 1):
+        mine = nodes[p.start[v] : p.start[v + 1]]
+        least = mine.min()
+        mine -= least
+        excess[p.start[v] : p.start[v + 1]] += mine
+        total += float(least)
+        for k in range(p.near[v], p.split[v]):
+            u, back = p.other[k], p.back[k]
+            count = p.start[v + 1] - p.start[v]
+            gain_of(p, v, k, messages, gain)
+            rise = gain[:count] - messages[p.mail[k] : p.mail[k] + count]
+            low = rise.min()
+            total += float(low)
+            excess[p.start[v] : p.start[v + 1]] += rise - low
+            count = p.start[u + 1] - p.start[u]
+            gain_of(p, u, back, messages, gain)
+            rise = gain[:count] - messages[p.mail[back] : p.mail[back] + count]
+            excess[p.start[u] : p.start[u + 1]] += rise - rise.min()
     return total
 
 

@@ -36,13 +36,13 @@ def share_equal(problem: Problem) -> Reduction:
 
 def merge_parallel(problem: Problem) -> Reduction:
     """One edge for each pair of nodes, from the lower to the higher node: the sum of all between them."""
+    if _is_simple(problem):
+        return unchanged(problem)
     groups: dict[tuple[int, int], list[tuple[Floats, bool]]] = {}
     for edge in problem.edges:
         flipped = edge.u > edge.v
         pair = (edge.v, edge.u) if flipped else (edge.u, edge.v)
         groups.setdefault(pair, []).append((edge.cost, flipped))
-    if all(len(group) == 1 and not group[0][1] for group in groups.values()):
-        return unchanged(problem)
     sums: dict[tuple[tuple[int, bool], ...], Floats] = {}
 
     def total(group: list[tuple[Floats, bool]]) -> Floats:
@@ -57,6 +57,12 @@ def merge_parallel(problem: Problem) -> Reduction:
     edges = tuple(Edge(u, v, total(group)) for (u, v), group in groups.items())
     merged = derived(problem.node_costs, edges, problem.usages, problem.usage_limit)
     return Reduction(merged, 0.0, lambda choice: choice)
+
+
+def _is_simple(problem: Problem) -> bool:
+    """Whether every edge goes from a lower to a higher node, and no two between the same."""
+    u, v = (np.array([getattr(edge, end) for edge in problem.edges], dtype=np.intp) for end in ("u", "v"))
+    return bool((u < v).all()) and len(np.unique(u * len(problem.node_costs) + v)) == len(u)
 
 
 def fold_constant(problem: Problem) -> Reduction:

@@ -15,12 +15,15 @@ class SolveOptions:
       max_elimination_work: the most additions that one exact elimination may need.
       max_sweeps: message passing sweeps per dual bound.
       max_price_steps: exact eliminations at memory prices; together they keep within max_elimination_work.
-      max_rounds: of bounds and choices on a core that elimination and CP-SAT do not close.
+      max_rounds: of bounds and choices on a core that elimination and CP-SAT do not close; 0: what messages prove.
       anneal_passes: exact re-solves of a random forest in one annealing; a round has two of these.
       region_steps: exact re-solves of a forest in a small region after each annealing.
       max_cp_sat_entries: CP-SAT is not tried on a core with more edge entries.
       cp_sat_work: deterministic time (roughly seconds) of one CP-SAT search.
       cp_sat_workers: threads of CP-SAT; part of the result's identity, as is `seed`.
+      enough_gap: a choice proven to cost at most this share more than the optimum, once one is known, is not bettered
+        by the dearer means; 0: whatever it takes, as far as the other limits go.
+      large_gap: the same on problems too large for CP-SAT, where what is dearer takes minutes.
       seed: of every random choice.
       time_limit_s: wall-clock seconds after which the best so far is the answer; results repeat only without it.
     """
@@ -36,11 +39,14 @@ class SolveOptions:
     max_cp_sat_entries: int = 300_000
     cp_sat_work: float = 20.0
     cp_sat_workers: int = 2
+    enough_gap: float = 0.0
+    large_gap: float = 0.0
     seed: int = 0
     time_limit_s: float | None = None
 
     def __post_init__(self) -> None:
         limits = (self.max_table_entries, self.max_total_entries, self.max_elimination_work, self.max_sweeps)
         others = (self.anneal_passes, self.region_steps, self.max_rounds, self.max_cp_sat_entries, self.cp_sat_work)
-        if min(limits) < 1 or min(others) < 0 or self.max_price_steps < 0 or self.cp_sat_workers < 1:
+        gaps = (self.enough_gap, self.large_gap)
+        if min(limits) < 1 or min(*others, *gaps) < 0 or self.max_price_steps < 0 or self.cp_sat_workers < 1:
             raise ValueError(f"work limits must be positive: {self}")

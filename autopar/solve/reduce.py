@@ -1,37 +1,41 @@
-"""The reductions in order, repeated until nothing changes."""
+"""The reductions in order, repeated as long as they achieve much."""
 
 from __future__ import annotations
+
+from weakref import WeakSet
 
 from autopar.solve.contract import contract_functional
 from autopar.solve.dominate import drop_dominated
 from autopar.solve.forbid import drop_forbidden
 from autopar.solve.merge import drop_lone, fold_constant, merge_parallel, share_equal
 from autopar.solve.problem import Problem
-from autopar.solve.reduction import Reduction, size, unchanged
+from autopar.solve.reduction import Reduction, shrank, unchanged
 
 _CHEAP = (share_equal, drop_forbidden, contract_functional, drop_forbidden, merge_parallel, fold_constant, drop_lone)
+_AT_REST: WeakSet[Problem] = WeakSet()  # what came out of the cheap reductions: they have nothing to do there
 
 
 def reduce_cheaply(problem: Problem) -> Reduction:
-    """Everything whose work is linear in the entries of the distinct matrices, until nothing changes.
+    """Everything whose work is linear in the entries of the distinct matrices, as long as it achieves much.
 
     Raises:
       Infeasible: if forbidden entries leave a node no strategy.
     """
     result = unchanged(problem)
-    while True:
-        before = size(result.problem)
+    while result.problem not in _AT_REST:
+        before = result.problem
         for step in _CHEAP:
             result = result.then(step)
-        if size(result.problem) == before:
-            return result
+        if not shrank(before, result.problem):
+            _AT_REST.add(result.problem)
+    return result
 
 
 def reduce_fully(problem: Problem) -> Reduction:
-    """The cheap reductions and dominance, until nothing changes."""
+    """The cheap reductions and dominance, as long as they achieve much."""
     result = unchanged(problem).then(reduce_cheaply)
     while True:
-        before = size(result.problem)
+        before = result.problem
         result = result.then(drop_dominated).then(reduce_cheaply)
-        if size(result.problem) == before:
+        if not shrank(before, result.problem):
             return result

@@ -21,6 +21,9 @@ Ints = NDArray[np.intp]
 Bools = NDArray[np.bool_]
 
 
+_WORTH = 0.99
+
+
 @dataclass(frozen=True, eq=False)
 class Reduction:
     """A smaller problem, the cost that was taken out of it, the way back for choices, and what was done."""
@@ -57,6 +60,11 @@ def size(problem: Problem) -> tuple[int, int, int]:
     return len(problem.node_costs), sum(problem.counts), len(problem.edges)
 
 
+def shrank(before: Problem, after: Problem) -> bool:
+    """Whether nodes, strategies or edges fell by enough for the same reductions to be tried again."""
+    return any(new < _WORTH * old for old, new in zip(size(before), size(after), strict=True))
+
+
 def without_limit(problem: Problem) -> Reduction:
     """The problem without memory: a relaxation of it."""
     return Reduction(derived(problem.node_costs, problem.edges), 0.0, lambda choice: choice, (Unlimit(),))
@@ -68,26 +76,39 @@ def kept(keep: Sequence[Bools]) -> dict[int, Ints]:
 
 
 def restrict(problem: Problem, keep: Sequence[Bools], because: Callable[[Mapping[int, Ints]], Step]) -> Reduction:
-    """Only the strategies in `keep[v]` of every node v are left. Submatrices of shared matrices are shared.
+    """Only the strategies in `keep[v]` of every node v are left. Parts of shared arrays are shared.
 
     `because` makes a step of a proof of what is kept of the nodes that lose strategies.
     """
-    if all(mask.all() for mask in keep):
+    masks = {id(mask): mask for mask in keep}
+    if all(mask.all() for mask in masks.values()):
         return unchanged(problem)
-    index = [np.flatnonzero(mask) for mask in keep]
-    names = [ids.tobytes() for ids in index]
-    shared: dict[tuple[int, bytes, bytes], Floats] = {}
+    ids_of = {key: np.flatnonzero(mask) for key, mask in masks.items()}
+    index = [ids_of[id(mask)] for mask in keep]
+    name_of = {id(ids): ids.tobytes() for ids in ids_of.values()}
+    names = [name_of[id(ids)] for ids in index]
+    matrices: dict[tuple[int, bytes, bytes], Floats] = {}
+    vectors: dict[tuple[int, bytes], Floats] = {}
 
     def submatrix(edge: Edge) -> Floats:
         if len(index[edge.u]) == edge.cost.shape[0] and len(index[edge.v]) == edge.cost.shape[1]:
             return edge.cost
         key = (id(edge.cost), names[edge.u], names[edge.v])
-        if key not in shared:
-            shared[key] = edge.cost[np.ix_(index[edge.u], index[edge.v])]
-        return shared[key]
+        if key not in matrices:
+            matrices[key] = edge.cost[np.ix_(index[edge.u], index[edge.v])]
+        return matrices[key]
+
+    def subvector(v: int) -> Floats:
+        cost = problem.node_costs[v]
+        if len(index[v]) == len(cost):
+            return cost
+        key = (id(cost), names[v])
+        if key not in vectors:
+            vectors[key] = cost[index[v]]
+        return vectors[key]
 
     smaller = derived(
-        tuple(cost[ids] for cost, ids in zip(problem.node_costs, index, strict=True)),
+        tuple(subvector(v) for v in range(len(index))),
         tuple(Edge(edge.u, edge.v, submatrix(edge)) for edge in problem.edges),
         tuple(Usage(use.node, use.start, use.stop, use.size_bytes[index[use.node]]) for use in problem.usages),
         problem.usage_limit,

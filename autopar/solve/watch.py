@@ -34,7 +34,7 @@ class Watch(Protocol):
 
     @property
     def objective(self) -> float:
-        """The cost of the best choice so far; inf without one."""
+        """The cost of the best choice so far, or what is to be undercut; inf without either."""
         ...
 
     def offer(self, choice: Choice) -> None:
@@ -51,13 +51,15 @@ class Watch(Protocol):
 
 
 class Best:
-    """The watch of a whole problem."""
+    """The watch of a whole problem; only choices that cost less than `below` are kept."""
 
-    def __init__(self, problem: Problem, time_limit_s: float | None, on_progress: OnProgress | None) -> None:
+    def __init__(
+        self, problem: Problem, time_limit_s: float | None, on_progress: OnProgress | None, below: float = np.inf
+    ) -> None:
         self.problem, self.on_progress, self.began = problem, on_progress, monotonic()
         self.ends = np.inf if time_limit_s is None else self.began + time_limit_s
         self.choice: Choice | None = None
-        self.objective: float = np.inf
+        self.objective: float = below
         self.bound: float = -np.inf
         self.proof: Proof = ()
 
@@ -81,7 +83,8 @@ class Best:
 
     def _tell(self) -> None:
         if self.on_progress is not None:
-            self.on_progress(Progress(monotonic() - self.began, self.objective, self.bound))
+            cost = np.inf if self.choice is None else self.objective
+            self.on_progress(Progress(monotonic() - self.began, cost, self.bound))
 
 
 @dataclass(frozen=True, eq=False)

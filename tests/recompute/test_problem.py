@@ -89,7 +89,7 @@ class Setting:
     def attempt(self) -> RecomputeAttempt:
         task = Task(self.graph, "", lambda graph, mesh: Roofline(graph, mesh, CLUSTER), memory_limit_bytes=10**12)
         ground = Ground(self.graph, dataflow(self.graph), MESH, task.make_pricing)
-        attempt, _ = Place(task, ground).free
+        attempt, _ = Place(task, ground).free()
         return recompute_attempt(task, attempt, with_recomputed(self.graph, self.recomputed, residuals=True))
 
     @lru_cache  # noqa: B019 - as long as the test runs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
@@ -27,7 +28,7 @@ from autopar.redistribute.route import Router
 from autopar.search.ground import Ground
 from autopar.search.mesh_shapes import NAMES, mesh_shapes, refines
 from autopar.search.place import Place
-from autopar.search.race import Progress, race
+from autopar.search.race import Entrant, Progress, race
 from autopar.search.search import contained, find_on, find_plan
 from autopar.search.task import SearchOptions, Task
 from autopar.trace import trace
@@ -216,14 +217,15 @@ def test_containment_is_claimed_only_where_it_holds() -> None:
 # the race -------------------------------------------------------------------------------------------------------------
 
 
-def entrant(*steps: Progress[str]) -> Iterator[Progress[str]]:
-    yield from steps
+def entrant(*steps: Progress[str]) -> Entrant[str]:
+    for one in steps:
+        _ = yield one
 
 
 def test_the_most_promising_goes_on_and_the_hopeless_are_ruled_out() -> None:
     taken: list[str] = []
 
-    def watched(name: str, *steps: Progress[str]) -> Iterator[Progress[str]]:
+    def watched(name: str, *steps: Progress[str]) -> Entrant[str]:
         for one in steps:
             taken.append(name)
             yield one
@@ -241,7 +243,7 @@ def test_the_most_promising_goes_on_and_the_hopeless_are_ruled_out() -> None:
 
 
 def test_what_contains_another_rules_it_out_before_it_starts() -> None:
-    def never() -> Iterator[Progress[str]]:
+    def never() -> Entrant[str]:
         raise AssertionError("this one was ruled out")
         yield
 
@@ -249,6 +251,22 @@ def test_what_contains_another_rules_it_out_before_it_starts() -> None:
     assert (finish.found, finish.bounds) == ("fine", (3.0, 3.0))
     gap = race([entrant(Progress(2.0, 3.0, "fine")), entrant(Progress(1.0), Progress(2.5, 2.5, "coarse"))], [[1], []])
     assert (gap.found, gap.bounds, gap.finished) == ("coarse", (2.0, 2.5), (True, True))
+
+
+def test_entrants_are_told_what_to_undercut() -> None:
+    told: dict[str, list[float]] = {"a": [], "b": []}
+
+    def listening(name: str, *steps: Progress[str]) -> Entrant[str]:
+        for one in steps:
+            told[name].append((yield one))
+
+    runs = [
+        listening("a", Progress(1.0), Progress(4.0, 5.0, "a"), Progress(5.0)),
+        listening("b", Progress(2.0), Progress(3.0, 4.5, "b")),
+    ]
+    finish = race(runs, [[], []], below=9.0)
+    assert (finish.found, finish.objective, finish.bounds) == ("b", 4.5, (5.0, 3.0))
+    assert told == {"a": [9.0, 4.5], "b": [5.0, 4.5]}
 
 
 def test_of_equals_the_first_wins_and_a_misfit_is_told() -> None:
@@ -285,10 +303,10 @@ def test_a_race_finds_what_trying_all_finds(data: Any) -> None:
 exactly = Place.run
 
 
-def loosely(self: Place, limit: int | None, *, roughly: bool = False) -> Iterator[Progress[Any]]:
+def loosely(self: Place, limit: int | None, *, roughly: bool = False) -> Entrant[Any]:
     """As a large model is searched: what is known of a shape at first is less than the truth."""
     del roughly
-    yield Progress(0.85 * self.free[1].plan.objective_s)
+    yield Progress(0.85 * self.free()[1].plan.objective_s)
     yield from exactly(self, limit)
 
 
@@ -361,10 +379,12 @@ def test_a_wrong_bound_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     meshes = mesh_shapes((4, 6), 2)
     best = find_plan(task, meshes)
 
-    def overstated(self: Place, limit: int | None, *, roughly: bool = False) -> Iterator[Progress[Any]]:
-        for one in exactly(self, limit, roughly=roughly):
-            is_best = self.ground.mesh == best.plan.stage.mesh
-            yield Progress(one.bound * 10) if is_best else one
+    def overstated(self: Place, limit: int | None, *, roughly: bool = False) -> Entrant[Any]:
+        run = exactly(self, limit, roughly=roughly)
+        one, is_best = next(run), self.ground.mesh == best.plan.stage.mesh
+        with suppress(StopIteration):
+            while True:
+                one = run.send((yield Progress(one.bound * 10) if is_best else one))
 
     monkeypatch.setattr(Place, "run", overstated)
     assert find_plan(task, meshes).plan.objective_s > best.plan.objective_s * 1.01

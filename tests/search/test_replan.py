@@ -120,9 +120,9 @@ def test_the_solver_starts_from_the_plan_there_was(monkeypatch: pytest.MonkeyPat
     held = (*ONE, replicate("x"))
     started: list[Solution | None] = []
 
-    def noted(problem: Problem, *, options: SolveOptions, warm: Solution | None) -> Solution:
+    def noted(problem: Problem, *, options: SolveOptions, warm: Solution | None, below: float) -> Solution:
         started.append(warm)
-        return solve(problem, options=options, warm=warm)
+        return solve(problem, options=options, warm=warm, below=below)
 
     monkeypatch.setattr(Ground, "standing", lambda *_: None)
     monkeypatch.setattr(attempt_module, "solve", noted)

@@ -39,3 +39,19 @@ def least_peak(problem: Problem) -> float:
     """The smallest peak of a choice of finite cost; inf if there is none."""
     finite = (c for c in choices(problem) if np.isfinite(cost_of(problem, c)))
     return min((peak_of(problem, c) for c in finite), default=np.inf)
+
+
+def reparametrised(problem: Problem, node_costs, messages):
+    """What messages prove of the least cost, and what each strategy costs above that at least, edge by edge."""
+    nodes = [cost.copy() for cost in node_costs]
+    for edge, (to_u, to_v) in zip(problem.edges, messages, strict=True):
+        nodes[edge.u] += to_u
+        nodes[edge.v] += to_v
+    bound = sum(cost.min() for cost in nodes)
+    excess = [cost - cost.min() for cost in nodes]
+    for edge, (to_u, to_v) in zip(problem.edges, messages, strict=True):
+        cost = edge.cost - to_u[:, None] - to_v
+        bound += cost.min()
+        excess[edge.u] += cost.min(axis=1) - cost.min()
+        excess[edge.v] += cost.min(axis=0) - cost.min()
+    return bound, excess

@@ -24,7 +24,7 @@ from autopar.solve.reduction import size, without_limit
 from autopar.solve.rows import drop_slack, memory_rows
 from autopar.solve.watch import Best
 from tests.solve.draw import problems
-from tests.solve.oracle import choices, cost_of, optimum, peak_of
+from tests.solve.oracle import choices, cost_of, optimum, peak_of, reparametrised
 
 OPTIONS = SolveOptions()
 REDUCTIONS = [
@@ -110,6 +110,12 @@ def test_dual_bounds_hold_for_every_choice(problem):
         certificate = dual.certificate(state)
         assert state.bound == pytest.approx(certificate.bound, rel=1e-9, abs=1e-9)
         assert certificate.bound >= before - 1e-9
+        bound, excess = reparametrised(
+            problem, rows.priced(certificate.prices, problem.node_costs), certificate.messages
+        )
+        assert certificate.bound == pytest.approx(bound - certificate.prices.sum() * min(rows.limit, 1e300), abs=1e-9)
+        for found, expected in zip(certificate.excess, excess, strict=True):
+            assert found == pytest.approx(expected, abs=1e-9)
         before = certificate.bound if sweep != 1 else -np.inf
         if sweep == 1:
             dual.set_prices(np.linspace(0, 0.3, rows.count))

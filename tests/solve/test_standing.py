@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import autopar.search.standing as standing_module
-from autopar.search.standing import Standing, standing
+import autopar.solve.standing as standing_module
 from autopar.solve import Edge, Infeasible, Problem, SolveOptions, Usage, solve, verify
+from autopar.solve.dual import Dual
+from autopar.solve.standing import Standing, standing
 from tests.solve.draw import chain_with_skips, problems
 from tests.solve.oracle import optimum
 
@@ -106,10 +107,86 @@ def test_other_edges_or_a_limit_are_refused() -> None:
             base.solve(other)
 
 
+SMALL = SolveOptions(max_table_entries=25)
+"""Tables of pairs of nodes of five strategies at most: what has more neighbours is left to messages."""
+
+
+def wide_problem(seed: int, strategies: int = 5, nodes: int = 60) -> Problem:
+    """Repeated blocks with skips of several lengths, so that nodes are left that have three neighbours."""
+    base = chain_with_skips(nodes, strategies, 12, seed)
+    points = np.random.default_rng(seed).integers(0, 3, strategies)
+    metric = 1e-4 * np.abs(points[:, None] - points)
+    more = tuple(Edge(v, v + 6, metric) for v in range(0, nodes - 6, 2))
+    return replace(base, edges=(*base.edges, *more))
+
+
+def without(problem: Problem, v: int, strategy: int) -> Problem:
+    mask = np.arange(problem.counts[v]) != strategy
+    return with_costs(problem, {v: np.where(mask, problem.node_costs[v], np.inf)})
+
+
+@pytest.mark.parametrize("seed", range(1, 7))
+def test_what_elimination_leaves_is_solved_by_messages(seed: int) -> None:
+    problem = wide_problem(seed)
+    base = standing(problem, SMALL)
+    assert base is not None
+    assert base.remainder.nodes
+    same = base.solve(problem)
+    assert same is not None
+    assert same.objective == pytest.approx(solve(problem).objective, rel=1e-9)
+    proven = 0
+    for v in (0, 1, 17, 30, 59, *(base.joined.stay[n] for n in base.remainder.nodes[:4])):
+        changed = without(problem, v, same.choice[v])
+        found = base.solve(changed)
+        if found is not None:
+            proven += 1
+            assert found.objective == found.lower_bound == pytest.approx(solve(changed).objective, rel=1e-9)
+            assert found.choice[v] != same.choice[v]
+    assert proven >= 5
+
+
+@settings(max_examples=150, deadline=None)
+@given(problems(limited=False), st.integers(1, 9), st.data())
+def test_whatever_is_left_to_messages_answers_are_right(problem: Problem, most: int, data: st.DataObject) -> None:
+    """There may be none; one that is given is the optimum, and infeasible is what has no finite choice."""
+    try:
+        base = standing(problem, SolveOptions(max_table_entries=most))
+    except Infeasible:
+        assert not np.isfinite(optimum(problem))
+        return
+    v = data.draw(st.integers(0, len(problem.counts) - 1))
+    mask = np.array(data.draw(st.lists(st.booleans(), min_size=problem.counts[v], max_size=problem.counts[v])))
+    changed = with_costs(problem, {v: np.where(mask, problem.node_costs[v] + 1.0, np.inf)})
+    for other in (problem, changed) if base is not None else ():
+        best = optimum(other)
+        try:
+            found = base.solve(other)
+        except Infeasible:
+            assert not np.isfinite(best)
+            continue
+        assert found is None or found.objective == found.lower_bound == pytest.approx(best, rel=1e-9, abs=1e-12)
+
+
+def test_sweeps_start_from_the_messages_there_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = wide_problem(1)
+    base = standing(problem, SMALL)
+    assert base is not None
+    bounds: list[float] = []
+    original = Dual.sweep
+    monkeypatch.setattr(Dual, "sweep", lambda self: (bounds.append(self.state().bound), original(self))[1])
+    node = base.remainder.nodes[5]
+    changed = without(problem, base.joined.stay[node], base.choice[node])
+    forgetful = replace(base, settled=replace(base.settled, messages=0 * base.settled.messages))
+    assert base.solve(changed) is not None
+    assert forgetful.solve(changed) is not None
+    assert bounds[0] >= base.settled.bound * (1 - 1e-12)
+    assert min(bounds) < 0.99 * bounds[0]  # where the other began
+
+
 @pytest.mark.parametrize("bug", ["_left_anew", "_chosen_anew"])
 def test_planted_bugs_are_caught(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables or choices that are left as they were are seen, by the bound or by the verifier."""
-    stale = {"_left_anew": lambda self, costs: {}, "_chosen_anew": lambda self, costs, left: self.choice}
+    stale = {"_left_anew": lambda self, costs: {}, "_chosen_anew": lambda self, costs, left, remaining: self.choice}
     monkeypatch.setattr(Standing, bug, stale[bug])
     problem = chain_with_skips(24, 4, 12, 1)
     base = stood(problem)

@@ -1,0 +1,166 @@
+"""Work shared or left out: orders of sweeps, repeated rows, dominance on a budget, gaps that are enough."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autopar.solve import Edge, Infeasible, Problem, SolveOptions, dominate, solve
+from autopar.solve.core import exactly, reduced
+from autopar.solve.dual import Dual
+from autopar.solve.eliminate import plan_elimination
+from autopar.solve.flat import flatten
+from autopar.solve.forbid import drop_forbidden
+from autopar.solve.kernels import gain_of
+from autopar.solve.order import sweep_order
+from autopar.solve.proof import Forbid
+from autopar.solve.reduction import restrict
+from autopar.solve.rows import memory_rows
+from tests.solve.draw import chain_with_skips, problems
+from tests.solve.oracle import optimum
+
+
+def ladder(steps: int) -> Problem:
+    """A forward chain, a backward chain, an edge between the two at every step, and one node tied to all."""
+    forward, backward, hub = range(steps), range(steps, 2 * steps), 2 * steps
+    pairs = [*itertools.pairwise(forward), *itertools.pairwise(backward)]
+    pairs += [(n, 2 * steps - 1 - n) for n in forward] + [(v, hub) for v in range(2 * steps)]
+    matrix = np.array([[0.0, 1.0], [1.0, 0.0]])
+    return Problem((np.zeros(2),) * (hub + 1), tuple(Edge(u, v, matrix) for u, v in pairs))
+
+
+@settings(max_examples=100, deadline=None)
+@given(problem=problems())
+def test_every_node_is_swept_once(problem: Problem) -> None:
+    assert sorted(sweep_order(problem).tolist()) == list(range(len(problem.node_costs)))
+
+
+def test_neighbours_are_swept_side_by_side_and_hubs_first() -> None:
+    problem = ladder(40)
+    order = sweep_order(problem).tolist()
+    rank = {v: n for n, v in enumerate(order)}
+    assert order[0] == 80
+    spans = [abs(rank[edge.u] - rank[edge.v]) for edge in problem.edges if 80 not in (edge.u, edge.v)]
+    assert max(spans) <= 4  # in their own order: 79
+
+
+@settings(max_examples=100, deadline=None)
+@given(data=st.data(), sizes=st.tuples(st.integers(16, 24), st.integers(16, 24)))
+def test_repeated_rows_and_columns_change_no_message(data: st.DataObject, sizes: tuple[int, int]) -> None:
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**16)))
+    few = rng.integers(0, 5, (4, 3)).astype(float)
+    few[rng.random(few.shape) < 0.1] = np.inf
+    matrix = few[np.ix_(rng.integers(0, 4, sizes[0]), rng.integers(0, 3, sizes[1]))]
+    problem = Problem((rng.random(sizes[0]), rng.random(sizes[1])), (Edge(0, 1, matrix),))
+    flat = flatten(problem, memory_rows(problem), np.array([1, 0]))
+    messages, gain = rng.random(flat.size), np.empty(3 * flat.widest)
+    assert flat.tall.max() <= 4
+    for v, arc, costs in ((1, flat.arcs[0, 0], matrix), (0, flat.arcs[0, 1], matrix.T)):
+        begin = flat.mail[flat.back[arc]]
+        gain_of(flat, v, int(arc), messages, gain)
+        expected = (costs - messages[begin : begin + costs.shape[1]]).min(axis=1)
+        assert gain[: len(expected)].tolist() == expected.tolist()
+
+
+@settings(max_examples=100, deadline=None)
+@given(problem=problems())
+def test_nodes_that_are_too_dear_to_compare_stay(problem: Problem) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dominate, "_MOST_WORK", 8)
+        left = dominate.drop_dominated(problem)
+    assert optimum(left.problem) + left.offset == pytest.approx(optimum(problem), rel=1e-9, abs=1e-12)
+    tied = [sum(n for e in problem.edges for u, n in _ends(e) if u == v) for v in range(len(problem.node_costs))]
+    for v, count in enumerate(problem.counts):
+        if count**2 * tied[v] > 8:
+            assert left.problem.counts[v] == count
+
+
+def _ends(edge: Edge) -> list[tuple[int, int]]:
+    return [(edge.u, edge.cost.shape[1]), (edge.v, edge.cost.shape[0])]
+
+
+def test_equal_layers_are_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    whole = dominate._undominated
+
+    def counted(*args):
+        calls.append(1)
+        return whole(*args)
+
+    monkeypatch.setattr(dominate, "_undominated", counted)
+    dominate.drop_dominated(chain_with_skips(80, 5, 8, seed=1))
+    assert len(calls) < 25
+
+
+@settings(max_examples=100, deadline=None)
+@given(problem=problems(), data=st.data())
+def test_restrictions_share_what_was_shared(problem: Problem, data: st.DataObject) -> None:
+    keep = [np.array(data.draw(st.lists(st.booleans(), min_size=n, max_size=n))) for n in problem.counts]
+    keep = [mask if mask.any() else ~mask for mask in keep]
+    small = restrict(problem, keep, Forbid).problem
+    for before, after, mask in zip(problem.node_costs, small.node_costs, keep, strict=True):
+        assert after.tolist() == before[mask].tolist()
+    for before, after in zip(problem.edges, small.edges, strict=True):
+        assert after.cost.tolist() == before.cost[np.ix_(keep[before.u], keep[before.v])].tolist()
+    twice = Problem(problem.node_costs * 2, ())
+    halves = restrict(twice, keep * 2, Forbid).problem.node_costs
+    assert all(a is b for a, b in zip(halves[: len(keep)], halves[len(keep) :], strict=True))
+
+
+@settings(max_examples=100, deadline=None)
+@given(problem=problems(limited=False), most=st.integers(1, 30))
+def test_plans_end_at_the_first_table_that_is_too_large(problem: Problem, most: int) -> None:
+    whole, cut = plan_elimination(problem), plan_elimination(problem, most)
+    fitting = len(cut.order) - (cut.largest_entries > most)
+    assert cut.order[:fitting] == whole.order[:fitting]
+    assert (cut == whole) == (whole.largest_entries <= most)
+    assert (cut.largest_entries > most) == (whole.largest_entries > most)
+
+
+@settings(max_examples=60, deadline=None)
+@given(problem=problems(), gap=st.sampled_from([0.0, 0.1, 1.0]))
+def test_a_gap_that_is_enough_is_an_honest_one(problem: Problem, gap: float) -> None:
+    options = SolveOptions(max_table_entries=1, max_cp_sat_entries=0, enough_gap=gap, large_gap=gap, anneal_passes=20)
+    best = optimum(problem)
+    try:
+        solution = solve(problem, options=options)
+    except Infeasible:
+        assert best == np.inf
+        return
+    assert solution.lower_bound <= best * (1 + 1e-9) <= solution.objective * (1 + 2e-9) + 1e-12
+
+
+def test_enough_spares_the_rest_of_the_work_on_large_problems_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    edges = tuple(Edge(u, v, rng.random((4, 4))) for u in range(8) for v in range(u))
+    problem = Problem(tuple(np.zeros(4) for _ in range(8)), edges)
+    rounds: list[int] = []
+    monkeypatch.setattr("autopar.solve.core._by_all", lambda *_: rounds.append(1) or pytest.fail("searched on"))
+    options = SolveOptions(max_table_entries=1, max_cp_sat_entries=100, large_gap=1.0)
+    assert 0 < solve(problem, options=options).gap < 1
+    with pytest.raises(pytest.fail.Exception, match="searched on"):
+        solve(problem, options=SolveOptions(max_table_entries=1, max_cp_sat_entries=1000, large_gap=1.0))
+
+
+@settings(max_examples=100, deadline=None)
+@given(problem=problems(limited=False))
+def test_sweeps_in_any_order_prove_what_holds(problem: Problem) -> None:
+    try:
+        problem = drop_forbidden(problem).problem
+    except Infeasible:
+        return
+    dual = Dual(problem, memory_rows(problem))
+    for _ in range(5):
+        dual.sweep()
+    best = optimum(problem)
+    assert math.isinf(best) or dual.state().bound <= best + 1e-9
+    assert len(dual.decode()) == len(problem.counts)
+    left = reduced(problem, SolveOptions())
+    found = exactly(left.problem, SolveOptions())
+    assert found is not None
+    assert found.objective + left.offset == pytest.approx(best, rel=1e-9, abs=1e-12)

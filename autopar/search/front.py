@@ -25,6 +25,8 @@ from autopar.search.search import announced, contained, nameable, refusal, settl
 from autopar.search.task import Planned, Task
 
 _HALVINGS = 4
+_CP_SAT_WORK = 1.0
+_ANNEAL_PASSES = 100
 ENOUGH_GAP = 0.005
 """A point is not worked on further once it is proven to cost at most this share more than its optimum."""
 
@@ -59,9 +61,14 @@ def find_front(tasks: Sequence[Task], meshes: Sequence[DeviceMesh], points: int)
 
 
 def _content(task: Task) -> Task:
-    """The task, content with plans that are proven to be about as good as any."""
+    """The task, content with plans that are proven to be about as good as any, and with less work on each."""
     solve = task.options.solve
-    solve = replace(solve, enough_gap=max(ENOUGH_GAP, solve.enough_gap))
+    gap, rounds, work = (
+        max(ENOUGH_GAP, solve.enough_gap),
+        min(1, solve.max_rounds),
+        min(_CP_SAT_WORK, solve.cp_sat_work),
+    )
+    solve = replace(solve, enough_gap=gap, max_rounds=rounds, cp_sat_work=work)
     return replace(task, options=replace(task.options, solve=solve))
 
 

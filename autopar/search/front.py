@@ -5,8 +5,8 @@
 `most` is the peak of the fastest plan within the task's own limit, `least` the smallest peak of a program found, by
 halving what lies between the peak of the fastest plan and the least that the Problem needs. All these
 limits are solved on the same candidates and prices, from tight to loose: each starts from the plans met before, which
-keep within it too, and looks for what undercuts them, until it is proven to 0.5 %. All of them keep everything: recomputation is not looked into. What
-is bounded under a loose limit is bounded under every tighter one.
+keep within it too, and looks for what undercuts them, until it is proven to 0.5 %. All of them keep everything:
+recomputation is not looked into. What is bounded under a loose limit is bounded under every tighter one.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 `most` is the peak of the fastest plan within the task's own limit, `least` the smallest peak of a program found, by
 halving what lies between the peak of the fastest plan and the least that the Problem needs. All these
 limits are solved on the same candidates and prices, from tight to loose: each starts from the plans met before, which
-keep within it too, and looks for what undercuts them, until it is proven to 0.5 %. All of them keep everything:
+keep within it too, and looks for what undercuts them, until it is proven to 1 %. All of them keep everything:
 recomputation is not looked into. What is bounded under a loose limit is bounded under every tighter one.
 """
 
@@ -27,7 +27,7 @@ from autopar.search.task import Planned, Task
 _HALVINGS = 4
 _CP_SAT_WORK = 1.0
 _ANNEAL_PASSES = 100
-ENOUGH_GAP = 0.005
+ENOUGH_GAP = 0.01
 """A point is not worked on further once it is proven to cost at most this share more than its optimum."""
 
 

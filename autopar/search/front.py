@@ -5,8 +5,8 @@
 `most` is the peak of the fastest plan within the task's own limit, `least` the smallest peak of a program found, by
 halving what lies between the peak of the fastest plan and the least that the Problem needs. All these
 limits are solved on the same candidates and prices, from tight to loose: each starts from the plans met before, which
-keep within it too. All of them keep everything: recomputation is not looked into. What
-is bounded under a loose limit is bounded under every tighter one.
+keep within it too, and looks for what undercuts them, until it is proven to 1 %. All of them keep everything:
+recomputation is not looked into. What is bounded under a loose limit is bounded under every tighter one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from autopar.search.search import announced, contained, nameable, refusal, settl
 from autopar.search.task import Planned, Task
 
 _HALVINGS = 4
-ENOUGH_GAP = 0.005
+_CP_SAT_WORK = 1.0
+_ANNEAL_PASSES = 100
+ENOUGH_GAP = 0.01
 """A point is not worked on further once it is proven to cost at most this share more than its optimum."""
 
 
@@ -59,9 +61,14 @@ def find_front(tasks: Sequence[Task], meshes: Sequence[DeviceMesh], points: int)
 
 
 def _content(task: Task) -> Task:
-    """The task, content with plans that are proven to be about as good as any."""
+    """The task, content with plans that are proven to be about as good as any, and with less work on each."""
     solve = task.options.solve
-    solve = replace(solve, enough_gap=max(ENOUGH_GAP, solve.enough_gap))
+    gap, rounds, work = (
+        max(ENOUGH_GAP, solve.enough_gap),
+        min(1, solve.max_rounds),
+        min(_CP_SAT_WORK, solve.cp_sat_work),
+    )
+    solve = replace(solve, enough_gap=gap, max_rounds=rounds, cp_sat_work=work)
     return replace(task, options=replace(task.options, solve=solve))
 
 

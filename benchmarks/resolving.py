@@ -6,9 +6,9 @@ A training step of an unrolled GPT with Adam, in shape only, planned for servers
 plan that can be used: choices solved and verified, the program built and verified, its time and peak memory accounted
 and compared with the limit, and the summary with objective, bound, every placement, operator and collective. Seconds of
 wall clock and of CPU, once each; of the CPU's those in the solver, in the program with its account, in the summary, and
-the rest (for the first plan: trace, space, prices). Where the plan is proven optimal, a pin that it keeps to already needs
-no solving, nor does a limit that it fits in. "--tight" adds a limit of nine tenths of the plan's peak. No change traces
-or enumerates strategies again; other links make prices anew.
+the rest (for the first plan: trace, space, prices). Where the plan is proven optimal, a pin that it keeps to already
+needs no solving, nor does a limit that it fits in. "--tight" adds a limit of nine tenths of the plan's peak. No change
+traces or enumerates strategies again; other links make prices anew.
 """
 
 from __future__ import annotations

@@ -227,6 +227,11 @@ def made_plan(bound: Bound) -> Plan:
 
 
 def _file_of(bound: Bound) -> PlanFile:
+    with collection_paused():
+        return _made_file(bound)
+
+
+def _made_file(bound: Bound) -> PlanFile:
     planned, cluster = bound.planned, bound.cluster
     found = tuple(f"{kind} ({op.source})" for kind, (op, _) in found_rules(planned.graph, find_rule).items())
     report = summarise(

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from autopar.errors import AutoparError
+from autopar.errors import Unsolved
 from autopar.solve.ascent import Answer, is_closed
 from autopar.solve.core import exactly, minimise, reduced
 from autopar.solve.lagrange import solve_at_prices
@@ -22,13 +22,9 @@ from autopar.solve.polish import LocalSearch
 from autopar.solve.problem import Infeasible, Problem, Solution, objective, peak
 from autopar.solve.reduce import reduce_cheaply
 from autopar.solve.reduction import Choice, unchanged, without_limit
-from autopar.solve.rows import drop_slack, memory_rows
+from autopar.solve.rows import drop_slack, least_use, memory_rows
 from autopar.solve.verifier import TOLERANCE, verify
 from autopar.solve.watch import Best, Inner, OnProgress
-
-
-class Unsolved(AutoparError):
-    """No choice was found within the work limits, and none was proven not to exist. Raise the limits."""
 
 
 _DEFAULTS = SolveOptions()
@@ -88,6 +84,9 @@ def _search(problem: Problem, options: SolveOptions, watch: Best) -> None:
     except Infeasible:
         raise Infeasible("no choice avoids the forbidden entries, with or without a memory limit") from None
     small, inner = reduction.problem, Inner(watch, reduction)
+    if small.usage_limit is not None and least_use(small) > small.usage_limit * (1 + TOLERANCE):
+        least = least_peak(small, options)
+        raise _infeasible(small, least.choice is not None, least)
     relaxed = _without_limit(small, options) if small.usages else None
     if relaxed is None:
         _search_wide(small, options, inner)
@@ -151,7 +150,7 @@ def _search_limited(problem: Problem, options: SolveOptions, watch: Inner, bound
 def _infeasible(problem: Problem, found: bool, least: LeastPeak) -> Infeasible:
     at_least = f"the smallest peak found is {least.peak:.6g} bytes" if found else "no choice at all was found"
     message = f"no choice keeps within the limit of {problem.usage_limit} bytes: {at_least}"
-    return Infeasible(message, least.peak if found else None)
+    return Infeasible(message, *((least.peak, least.bound) if found else ()))
 
 
 def _start(problem: Problem, choice: Choice | None) -> Answer:

@@ -21,11 +21,17 @@ Floats = NDArray[np.float64]
 
 
 class Infeasible(AutoparError):
-    """Proven: no choice satisfies the problem. `min_peak_bytes` is the smallest peak found, if a limit is to blame."""
+    """Proven: no choice satisfies the problem.
 
-    def __init__(self, message: str, min_peak_bytes: float | None = None) -> None:
+    `min_peak_bytes` is the smallest peak found, if a limit is to blame; none is below `least_peak_bytes`: proven.
+    """
+
+    def __init__(
+        self, message: str, min_peak_bytes: float | None = None, least_peak_bytes: float | None = None
+    ) -> None:
         super().__init__(message)
         self.min_peak_bytes = min_peak_bytes
+        self.least_peak_bytes = least_peak_bytes
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from autopar.core.mesh import DeviceMesh
-from autopar.errors import NoFeasiblePlan, UnsupportedPrimitive
+from autopar.errors import NoFeasiblePlan, Unsolved, UnsupportedPrimitive
 from autopar.search.race import TIE
 from autopar.search.search import announced, find_plan, search
 from autopar.search.task import Planned, Task
@@ -19,6 +19,7 @@ def search_best(tasks: Sequence[Task], meshes: Sequence[DeviceMesh]) -> tuple[in
 
     Raises:
       NoFeasiblePlan: none of them has a plan; what the first was refused for.
+      Unsolved: none was found, and it is not proven of all that there is none.
       UnsupportedPrimitive: the same.
     """
     if len(tasks) == 1:
@@ -28,10 +29,10 @@ def search_best(tasks: Sequence[Task], meshes: Sequence[DeviceMesh]) -> tuple[in
     for position, task in enumerate(tasks):
         try:
             found[position] = find_plan(task, meshes)
-        except (NoFeasiblePlan, UnsupportedPrimitive) as error:
+        except (NoFeasiblePlan, Unsolved, UnsupportedPrimitive) as error:
             refusals.append(error)
     if not found:
-        raise refusals[0]
+        raise next((error for error in refusals if isinstance(error, Unsolved)), refusals[0])
     least = min(planned.plan.objective_s for planned in found.values())
     position = next(n for n, planned in found.items() if planned.plan.objective_s <= least * (1 + TIE))
     plan = found[position].plan

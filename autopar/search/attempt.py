@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import inf
 
 from autopar.core.graph import OpGraph
 from autopar.core.placement import StepKind
 from autopar.core.plan import Plan
-from autopar.errors import NoFeasiblePlan
+from autopar.errors import Unsolved
 from autopar.passes.account import Account, account
 from autopar.passes.pipeline import build_program
 from autopar.passes.program import ShardedProgram
@@ -16,11 +18,17 @@ from autopar.price.assemble import placement_choice
 from autopar.price.pricing import Pricing
 from autopar.price.work import materialised, recomputed, workspace_bytes
 from autopar.search.ground import Ground
-from autopar.search.restriction import Restriction
+from autopar.search.misfit import Misfit, Moments, blame
+from autopar.search.restriction import Restriction, each_alone
 from autopar.search.task import Planned, Task
-from autopar.solve import Infeasible, Problem, Solution, SolveOptions, solve
+from autopar.solve import Group, Infeasible, Problem, Solution, SolveOptions, clashing, solve
 from autopar.solve.least_peak import least_peak
 from autopar.solve.problem import objective
+
+ROUGH_WORK = 1e9
+"""Additions of an elimination that are spent where little work is to do."""
+CLASH_WORK = 2.0
+"""Deterministic time (roughly seconds) of CP-SAT for each question of what clashes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +72,16 @@ class Attempt:
 
     def problem(self, limit_bytes: float | None, *, tensors_only: bool = False) -> Problem:
         """The Problem under `limit_bytes`, with what the constraints leave."""
-        return self.left.apply(self.ground.problem(self.step_kinds, limit_bytes, tensors_only=tensors_only))
+        return self.left.apply(self.free_problem(limit_bytes, tensors_only=tensors_only))
+
+    def free_problem(self, limit_bytes: float | None, *, tensors_only: bool = False) -> Problem:
+        """The Problem under `limit_bytes` without constraints."""
+        return self.ground.problem(self.step_kinds, limit_bytes, tensors_only=tensors_only)
+
+    def groups(self) -> tuple[Group, ...]:
+        """What every constraint leaves of the free Problem by itself."""
+        every = each_alone(self.ground.graph, self.ground.space, self.task.all_constraints)
+        return tuple(Group(left.keep, left.ties) for left in every)
 
     def _without_limit(self, problem: Problem, options: SolveOptions | None) -> Solution:
         """Solved from what stands of it already, unless with little work only."""
@@ -114,50 +131,44 @@ class Attempt:
         the choice before. Only the bounds of the looser problems hold. Where this finds nothing, the same is tried by
         the excess, on tensors alone: another way through choices that the Problem cannot tell apart.
         """
-        bound, smallest, tight, proven = planned.plan.lower_bound_s, planned, float(limit), False
+        bound, smallest, tight = planned.plan.lower_bound_s, planned, float(limit)
+        proof: Infeasible | None = None
         for _ in range(self.task.options.max_tightenings):
-            planned, fits = self._solve_or_least(tight)
-            bound = max(bound, planned.plan.lower_bound_s) if tight == limit else bound
-            smallest = min(smallest, planned, key=lambda p: p.account.peak_memory_bytes)
-            if planned.account.peak_memory_bytes <= limit:
-                return _bounded(planned, bound)
-            if not fits:
-                proven = tight == limit
+            found, refused = _closest(self.solve, tight, self._roughly_within if tight == limit else self.solve)
+            proof = refused if tight == limit else proof
+            if found is None:
                 break
-            tight = limit - (planned.account.peak_memory_bytes - planned.counted_bytes)
+            bound = max(bound, found.plan.lower_bound_s) if tight == limit else bound
+            smallest = min(smallest, found, key=lambda p: p.account.peak_memory_bytes)
+            if found.account.peak_memory_bytes <= limit:
+                return _bounded(found, bound)
+            if refused is not None:
+                break
+            tight = limit - (found.account.peak_memory_bytes - found.counted_bytes)
         tight = float(limit)
-        for _ in range(0 if proven else self.task.options.max_tightenings):
-            planned, fits = self._solve_tensors(tight)
-            smallest = min(smallest, planned, key=lambda p: p.account.peak_memory_bytes)
-            if planned.account.peak_memory_bytes <= limit:
-                return _bounded(planned, bound)
-            if not fits:
+        for _ in range(0 if proof is not None else self.task.options.max_tightenings):
+            found, refused = _closest(self._solve_tensors, tight, self._solve_tensors)
+            if found is None:
                 break
-            tight -= planned.account.peak_memory_bytes - limit
-        raise self._misfit(limit, smallest, proven)
+            smallest = min(smallest, found, key=lambda p: p.account.peak_memory_bytes)
+            if found.account.peak_memory_bytes <= limit:
+                return _bounded(found, bound)
+            if refused is not None:
+                break
+            tight -= found.account.peak_memory_bytes - limit
+        raise self._unsolved(limit, smallest) if proof is None else self._misfit(limit, smallest, proof)
 
-    def _solve_tensors(self, limit_bytes: float) -> tuple[Planned, bool]:
-        """As `_solve_or_least`, under a limit on tensors alone, between their making and their last use."""
+    def _roughly_within(self, limit_bytes: float) -> Planned:
+        """A plan under `limit_bytes` that is found with little work."""
+        options = roughly(self.task.options.solve)
+        solution = solve(self.problem(limit_bytes), options=options, warm=self._cheapest_within(limit_bytes))
+        self._met.append(solution)
+        return self.planned(solution)
 
-        def solved(limit: float) -> Planned:
-            problem = self.problem(limit, tensors_only=True)
-            return self.planned(solve(problem, options=self.task.options.solve, warm=self._nearby(True)))
-
-        try:
-            return solved(limit_bytes), True
-        except Infeasible as error:
-            if error.min_peak_bytes is None:
-                raise
-            return solved(error.min_peak_bytes), False
-
-    def _solve_or_least(self, limit_bytes: float) -> tuple[Planned, bool]:
-        """As `solve`, and True; where nothing keeps within the limit, the best of what is closest to it, and False."""
-        try:
-            return self.solve(limit_bytes), True
-        except Infeasible as error:
-            if error.min_peak_bytes is None:
-                raise
-            return self.solve(error.min_peak_bytes), False
+    def _solve_tensors(self, limit_bytes: float) -> Planned:
+        """As `solve`, under a limit on tensors alone, between their making and their last use."""
+        problem = self.problem(limit_bytes, tensors_only=True)
+        return self.planned(solve(problem, options=self.task.options.solve, warm=self._nearby(True)))
 
     def planned(self, solution: Solution) -> Planned:
         """The plan that a choice of the Problem is, and its program."""
@@ -170,8 +181,19 @@ class Attempt:
         plan = Plan((stage,), task.fingerprint, solution.objective, bound, step_kinds=self.step_kinds)
         return Planned(task, plan, program, spent, pricing, ground, counted_bytes=solution.peak, solution=solution)
 
-    def _misfit(self, limit: int, planned: Planned, proven: bool) -> NoFeasiblePlan:
-        """That nothing fits in `limit`, or that nothing was found; `planned` has the smallest peak found."""
+    def _misfit(self, limit: int, planned: Planned, proof: Infeasible) -> Misfit:
+        """That nothing fits in `limit`; `planned` has the smallest peak found."""
+        smallest, least = planned.account.peak_memory_bytes, proof.least_peak_bytes
+        proven = "" if least is None else f", and any plan needs {int(least):,} bytes"
+        what = (
+            f"no plan on mesh {self._where} fits in the memory limit of {limit:,} bytes a device: the smallest peak "
+            f"found is {smallest:,} bytes{proven}"
+        )
+        advice = f"{_raise_to(smallest)}, use more devices, or donate the state."
+        return Misfit(what, partial(self.clash, float(limit)), advice, smallest)
+
+    def _unsolved(self, limit: int, planned: Planned) -> Unsolved:
+        """That nothing was found that fits in `limit`, but may be there; `planned` has the smallest peak found."""
         program, smallest = planned.program, planned.account.peak_memory_bytes
         largest = [program.values[v] for v in planned.account.peak_values[:3]]
         names = ", ".join(
@@ -179,13 +201,64 @@ class Attempt:
             f"{v.tensor.dtype}{list(v.tensor.shape)} {v.placement} ({program.local_bytes(v.id):,} bytes)"
             for v in largest
         )
-        return NoFeasiblePlan(
-            f"no plan on mesh {self.ground.mesh} fits in the memory limit of {limit:,} bytes a device: the smallest "
-            f"peak found is {smallest:,} bytes. Largest at the peak: {names}. Raise memory_limit_bytes, use more "
-            f"devices, or donate the state.",
+        return Unsolved(
+            f"no plan was found on mesh {self._where} that fits in the memory limit of {limit:,} bytes a device, and "
+            f"none was proven impossible: the smallest peak found is {smallest:,} bytes. Largest at the peak: {names}. "
+            f"{_raise_to(smallest)} or the limits on work (options=autopar.SearchOptions(...)), use more devices, or "
+            f"donate the state.",
             smallest,
-            proven,
         )
+
+    @property
+    def _where(self) -> str:
+        """The mesh, and what the space is limited to."""
+        steps = f" (redistributing by {', '.join(self.step_kinds)} only)" if self.step_kinds else ""
+        return f"{self.ground.mesh}{steps}"
+
+    def clash(self, limit_bytes: float | None) -> str:
+        """What clashes where nothing keeps to all constraints, within a limit or without: found by solving."""
+        problem, groups, options = self.free_problem(limit_bytes), self.groups(), self.task.options.solve
+        found = clashing(problem, groups, replace(options, cp_sat_work=min(options.cp_sat_work, CLASH_WORK)))
+        least = min(self._met, key=lambda solution: solution.peak, default=None)
+        ground, moments = self.ground, None
+        if least is not None and limit_bytes is not None:
+            moments = Moments(ground.graph, ground.flow, ground.space, problem, least.choice)
+        return blame(found, self._as_written(), moments)
+
+    def _as_written(self) -> list[str]:
+        """The constraints as their user wrote them; those of the mode say so."""
+        own, mode = set(self.task.constraints), self.task.mode
+        return [str(c) if c in own else f"{c} (of mode {mode!r})" for c in self.task.all_constraints]
+
+
+def _raise_to(least_bytes: int) -> str:
+    return f"Raise memory_limit_bytes (to {least_bytes:,} or more)"
+
+
+def _closest(
+    solve: Callable[[float], Planned], limit: float, solve_least: Callable[[float], Planned]
+) -> tuple[Planned | None, Infeasible | None]:
+    """What `solve` gives under `limit`; where nothing keeps within it, what `solve_least` gives under what can be kept.
+
+    The latter with the proof. No plan, if the solver found none.
+    """
+    try:
+        return solve(limit), None
+    except Unsolved:
+        return None, None
+    except Infeasible as error:
+        proof = error
+    try:
+        return None if proof.min_peak_bytes is None else solve_least(proof.min_peak_bytes), proof
+    except Unsolved:
+        return None, proof
+
+
+def roughly(options: SolveOptions) -> SolveOptions:
+    """Little work: what is spent on a shape before it is known whether it can be the best, or on an error's figures."""
+    work = min(options.max_elimination_work, ROUGH_WORK)
+    options = replace(options, max_elimination_work=work, max_sweeps=20, max_rounds=1, anneal_passes=1)
+    return replace(options, max_cp_sat_entries=0, max_price_steps=0)
 
 
 def _bounded(planned: Planned, bound: float) -> Planned:

@@ -17,8 +17,9 @@ from math import inf
 
 from autopar.core.dataflow import dataflow
 from autopar.core.mesh import DeviceMesh
-from autopar.errors import AutoparError, InvalidConstraint, NoFeasiblePlan
+from autopar.errors import AutoparError, InvalidConstraint, NoFeasiblePlan, Unsolved
 from autopar.search.ground import Ground
+from autopar.search.misfit import explained
 from autopar.search.place import Place
 from autopar.search.race import TIE, race
 from autopar.search.search import announced, contained, nameable, refusal, settled
@@ -46,7 +47,10 @@ def find_front(tasks: Sequence[Task], meshes: Sequence[DeviceMesh], points: int)
     """
     sweeps = [_Sweep(task, meshes) for task in tasks]
     outer = tasks[0].memory_limit_bytes
-    fastest = _best(sweeps, outer)
+    try:
+        fastest = _best(sweeps, outer)
+    except NoFeasiblePlan as error:
+        raise explained(error) from None
     announced(tasks[fastest.position], fastest.planned)
     most = fastest.planned.account.peak_memory_bytes
     lowest = _lowest(sweeps, most)
@@ -70,7 +74,7 @@ def _lowest(sweeps: Sequence[_Sweep], most: int) -> list[Point]:
         try:
             found.append(_best(sweeps, middle))
             high = min(high, found[-1].planned.account.peak_memory_bytes)
-        except NoFeasiblePlan:
+        except (NoFeasiblePlan, Unsolved):
             low = middle
     return found
 
@@ -135,7 +139,7 @@ def _best(sweeps: Sequence[_Sweep], limit: int | None) -> Point:
     for position, sweep in enumerate(sweeps):
         try:
             found[position] = sweep.best(limit)
-        except (NoFeasiblePlan, InvalidConstraint) as error:
+        except (NoFeasiblePlan, Unsolved, InvalidConstraint) as error:
             misfits.append(error)
     if not found:
         raise refusal(misfits)
@@ -185,7 +189,7 @@ class _Sweep:
         for place in (place for n, place in enumerate(self.places) if n not in covered):
             try:
                 attempt, _ = place.free
-            except (NoFeasiblePlan, InvalidConstraint):
+            except (NoFeasiblePlan, Unsolved, InvalidConstraint):
                 continue
             if (planned := attempt.least()) is not None:
                 self.met.append(planned)

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import inf
 
 from autopar.core.placement import StepKind
-from autopar.errors import InvalidConstraint, NoFeasiblePlan
-from autopar.search.attempt import Attempt
+from autopar.errors import InvalidConstraint, NoFeasiblePlan, Unsolved
+from autopar.search.attempt import Attempt, roughly
 from autopar.search.constraints import show, step_kinds_of
 from autopar.search.ground import Ground
+from autopar.search.misfit import Misfit
 from autopar.search.race import Progress
 from autopar.search.restriction import Restriction, restriction
 from autopar.search.task import Planned, Task
-from autopar.solve import Infeasible, SolveOptions, Unsolved
-
-ROUGH_WORK = 1e9
-"""Additions of an elimination that are spent on a shape before it is known whether it can be the best."""
+from autopar.solve import Infeasible, SolveOptions
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,14 +41,17 @@ class Place:
         except (NoFeasiblePlan, InvalidConstraint) as error:
             yield Progress(inf, misfit=error)
             return
+        except Unsolved as error:
+            yield Progress(-inf, misfit=_unsolved(task, self.ground, error))
+            return
         free = replace(free, task=task, is_unlimited=True)
         yield _met(free, limit)
         if limit is None or free.account.peak_memory_bytes <= limit:
             return
         try:
             planned = replace(attempt.within(limit, free), task=task, unlimited=free)
-        except NoFeasiblePlan as error:
-            yield Progress(inf if error.proven else -inf, misfit=error)
+        except (NoFeasiblePlan, Unsolved) as error:
+            yield Progress(-inf if isinstance(error, Unsolved) else inf, misfit=error)
             return
         yield _met(planned, limit)
 
@@ -65,7 +66,7 @@ class Place:
         if self.known is not None:
             return None
         try:
-            return self._unlimited(_roughly(self.task.options.solve))
+            return self._unlimited(roughly(self.task.options.solve))
         except (Unsolved, NoFeasiblePlan, InvalidConstraint):
             return None
 
@@ -93,10 +94,11 @@ class Place:
             except Infeasible:
                 continue
         held = f" and {show(task.constraints)}" if task.constraints else ""
-        raise NoFeasiblePlan(
+        what = (
             f"no plan on mesh {self.ground.mesh} satisfies the constraints of mode {task.mode!r}{held}: no sequence of "
-            f"steps takes some tensor from where it is made to where it is pinned. Pin less, or choose another mode."
+            f"steps takes some tensor from where it is made to where it is pinned"
         )
+        raise Misfit(what, partial(self._attempt(()).clash, None), "Pin less, or choose another mode.")
 
     def _attempt(self, step_kinds: tuple[StepKind, ...]) -> Attempt:
         return Attempt(self.task, self.ground, self._left, step_kinds, self.near)
@@ -114,8 +116,10 @@ def _met(planned: Planned, limit: int | None) -> Progress[Planned]:
     return Progress(plan.lower_bound_s, plan.objective_s, planned)
 
 
-def _roughly(options: SolveOptions) -> SolveOptions:
-    """The work that is spent on a shape before it is known whether it can be the best."""
-    work = min(options.max_elimination_work, ROUGH_WORK)
-    options = replace(options, max_elimination_work=work, max_sweeps=20, max_rounds=1, anneal_passes=1)
-    return replace(options, max_cp_sat_entries=0, max_price_steps=0)
+def _unsolved(task: Task, ground: Ground, error: Unsolved) -> Unsolved:
+    """That the solver found neither a plan nor a proof that there is none, whatever the memory limit."""
+    held = f" under {show(task.all_constraints)}" if task.all_constraints else ""
+    return Unsolved(
+        f"no plan was found on mesh {ground.mesh}{held}, and none was proven impossible: {error}. Raise the limits on "
+        f"work (options=autopar.SearchOptions(...)), or choose another mesh."
+    )

@@ -12,7 +12,7 @@ from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import StepKind
 from autopar.core.plan import Plan
 from autopar.core.recompute import Recomputed, with_recomputed
-from autopar.errors import AutoparError, NoFeasiblePlan, PlanFileError
+from autopar.errors import AutoparError, NoFeasiblePlan, PlanFileError, Unsolved
 from autopar.passes.pipeline import build_program, program_states, write_dump
 from autopar.price.pricing import Pricing, restricted
 from autopar.redistribute.route import Router
@@ -20,6 +20,7 @@ from autopar.search.attempt import account_of
 from autopar.search.constraints import show, step_kinds_of
 from autopar.search.ground import Ground
 from autopar.search.mesh_shapes import refines
+from autopar.search.misfit import explained
 from autopar.search.narrowing import axes_of
 from autopar.search.place import Place
 from autopar.search.race import Finish, race
@@ -34,7 +35,8 @@ def search(task: Task, meshes: Sequence[DeviceMesh]) -> Planned:
     """The best plan of `task` over `meshes`, by the solver's objective; its bound holds over all of them.
 
     Raises:
-      NoFeasiblePlan: nothing fits in the memory limit on any of them; the smallest peak found is named.
+      NoFeasiblePlan: proven that none is within the memory limit and the constraints; what clashes is named.
+      Unsolved: none was found, within the limits on work.
     """
     return announced(task, find_plan(task, meshes))
 
@@ -67,7 +69,7 @@ def find_on(
     """As `search`, on grounds that are there already; `unlimited` and `near` as for `on_ground`, on a single one."""
     finish, again = _raced(task, grounds, unlimited, near)
     if finish.found is None:
-        raise refusal(finish.misfits)
+        raise explained(refusal(finish.misfits))
     return settled(task, grounds, finish, finish.found, again)
 
 
@@ -115,9 +117,14 @@ def contained(task: Task, grounds: Sequence[Ground]) -> list[list[int]]:
 
 
 def refusal(misfits: Sequence[AutoparError]) -> AutoparError:
-    """Why there is no plan at all: the misfit with the smallest peak, else the first."""
-    peaks = [m for m in misfits if isinstance(m, NoFeasiblePlan) and m.min_peak_bytes is not None]
-    return min(peaks, key=lambda misfit: misfit.min_peak_bytes or 0) if peaks else misfits[0]
+    """Why there is no plan at all: the misfit with the smallest peak, else the first; of what proves nothing, if any.
+
+    Where it is not known of one mesh whether it has a plan, it is not known of all of them.
+    """
+    unknown = [misfit for misfit in misfits if isinstance(misfit, Unsolved)]
+    told = unknown or misfits
+    peaks = [m for m in told if isinstance(m, NoFeasiblePlan | Unsolved) and m.min_peak_bytes is not None]
+    return min(peaks, key=lambda misfit: misfit.min_peak_bytes or 0) if peaks else told[0]
 
 
 def described(

@@ -26,7 +26,6 @@ from autopar.solve.rows import drop_slack, least_use, memory_rows
 from autopar.solve.verifier import TOLERANCE, verify
 from autopar.solve.watch import Best, Inner, OnProgress
 
-
 _DEFAULTS = SolveOptions()
 
 

@@ -7,7 +7,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autopar.solve import Edge, Problem, SolveOptions, Usage, clash
@@ -80,7 +80,8 @@ def check(problem: Problem, groups: tuple[Group, ...], found: Clash | None) -> N
         return
     mine = frozenset(found.groups), frozenset(found.times)
     size = len(found.groups) + len(found.times)
-    assert mine[0] <= every[0] and mine[1] <= every[1]
+    assert mine[0] <= every[0]
+    assert mine[1] <= every[1]
     assert not is_feasible(problem, groups, mine)
     if found.is_minimal:
         assert all(is_feasible(problem, groups, part) for part in (smaller(mine, size - 1) if size else ()))
@@ -149,7 +150,7 @@ def test_two_groups_and_a_time() -> None:
     """Nodes of 1 or 3 bytes; the groups keep two of them large; from time 1 on all three live, within 6."""
     size, large = np.array([1.0, 3.0]), np.array([False, True])
     uses = tuple(Usage(v, start, 3, size) for v, start in ((0, 0), (1, 0), (2, 1)))
-    groups = tuple(Group({v: large}) for v in (0, 1)) + (Group({2: ~large}),)
+    groups = (Group({0: large}), Group({1: large}), Group({2: ~large}))
     problem = Problem((np.zeros(2),) * 3, (), uses, 6.0)
     assert clashing(problem, groups, OPTIONS) == Clash((0, 1), (2,), True, True)
     assert clashing(replace(problem, usage_limit=7.0), groups, OPTIONS) is None

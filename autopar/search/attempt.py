@@ -90,11 +90,16 @@ class Attempt:
             standing = self.ground.standing(self.step_kinds, usual)
             if standing is not None:
                 return standing.solve(problem)
-        return solve(problem, options=options or usual, warm=self._nearby(False))
+        return self._solved_by(problem, self._nearby(False), options)
+
+    def _solved_by(self, problem: Problem, warm: Solution | None, options: SolveOptions | None = None) -> Solution:
+        """By the solver, within what is left of the time; what ended it early is noted."""
+        halt = self.task.halt
+        return halt.noted(solve(problem, options=halt.within(options or self.task.options.solve), warm=warm))
 
     def _within_limit(self, problem: Problem, limit_bytes: float) -> Solution:
         try:
-            solution = solve(problem, options=self.task.options.solve, warm=self._cheapest_within(limit_bytes))
+            solution = self._solved_by(problem, self._cheapest_within(limit_bytes))
         except Infeasible as reason:
             self._refused.append((limit_bytes, reason))
             raise
@@ -160,15 +165,15 @@ class Attempt:
 
     def _roughly_within(self, limit_bytes: float) -> Planned:
         """A plan under `limit_bytes` that is found with little work."""
-        options = roughly(self.task.options.solve)
-        solution = solve(self.problem(limit_bytes), options=options, warm=self._cheapest_within(limit_bytes))
+        options, warm = roughly(self.task.options.solve), self._cheapest_within(limit_bytes)
+        solution = self._solved_by(self.problem(limit_bytes), warm, options)
         self._met.append(solution)
         return self.planned(solution)
 
     def _solve_tensors(self, limit_bytes: float) -> Planned:
         """As `solve`, under a limit on tensors alone, between their making and their last use."""
         problem = self.problem(limit_bytes, tensors_only=True)
-        return self.planned(solve(problem, options=self.task.options.solve, warm=self._nearby(True)))
+        return self.planned(self._solved_by(problem, self._nearby(True)))
 
     def planned(self, solution: Solution) -> Planned:
         """The plan that a choice of the Problem is, and its program."""
@@ -194,7 +199,8 @@ class Attempt:
 
     def _unsolved(self, limit: int, planned: Planned) -> Unsolved:
         """That nothing was found that fits in `limit`, but may be there; `planned` has the smallest peak found."""
-        program, smallest = planned.program, planned.account.peak_memory_bytes
+        program, smallest, halt = planned.program, planned.account.peak_memory_bytes, self.task.halt
+        ended = f", until the search was ended by {halt}" if halt.reason else ""
         largest = [program.values[v] for v in planned.account.peak_values[:3]]
         names = ", ".join(
             f"{v.tensor.name or f'result of {_producer(planned, v.tensor.id)}'} "
@@ -203,8 +209,8 @@ class Attempt:
         )
         return Unsolved(
             f"no plan was found on mesh {self._where} that fits in the memory limit of {limit:,} bytes a device, and "
-            f"none was proven impossible: the smallest peak found is {smallest:,} bytes. Largest at the peak: {names}. "
-            f"{_raise_to(smallest)} or the limits on work (options=autopar.SearchOptions(...)), use more devices, or "
+            f"none was proven impossible{ended}: the smallest peak found is {smallest:,} bytes. Largest at the peak: "
+            f"{names}. {_raise_to(smallest)} or the limits on work (options=autopar.SearchOptions(...)), use more devices, or "
             f"donate the state.",
             smallest,
         )

@@ -23,7 +23,7 @@ from autopar.search.misfit import explained
 from autopar.search.place import Place
 from autopar.search.race import TIE, race
 from autopar.search.search import announced, contained, nameable, refusal, settled
-from autopar.search.task import Planned, Task
+from autopar.search.task import Planned, Task, begun
 
 _HALVINGS = 4
 
@@ -45,7 +45,7 @@ def find_front(tasks: Sequence[Task], meshes: Sequence[DeviceMesh], points: int)
     Raises:
       NoFeasiblePlan: nothing fits in the tasks' own limit.
     """
-    sweeps = [_Sweep(task, meshes) for task in tasks]
+    sweeps = [_Sweep(task, meshes) for task in begun(tasks)]
     outer = tasks[0].memory_limit_bytes
     try:
         fastest = _best(sweeps, outer)
@@ -175,7 +175,7 @@ class _Sweep:
         known = min(self._fitting(limit), key=lambda planned: planned.plan.objective_s, default=None)
         runs = [place.run(limit, roughly=len(self.places) > 1) for place in self.places]
         below = inf if known is None else known.plan.objective_s
-        finish = race(runs, self.inside, below=below)
+        finish = race(runs, self.inside, below=below, halt=task.halt)
         found = finish.found or known
         if found is None:
             raise refusal(finish.misfits)

@@ -23,12 +23,12 @@ from autopar.search.mesh_shapes import refines
 from autopar.search.misfit import explained
 from autopar.search.narrowing import axes_of
 from autopar.search.place import Place
-from autopar.search.race import Finish, race
+from autopar.search.race import TIE, Finish, race
 from autopar.search.recompute import WORTH, or_recomputed
 from autopar.search.replicated import warn_unwritten
 from autopar.search.restriction import can_name, holds
 from autopar.search.space import check_strategies
-from autopar.search.task import Planned, Task
+from autopar.search.task import Planned, Task, begun
 
 
 def search(task: Task, meshes: Sequence[DeviceMesh]) -> Planned:
@@ -38,6 +38,7 @@ def search(task: Task, meshes: Sequence[DeviceMesh]) -> Planned:
       NoFeasiblePlan: proven that none is within the memory limit and the constraints; what clashes is named.
       Unsolved: none was found, within the limits on work.
     """
+    (task,) = begun([task])
     return announced(task, find_plan(task, meshes))
 
 
@@ -81,7 +82,16 @@ def _raced(
     runs = [place.run(task.memory_limit_bytes, roughly=len(places) > 1) for place in places]
     inside = contained(task, grounds)
     worth = 0.0 if near is not None and near.plan.recomputed else WORTH
-    return or_recomputed(task, places, race(runs, inside), inside, worth)
+    finish = race(runs, inside, halt=task.halt)
+    if finish.found is not None and task.halt.is_over:
+        return finish, ()
+    try:
+        return or_recomputed(task, places, finish, inside, worth)
+    except KeyboardInterrupt:
+        if finish.found is None:
+            raise
+        task.halt.note("keyboard")
+        return finish, ()
 
 
 def settled(
@@ -93,13 +103,19 @@ def settled(
 ) -> Planned:
     """`planned`, which came out of a race on `grounds`, with the bound over all of them and the space searched."""
     own = planned.plan.stage.mesh
+    least = planned.plan.objective_s
     ended = {g.mesh: f or g.mesh == own for g, f in zip(grounds, finish.finished, strict=True)}
     searched, ruled_out = ([mesh for mesh in ended if ended[mesh] == side] for side in (True, False))
+    stopped = [g.mesh for g, bound in zip(grounds, finish.bounds, strict=True) if bound < least * (1 - TIE)]
+    cut_off = [mesh for mesh in stopped if not ended[mesh]]
     plan = replace(
         planned.plan,
         fingerprint=task.fingerprint,
-        lower_bound_s=min(planned.plan.objective_s, *finish.bounds),
-        space=described(task, planned.plan.step_kinds, searched, ruled_out, recomputed),
+        lower_bound_s=max(0.0, min(least, *finish.bounds)),
+        space=described(
+            task, planned.plan.step_kinds, searched, [m for m in ruled_out if m not in cut_off], recomputed, cut_off
+        ),
+        stopped=str(task.halt),
     )
     return replace(planned, plan=plan)
 
@@ -133,13 +149,15 @@ def described(
     meshes: Sequence[DeviceMesh],
     ruled_out: Sequence[DeviceMesh] = (),
     recomputed: Sequence[DeviceMesh] = (),
+    cut_off: Sequence[DeviceMesh] = (),
 ) -> str:
     """The space that was searched, for the user: meshes that were ruled out by their bounds are part of it."""
     steps = f" (redistributing by {', '.join(step_kinds)} only)" if step_kinds else ""
     held = f", {show(task.constraints)}" if task.constraints else ""
     ruled = f" ({' and '.join(map(str, ruled_out))} ruled out by bounds)" if ruled_out else ""
+    cut = f" ({' and '.join(map(str, cut_off))} not searched to the end)" if cut_off else ""
     again = f", kept or recomputed on {' or '.join(map(str, recomputed))}" if recomputed else ""
-    return f"mode {task.mode}{steps}{held}, mesh {' or '.join(map(str, meshes))}{ruled}{again}"
+    return f"mode {task.mode}{steps}{held}, mesh {' or '.join(map(str, meshes))}{ruled}{cut}{again}"
 
 
 @dataclass(frozen=True, eq=False)

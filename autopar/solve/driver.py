@@ -19,7 +19,7 @@ from autopar.solve.least_peak import LeastPeak, least_peak
 from autopar.solve.merge import merge_usages
 from autopar.solve.options import SolveOptions
 from autopar.solve.polish import LocalSearch
-from autopar.solve.problem import Infeasible, Problem, Solution, objective, peak
+from autopar.solve.problem import Infeasible, Problem, Solution, Stopped, objective, peak
 from autopar.solve.reduce import reduce_cheaply
 from autopar.solve.reduction import Choice, unchanged, without_limit
 from autopar.solve.rows import drop_slack, least_use, memory_rows
@@ -57,14 +57,18 @@ def solve(
     watch = Best(problem, options.time_limit_s, on_progress)
     if warm is not None:
         watch.offer(_of_same_shape(problem, warm))
+    stopped: Stopped = ""
     try:
         _search(problem, options, watch)
     except KeyboardInterrupt:
         if watch.choice is None:
             raise
+        stopped = "keyboard"
     if watch.choice is None:
         raise Unsolved(f"no choice found for {len(problem.node_costs)} nodes; not proven infeasible: {options}")
-    solution = _solution(problem, watch.choice, watch.bound)
+    if not stopped and watch.left_s() <= 0:
+        stopped = "time limit"
+    solution = replace(_solution(problem, watch.choice, watch.bound), stopped=stopped)
     verify(problem, solution)
     return solution
 

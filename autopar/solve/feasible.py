@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from ortools.sat.python import cp_model
 
-from autopar.solve.cp_sat import Variables, byte_unit, bytes_in_row, chosen, solver_of, to_integers
+from autopar.solve.cp_sat import Variables, byte_unit, bytes_in_row, chosen, run, solver_of, to_integers
 from autopar.solve.options import SolveOptions
 from autopar.solve.problem import Floats, Infeasible, Problem, derived
 from autopar.solve.reduce import reduce_fully
@@ -62,7 +62,7 @@ def _searched(problem: Problem, rows: Rows, first: int | None, options: SolveOpt
             limit = int(to_integers(np.array([rows.limit]), unit)[0])
             model.add(bytes_in_row(rows, first, nodes, unit) <= limit)
         solver = solver_of(options, budget)
-        status = solver.solve(model)
+        status = run(solver, model)
         if status == cp_model.INFEASIBLE:
             return Feasibility(False, times=tuple(present))
         if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from autopar.errors import AutoparError
 
 Floats = NDArray[np.float64]
+Stopped = Literal["", "time limit", "keyboard"]
 
 
 class Infeasible(AutoparError):
@@ -95,13 +97,15 @@ class Solution:
     """A choice for every node, with its objective and a proven lower bound of the optimum.
 
     Invariants (checked by `verify`): the choice is feasible, `objective` is its cost recomputed, `lower_bound` is
-    not above it. `peak` is the largest usage over time.
+    not above it. `peak` is the largest usage over time. `stopped` says what ended the search before its end, if
+    anything did: then another run may find something else.
     """
 
     choice: tuple[int, ...]
     objective: float
     lower_bound: float
     peak: float
+    stopped: Stopped = ""
 
     @property
     def gap(self) -> float:

@@ -210,8 +210,8 @@ class Attempt:
         return Unsolved(
             f"no plan was found on mesh {self._where} that fits in the memory limit of {limit:,} bytes a device, and "
             f"none was proven impossible{ended}: the smallest peak found is {smallest:,} bytes. Largest at the peak: "
-            f"{names}. {_raise_to(smallest)} or the limits on work (options=autopar.SearchOptions(...)), use more devices, or "
-            f"donate the state.",
+            f"{names}. {_raise_to(smallest)} or the limits on work (options=autopar.SearchOptions(...)), use more "
+            f"devices, or donate the state.",
             smallest,
         )
 

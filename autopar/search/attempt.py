@@ -23,10 +23,12 @@ from autopar.search.restriction import Restriction, each_alone
 from autopar.search.task import Planned, Task
 from autopar.solve import Group, Infeasible, Problem, Solution, SolveOptions, clashing, solve
 from autopar.solve.least_peak import least_peak
-from autopar.solve.problem import objective
+from autopar.solve.problem import objective, peak
 
 ROUGH_WORK = 1e9
 """Additions of an elimination that are spent where little work is to do."""
+SMALL_ENTRIES = 300_000
+"""Entries of all edges of a problem that is solved for an error's figures alone."""
 CLASH_WORK = 2.0
 """Deterministic time (roughly seconds) of CP-SAT for each question of what clashes."""
 
@@ -139,7 +141,7 @@ class Attempt:
         bound, smallest, tight = planned.plan.lower_bound_s, planned, float(limit)
         proof: Infeasible | None = None
         for _ in range(self.task.options.max_tightenings):
-            found, refused = _closest(self.solve, tight, self._roughly_within if tight == limit else self.solve)
+            found, refused = _closest(self.solve, tight, self._least if tight == limit else self._solve_least)
             proof = refused if tight == limit else proof
             if found is None:
                 break
@@ -152,7 +154,7 @@ class Attempt:
             tight = limit - (found.account.peak_memory_bytes - found.counted_bytes)
         tight = float(limit)
         for _ in range(0 if proof is not None else self.task.options.max_tightenings):
-            found, refused = _closest(self._solve_tensors, tight, self._solve_tensors)
+            found, refused = _closest(self._solve_tensors, tight, self._solve_least_tensors)
             if found is None:
                 break
             smallest = min(smallest, found, key=lambda p: p.account.peak_memory_bytes)
@@ -163,12 +165,24 @@ class Attempt:
             tight -= found.account.peak_memory_bytes - limit
         raise self._unsolved(limit, smallest) if proof is None else self._misfit(limit, smallest, proof)
 
-    def _roughly_within(self, limit_bytes: float) -> Planned:
-        """A plan under `limit_bytes` that is found with little work."""
-        options, warm = roughly(self.task.options.solve), self._cheapest_within(limit_bytes)
-        solution = self._solved_by(self.problem(limit_bytes), warm, options)
+    def _least(self, proof: Infeasible) -> Planned | None:
+        """A plan of the smallest peak that the solver found; on a small problem a good one, which moves less about."""
+        if proof.choice is None:
+            return None
+        problem, choice = self.problem(proof.min_peak_bytes), proof.choice
+        solution = Solution(choice, objective(problem, choice), -inf, peak(problem, choice))
+        if sum(edge.cost.size for edge in problem.edges) <= SMALL_ENTRIES:
+            solution = self._solved_by(problem, solution, roughly(self.task.options.solve))
         self._met.append(solution)
         return self.planned(solution)
+
+    def _solve_least(self, proof: Infeasible) -> Planned | None:
+        """The best plan under the smallest peak that the solver found."""
+        return None if proof.min_peak_bytes is None else self.solve(proof.min_peak_bytes)
+
+    def _solve_least_tensors(self, proof: Infeasible) -> Planned | None:
+        """As `_solve_least`, on tensors alone."""
+        return None if proof.min_peak_bytes is None else self._solve_tensors(proof.min_peak_bytes)
 
     def _solve_tensors(self, limit_bytes: float) -> Planned:
         """As `solve`, under a limit on tensors alone, between their making and their last use."""
@@ -242,11 +256,11 @@ def _raise_to(least_bytes: int) -> str:
 
 
 def _closest(
-    solve: Callable[[float], Planned], limit: float, solve_least: Callable[[float], Planned]
+    solve: Callable[[float], Planned], limit: float, least: Callable[[Infeasible], Planned | None]
 ) -> tuple[Planned | None, Infeasible | None]:
-    """What `solve` gives under `limit`; where nothing keeps within it, what `solve_least` gives under what can be kept.
+    """What `solve` gives under `limit`; where nothing keeps within it, what `least` makes of the proof, and the proof.
 
-    The latter with the proof. No plan, if the solver found none.
+    No plan, if the solver found none.
     """
     try:
         return solve(limit), None
@@ -255,7 +269,7 @@ def _closest(
     except Infeasible as error:
         proof = error
     try:
-        return None if proof.min_peak_bytes is None else solve_least(proof.min_peak_bytes), proof
+        return least(proof), proof
     except Unsolved:
         return None, proof
 

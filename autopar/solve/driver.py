@@ -88,8 +88,7 @@ def _search(problem: Problem, options: SolveOptions, watch: Best) -> None:
         raise Infeasible("no choice avoids the forbidden entries, with or without a memory limit") from None
     small, inner = reduction.problem, Inner(watch, reduction)
     if small.usage_limit is not None and least_use(small) > small.usage_limit * (1 + TOLERANCE):
-        least = least_peak(small, options)
-        raise _infeasible(small, least.choice is not None, least)
+        raise _infeasible(small, least_peak(small, options), inner)
     relaxed = _without_limit(small, options) if small.usages else None
     if relaxed is None:
         _search_wide(small, options, inner)
@@ -123,7 +122,7 @@ def _search_wide(problem: Problem, options: SolveOptions, watch: Inner) -> None:
         raise Infeasible("no choice avoids the forbidden entries")
     least = least_peak(problem, options, enough=problem.usage_limit)
     if least.bound > problem.usage_limit * (1 + TOLERANCE) or found.bound == np.inf:
-        raise _infeasible(problem, least.choice is not None, least)
+        raise _infeasible(problem, least, watch)
     if (start := _start(problem, least.choice)).choice is not None:
         watch.offer(start.choice)
 
@@ -135,7 +134,7 @@ def _search_limited(problem: Problem, options: SolveOptions, watch: Inner, bound
     if watch.objective == np.inf:
         least = least_peak(problem, options, enough=problem.usage_limit)
         if least.bound > problem.usage_limit * (1 + TOLERANCE):
-            raise _infeasible(problem, least.choice is not None, least)
+            raise _infeasible(problem, least, watch)
         start = replace(_start(problem, least.choice), bound=bound)
     left, reduction, best = solve_at_prices(problem, options, start)
     if best.choice is not None:
@@ -147,13 +146,16 @@ def _search_limited(problem: Problem, options: SolveOptions, watch: Inner, bound
     found = minimise(left, options, Inner(watch, reduction, upper), upper - reduction.offset)
     if watch.objective == np.inf and found.bound == np.inf:
         least = least_peak(problem, options, enough=problem.usage_limit)
-        raise _infeasible(problem, least.choice is not None, least)
+        raise _infeasible(problem, least, watch)
 
 
-def _infeasible(problem: Problem, found: bool, least: LeastPeak) -> Infeasible:
-    at_least = f"the smallest peak found is {least.peak:.6g} bytes" if found else "no choice at all was found"
-    message = f"no choice keeps within the limit of {problem.usage_limit} bytes: {at_least}"
-    return Infeasible(message, *((least.peak, least.bound) if found else ()))
+def _infeasible(problem: Problem, least: LeastPeak, watch: Inner) -> Infeasible:
+    message = f"no choice keeps within the limit of {problem.usage_limit} bytes: "
+    if least.choice is None:
+        return Infeasible(f"{message}no choice at all was found")
+    cheap = _start(replace(problem, usage_limit=least.peak), least.choice).choice or least.choice
+    found = f"{message}the smallest peak found is {least.peak:.6g} bytes"
+    return Infeasible(found, least.peak, least.bound, watch.reduction.lift(cheap))
 
 
 def _start(problem: Problem, choice: Choice | None) -> Answer:

@@ -25,15 +25,21 @@ Stopped = Literal["", "time limit", "keyboard"]
 class Infeasible(AutoparError):
     """Proven: no choice satisfies the problem.
 
-    `min_peak_bytes` is the smallest peak found, if a limit is to blame; none is below `least_peak_bytes`: proven.
+    If a limit is to blame, `min_peak_bytes` is the smallest peak found, that of `choice`; none is below
+    `least_peak_bytes`: proven.
     """
 
     def __init__(
-        self, message: str, min_peak_bytes: float | None = None, least_peak_bytes: float | None = None
+        self,
+        message: str,
+        min_peak_bytes: float | None = None,
+        least_peak_bytes: float | None = None,
+        choice: tuple[int, ...] | None = None,
     ) -> None:
         super().__init__(message)
         self.min_peak_bytes = min_peak_bytes
         self.least_peak_bytes = least_peak_bytes
+        self.choice = choice
 
 
 @dataclass(frozen=True, eq=False)

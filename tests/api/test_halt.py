@@ -1,4 +1,4 @@
-"""A search that ends early: the best so far, which says so; or a clean KeyboardInterrupt, after which all works again."""
+"""A search that ends early: the best so far, which says so, or a clean KeyboardInterrupt; then all works again."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from autopar.solve.cp_sat import run, solver_of
 PARAMS = [jax.ShapeDtypeStruct((128, 128), jnp.float32) for _ in range(3)]
 X = jax.ShapeDtypeStruct((64, 128), jnp.float32)
 TWO = {"a": 4, "b": 2}
+STAGES = [(ground, "build_space"), (ground, "assemble"), (attempt, "build_program")]
 AT_ONCE = SearchOptions(solve=SolveOptions(time_limit_s=0.0))
 
 
@@ -37,7 +39,8 @@ def loss(ws: Any, x: Any) -> Any:
 
 
 def planned(**options: Any) -> autopar.Plan:
-    return autopar.plan(loss, PARAMS, X, **{"cluster": "cpu8", "mesh": TWO, **options})
+    settings: dict[str, Any] = {"cluster": "cpu8", "mesh": TWO, **options}
+    return autopar.plan(loss, PARAMS, X, **settings)
 
 
 def pressed(progress: Any) -> None:
@@ -46,21 +49,27 @@ def pressed(progress: Any) -> None:
         raise KeyboardInterrupt
 
 
-def at_call(number: int, function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function`, but Ctrl-C at its call of this number, the first is 0; `calls` counts."""
+@dataclass
+class PressedAt:
+    """`function`, but Ctrl-C at its call of this number; the first is 0."""
 
-    def counting(*args: Any, **options: Any) -> Any:
-        counting.calls += 1  # pyright: ignore[reportFunctionMemberAccess]
-        if counting.calls == number + 1:  # pyright: ignore[reportFunctionMemberAccess]
+    number: int
+    function: Callable[..., Any]
+    calls: int = 0
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        self.calls += 1
+        if self.calls == self.number + 1:
             raise KeyboardInterrupt
-        return function(*args, **options)
+        return self.function(*args, **options)
 
-    counting.calls = 0  # pyright: ignore[reportFunctionMemberAccess]
-    return counting
+
+def nothing(*_: Any) -> None:
+    return None
 
 
 def no_standing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ground, "standing", lambda *_: None)
+    monkeypatch.setattr(ground, "standing", nothing)
 
 
 @pytest.mark.parametrize("mesh", [TWO, None])
@@ -93,9 +102,9 @@ def test_ctrl_c_before_anything_was_found(monkeypatch: pytest.MonkeyPatch) -> No
     """A clean KeyboardInterrupt: collection goes on, and the next call plans as if nothing had been."""
     compiled = autopar.compile(loss, cluster="cpu8", mesh=TWO)
     assert gc.isenabled()
-    for module, name in ((ground, "build_space"), (ground, "assemble"), (attempt, "build_program")):
+    for module, name in STAGES:
         with monkeypatch.context() as patch:
-            patch.setattr(module, name, at_call(0, getattr(module, name)))
+            patch.setattr(module, name, PressedAt(0, getattr(module, name)))
             with pytest.raises(KeyboardInterrupt):
                 compiled.plan(PARAMS, X)
         assert gc.isenabled()
@@ -104,23 +113,25 @@ def test_ctrl_c_before_anything_was_found(monkeypatch: pytest.MonkeyPatch) -> No
     assert plan.report() == planned().report()
 
 
-@pytest.mark.parametrize(
-    ("module", "name"), [(ground, "build_space"), (ground, "assemble"), (attempt, "build_program")]
-)
+@pytest.mark.parametrize(("module", "name"), STAGES)
 def test_ctrl_c_on_the_second_mesh(module: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was found on the first is the answer; no third is begun."""
-    function = at_call(1, getattr(module, name))
+    function = PressedAt(1, getattr(module, name))
     monkeypatch.setattr(module, name, function)
     plan = planned(mesh=None)
     assert plan.summary.stopped == "the keyboard"
-    assert function.calls == 2  # pyright: ignore[reportFunctionMemberAccess]
+    assert function.calls == 2
 
 
 def test_ctrl_c_while_what_was_found_exceeds_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan without the limit is no answer within it."""
     free = planned()
     no_standing(monkeypatch)
-    monkeypatch.setattr(attempt, "solve", lambda problem, **options: solve(problem, on_progress=pressed, **options))
+
+    def interrupted(problem: Any, **options: Any) -> Any:
+        return solve(problem, on_progress=pressed, **options)
+
+    monkeypatch.setattr(attempt, "solve", interrupted)
     with pytest.raises(KeyboardInterrupt):
         planned(memory_limit_bytes=free.peak_memory_bytes - 1)
 
@@ -137,8 +148,8 @@ def test_a_time_limit_that_is_hit_is_marked(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_time_limit_that_is_not_hit_changes_nothing(tmp_path: Path) -> None:
     long = SearchOptions(solve=SolveOptions(time_limit_s=1e6))
     files = tmp_path / "a.json", tmp_path / "b.json"
-    for file, options in zip(files, ({}, {"options": long}), strict=True):
-        planned(mesh=None, **options).save(file)
+    planned(mesh=None).save(files[0])
+    planned(mesh=None, options=long).save(files[1])
     assert files[0].read_bytes() == files[1].read_bytes()
     assert "stopped" not in files[0].read_text()
 
@@ -149,10 +160,11 @@ def test_time_that_is_up_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None
             return solve(problem, **options)
         raise Unsolved("no choice found")
 
+    limit = planned().peak_memory_bytes - 1
+    no_standing(monkeypatch)
     monkeypatch.setattr(attempt, "solve", slow)
     with pytest.raises(Unsolved, match="none was proven impossible, until the search was ended by the time limit"):
-        no_standing(monkeypatch)
-        planned(memory_limit_bytes=planned().peak_memory_bytes - 1, options=AT_ONCE)
+        planned(memory_limit_bytes=limit, options=AT_ONCE)
 
 
 @pytest.mark.parametrize("bad", [-1.0, float("nan")])
@@ -191,7 +203,11 @@ def test_ctrl_c_ends_cp_sat_soon() -> None:
     solver: Any = solver_of(SolveOptions(), 1e3)
     solver.parameters.cp_model_presolve = False
     solver.parameters.symmetry_level = 0
-    old = signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+
+    def press(_signal: int, _frame: Any) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    old = signal.signal(signal.SIGALRM, press)
     signal.setitimer(signal.ITIMER_REAL, 0.5)
     try:
         with pytest.raises(KeyboardInterrupt):

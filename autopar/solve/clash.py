@@ -16,10 +16,11 @@ as choices exceed them, and where the work limits leave a question open its elem
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import comb
+from typing import TypeVar
 
 import numpy as np
 
@@ -29,6 +30,7 @@ from autopar.solve.problem import Edge, Floats, Problem, Usage, derived, usage_o
 from autopar.solve.reduction import Bools, Choice
 from autopar.solve.rows import least_uses
 
+Element = TypeVar("Element")
 Elements = frozenset[int]
 """Groups by position, then times: time t is the number of groups plus t."""
 
@@ -107,20 +109,29 @@ def _enough(oracle: _Oracle) -> Elements | None:
 
 def _thinned(oracle: _Oracle, elements: Elements) -> Elements:
     """What is left of an infeasible set after every part has gone without which it is proven infeasible still."""
-    kept = elements
+    groups, times = elements & oracle.every_group, elements - oracle.every_group
+    groups = frozenset(thinned(sorted(groups), lambda part: oracle.ask(times.union(part)) is False))
+    return groups.union(thinned(sorted(times), lambda part: oracle.ask(groups.union(part)) is False))
 
-    def thin(block: Sequence[int]) -> None:
-        nonlocal kept
-        if oracle.ask(kept.difference(block)) is False:
-            kept = kept.difference(block)
+
+def thinned(elements: Sequence[Element], clash: Callable[[Sequence[Element]], bool]) -> tuple[Element, ...]:
+    """Those of elements that clash which are left after every part has gone without which the rest clash still.
+
+    Asked about in halves. What is left is minimal if to clash is what all sets do that hold one that does.
+    """
+    kept = list(elements)
+
+    def thin(block: Sequence[Element]) -> None:
+        rest = [element for element in kept if element not in block]
+        if clash(rest):
+            kept[:] = rest
         elif len(block) > 1:
             thin(block[: len(block) // 2])
             thin(block[len(block) // 2 :])
 
-    for block in (elements & oracle.every_group, elements - oracle.every_group):
-        if block:
-            thin(sorted(block))
-    return kept
+    if kept:
+        thin(elements)
+    return tuple(kept)
 
 
 def _not_refuted(oracle: _Oracle, size: int) -> Elements | None:

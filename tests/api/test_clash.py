@@ -10,7 +10,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import autopar
-from autopar.errors import NoFeasiblePlan, Unsolved
+from autopar.errors import InvalidConstraint, NoFeasiblePlan, Unsolved
 from autopar.search import attempt
 from autopar.search.misfit import blame
 from autopar.solve import Clash, Infeasible
@@ -159,3 +159,19 @@ def test_one_mesh_of_which_nothing_is_known_leaves_all_unknown(monkeypatch: pyte
     with pytest.raises(Unsolved):
         planned(7 * MEBI, *constraints, mesh=None, options=options)
     assert given_up
+
+
+def test_of_constraints_that_contradict_only_those_are_named() -> None:
+    """A chain of ties hands on a pin; what else is asked for is not named."""
+    first, second = autopar.pin("params['w1']", P("a")), autopar.replicate("output[0]")
+    ties = autopar.tie("params['w1']", "params['w2']"), autopar.tie("params['w2']", "x")
+    last = autopar.pin("x", P(None, "a"))
+    with pytest.raises(InvalidConstraint) as error:
+        planned(2**30, first, second, *ties, REST[3], last)
+    told = str(error.value)
+    assert all(str(constraint) in told for constraint in (first, *ties, last))
+    assert all(str(constraint) not in told for constraint in (second, REST[3]))
+    with pytest.raises(InvalidConstraint) as error:
+        planned(2**30, autopar.forbid("params", P()), second, REST[3], autopar.replicate("params['w1']"))
+    told = str(error.value)
+    assert f"{autopar.replicate('''params['w1']''')} contradicts {autopar.forbid('params', P())}: together" in told

@@ -18,15 +18,13 @@ from autopar.price.assemble import placement_choice
 from autopar.price.pricing import Pricing
 from autopar.price.work import materialised, recomputed, workspace_bytes
 from autopar.search.ground import Ground
-from autopar.search.misfit import Misfit, Moments, blame
+from autopar.search.misfit import Misfit, Moments, blame, raise_to, unsolved
 from autopar.search.restriction import Restriction, each_alone
-from autopar.search.task import Planned, Task
+from autopar.search.task import Planned, Task, roughly
 from autopar.solve import Group, Infeasible, Problem, Solution, SolveOptions, clashing, solve
 from autopar.solve.least_peak import least_peak
 from autopar.solve.problem import objective, peak
 
-ROUGH_WORK = 1e9
-"""Additions of an elimination that are spent where little work is to do."""
 SMALL_ENTRIES = 300_000
 """Entries of all edges of a problem that is solved for an error's figures alone."""
 CLASH_WORK = 2.0
@@ -163,7 +161,7 @@ class Attempt:
             if refused is not None:
                 break
             tight -= found.account.peak_memory_bytes - limit
-        raise self._unsolved(limit, smallest) if proof is None else self._misfit(limit, smallest, proof)
+        raise unsolved(smallest, limit, self._where) if proof is None else self._misfit(limit, smallest, proof)
 
     def _least(self, proof: Infeasible) -> Planned | None:
         """A plan of the smallest peak that the solver found; on a small problem a good one, which moves less about."""
@@ -208,26 +206,8 @@ class Attempt:
             f"no plan on mesh {self._where} fits in the memory limit of {limit:,} bytes a device: the smallest peak "
             f"found is {smallest:,} bytes{proven}"
         )
-        advice = f"{_raise_to(smallest)}, use more devices, or donate the state."
+        advice = f"{raise_to(smallest)}, use more devices, or donate the state."
         return Misfit(what, partial(self.clash, float(limit)), advice, smallest)
-
-    def _unsolved(self, limit: int, planned: Planned) -> Unsolved:
-        """That nothing was found that fits in `limit`, but may be there; `planned` has the smallest peak found."""
-        program, smallest, halt = planned.program, planned.account.peak_memory_bytes, self.task.halt
-        ended = f", until the search was ended by {halt}" if halt.reason else ""
-        largest = [program.values[v] for v in planned.account.peak_values[:3]]
-        names = ", ".join(
-            f"{v.tensor.name or f'result of {_producer(planned, v.tensor.id)}'} "
-            f"{v.tensor.dtype}{list(v.tensor.shape)} {v.placement} ({program.local_bytes(v.id):,} bytes)"
-            for v in largest
-        )
-        return Unsolved(
-            f"no plan was found on mesh {self._where} that fits in the memory limit of {limit:,} bytes a device, and "
-            f"none was proven impossible{ended}: the smallest peak found is {smallest:,} bytes. Largest at the peak: "
-            f"{names}. {_raise_to(smallest)} or the limits on work (options=autopar.SearchOptions(...)), use more "
-            f"devices, or donate the state.",
-            smallest,
-        )
 
     @property
     def _where(self) -> str:
@@ -251,10 +231,6 @@ class Attempt:
         return [str(c) if c in own else f"{c} (of mode {mode!r})" for c in self.task.all_constraints]
 
 
-def _raise_to(least_bytes: int) -> str:
-    return f"Raise memory_limit_bytes (to {least_bytes:,} or more)"
-
-
 def _closest(
     solve: Callable[[float], Planned], limit: float, least: Callable[[Infeasible], Planned | None]
 ) -> tuple[Planned | None, Infeasible | None]:
@@ -274,13 +250,6 @@ def _closest(
         return None, proof
 
 
-def roughly(options: SolveOptions) -> SolveOptions:
-    """Little work: what is spent on a shape before it is known whether it can be the best, or on an error's figures."""
-    work = min(options.max_elimination_work, ROUGH_WORK)
-    options = replace(options, max_elimination_work=work, max_sweeps=20, max_rounds=1, anneal_passes=1)
-    return replace(options, max_cp_sat_entries=0, max_price_steps=0)
-
-
 def _bounded(planned: Planned, bound: float) -> Planned:
     """`planned` with `bound`, or its own cost where that is less."""
     return replace(planned, plan=replace(planned.plan, lower_bound_s=min(bound, planned.plan.objective_s)))
@@ -296,8 +265,3 @@ def account_of(graph: OpGraph, program: ShardedProgram, pricing: Pricing) -> Acc
         recomputed=recomputed(graph),
         workspace=workspace_bytes,
     )
-
-
-def _producer(planned: Planned, tensor: int) -> str:
-    op = planned.graph.producers.get(tensor)
-    return f"{op.kind} ({op.source})" if op else "a constant"

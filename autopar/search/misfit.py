@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from autopar.core.dataflow import Dataflow
 from autopar.core.graph import OpGraph, TensorInfo
 from autopar.core.space import Space
-from autopar.errors import AutoparError, NoFeasiblePlan
+from autopar.errors import AutoparError, NoFeasiblePlan, Unsolved
+from autopar.search.task import Planned
 from autopar.solve import Clash, Problem
 
 _SHOWN = 3
@@ -31,6 +32,31 @@ def explained(error: AutoparError) -> AutoparError:
     if not isinstance(error, Misfit):
         return error
     return NoFeasiblePlan(f"{error.what}. {error.clash()} {error.advice}", error.min_peak_bytes)
+
+
+def unsolved(planned: Planned, limit_bytes: int, where: str) -> Unsolved:
+    """That nothing was found that fits in the limit, but may be there; `planned` has the smallest peak found.
+
+    `where` is the mesh.
+    """
+    program, smallest, halt = planned.program, planned.account.peak_memory_bytes, planned.task.halt
+    ended = f", until the search was ended by {halt}" if halt.reason else ""
+    largest = [program.values[v] for v in planned.account.peak_values[:_SHOWN]]
+    names = ", ".join(
+        f"{shown(planned.graph, v.tensor)} {v.placement} ({program.local_bytes(v.id):,} bytes)" for v in largest
+    )
+    return Unsolved(
+        f"no plan was found on mesh {where} that fits in the memory limit of {limit_bytes:,} bytes a device, and none "
+        f"was proven impossible{ended}: the smallest peak found is {smallest:,} bytes. Largest at the peak: {names}. "
+        f"{raise_to(smallest)} or the limits on work (options=autopar.SearchOptions(...)), use more devices, or donate "
+        f"the state.",
+        smallest,
+    )
+
+
+def raise_to(least_bytes: int) -> str:
+    """What to do about a memory limit."""
+    return f"Raise memory_limit_bytes (to {least_bytes:,} or more)"
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,20 +87,22 @@ class Moments:
         """What every variable of the space is, by its number."""
         graph, space = self.graph, self.space
         for n, tensor in enumerate(graph.inputs):
-            yield n, self._shown(tensor)
+            yield n, shown(self.graph, tensor)
         for op, variable in space.operator_variables.items():
             if graph.ops[op].outs:
-                yield variable, self._shown(graph.ops[op].outs[0])
+                yield variable, shown(self.graph, graph.ops[op].outs[0])
         first = len(space.inputs) + sum(1 for strategies in space.strategies if strategies)
         for copy in self.flow.copies:
-            yield first + copy.id, f"a copy of {self._shown(copy.tensor)}"
+            yield first + copy.id, f"a copy of {shown(self.graph, copy.tensor)}"
         for position, variable in space.output_variables.items():
             if variable >= len(space.inputs):
                 yield variable, f"output[{position}] {_form(graph.outputs[position])}"
 
-    def _shown(self, tensor: TensorInfo) -> str:
-        op = self.graph.producers.get(tensor.id)
-        return f"{tensor.name or (f'result of {op.kind} ({op.source})' if op else 'a constant')} {_form(tensor)}"
+
+def shown(graph: OpGraph, tensor: TensorInfo) -> str:
+    """A tensor's name, or what made it, with its type."""
+    op = graph.producers.get(tensor.id)
+    return f"{tensor.name or (f'result of {op.kind} ({op.source})' if op else 'a constant')} {_form(tensor)}"
 
 
 def _form(tensor: TensorInfo) -> str:

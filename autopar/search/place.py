@@ -9,13 +9,13 @@ from math import inf
 
 from autopar.core.placement import StepKind
 from autopar.errors import InvalidConstraint, NoFeasiblePlan, Unsolved
-from autopar.search.attempt import Attempt, roughly
+from autopar.search.attempt import Attempt
 from autopar.search.constraints import show, step_kinds_of
 from autopar.search.ground import Ground
 from autopar.search.misfit import Misfit
 from autopar.search.race import Progress
 from autopar.search.restriction import Restriction, restriction
-from autopar.search.task import Planned, Task
+from autopar.search.task import Planned, Task, roughly
 from autopar.solve import Infeasible, SolveOptions
 
 

@@ -25,6 +25,9 @@ from autopar.search.modes import constraints_of
 from autopar.search.resolve import FindRule, no_rule
 from autopar.solve import Solution, SolveOptions
 
+ROUGH_WORK = 1e9
+"""Additions of an elimination that are spent where little work is to do."""
+
 
 @dataclass(frozen=True)
 class SearchOptions:
@@ -119,3 +122,10 @@ def begun(tasks: Sequence[Task]) -> list[Task]:
     """`tasks`, which are one search, at its beginning: the time limit runs from now."""
     halt = Halt(tasks[0].options.solve.time_limit_s)
     return [replace(task, halt=halt) for task in tasks]
+
+
+def roughly(options: SolveOptions) -> SolveOptions:
+    """Little work: what is spent on a shape before it is known whether it can be the best, or on an error's figures."""
+    work = min(options.max_elimination_work, ROUGH_WORK)
+    options = replace(options, max_elimination_work=work, max_sweeps=20, max_rounds=1, anneal_passes=1)
+    return replace(options, max_cp_sat_entries=0, max_price_steps=0)

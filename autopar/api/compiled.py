@@ -124,8 +124,9 @@ def compile(  # noqa: A001 - the name that jax users expect
       constraints: what the plan is held to: autopar.pin, replicate, forbid, tie.
 
     Raises (at the first call for a signature):
-      AutoparError: InvalidMesh, UnknownCluster, InvalidConstraint, TraceError, UnsupportedPrimitive, NoFeasiblePlan;
-        each says what, where, and what to do.
+      AutoparError: InvalidMesh, UnknownCluster, InvalidConstraint, TraceError, UnsupportedPrimitive, NoFeasiblePlan,
+        Unsolved; each says what, where, and what to do.
+      KeyboardInterrupt: interrupted before any plan was found; later, the best so far is the plan, which says so.
     """
     settings = Settings(
         cluster,

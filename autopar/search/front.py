@@ -17,16 +17,16 @@ from math import inf
 
 from autopar.core.dataflow import dataflow
 from autopar.core.mesh import DeviceMesh
-from autopar.errors import AutoparError, InvalidConstraint, NoFeasiblePlan
+from autopar.errors import AutoparError, InvalidConstraint, NoFeasiblePlan, Unsolved
 from autopar.search.ground import Ground
+from autopar.search.misfit import explained
 from autopar.search.place import Place
 from autopar.search.race import TIE, race
 from autopar.search.search import announced, contained, nameable, refusal, settled
-from autopar.search.task import Planned, Task
+from autopar.search.task import Planned, Task, begun
 
 _HALVINGS = 4
 _CP_SAT_WORK = 1.0
-_ANNEAL_PASSES = 100
 ENOUGH_GAP = 0.01
 """A point is not worked on further once it is proven to cost at most this share more than its optimum."""
 
@@ -48,9 +48,12 @@ def find_front(tasks: Sequence[Task], meshes: Sequence[DeviceMesh], points: int)
     Raises:
       NoFeasiblePlan: nothing fits in the tasks' own limit.
     """
-    sweeps = [_Sweep(_content(task), meshes) for task in tasks]
+    sweeps = [_Sweep(_content(task), meshes) for task in begun(tasks)]
     outer = tasks[0].memory_limit_bytes
-    fastest = _best(sweeps, outer)
+    try:
+        fastest = _best(sweeps, outer)
+    except NoFeasiblePlan as error:
+        raise explained(error) from None
     announced(tasks[fastest.position], fastest.planned)
     most = fastest.planned.account.peak_memory_bytes
     lowest = _lowest(sweeps, most)
@@ -86,7 +89,7 @@ def _lowest(sweeps: Sequence[_Sweep], most: int) -> list[Point]:
         try:
             found.append(_best(sweeps, middle))
             high = min(high, found[-1].planned.account.peak_memory_bytes)
-        except NoFeasiblePlan:
+        except (NoFeasiblePlan, Unsolved):
             low = middle
     return found
 
@@ -151,7 +154,7 @@ def _best(sweeps: Sequence[_Sweep], limit: int | None) -> Point:
     for position, sweep in enumerate(sweeps):
         try:
             found[position] = sweep.best(limit)
-        except (NoFeasiblePlan, InvalidConstraint) as error:
+        except (NoFeasiblePlan, Unsolved, InvalidConstraint) as error:
             misfits.append(error)
     if not found:
         raise refusal(misfits)
@@ -187,7 +190,7 @@ class _Sweep:
         known = min(self._fitting(limit), key=lambda planned: planned.plan.objective_s, default=None)
         runs = [place.run(limit, roughly=len(self.places) > 1) for place in self.places]
         below = inf if known is None else known.plan.objective_s
-        finish = race(runs, self.inside, below=below)
+        finish = race(runs, self.inside, below=below, halt=task.halt)
         found = finish.found or known
         if found is None:
             raise refusal(finish.misfits)
@@ -201,7 +204,7 @@ class _Sweep:
         for place in (place for n, place in enumerate(self.places) if n not in covered):
             try:
                 attempt, _ = place.free()
-            except (NoFeasiblePlan, InvalidConstraint):
+            except (NoFeasiblePlan, Unsolved, InvalidConstraint):
                 continue
             if (planned := attempt.least()) is not None:
                 self.met.append(planned)

@@ -47,3 +47,5 @@ class SolveOptions:
         others = (self.anneal_passes, self.max_rounds, self.max_cp_sat_entries, self.cp_sat_work, self.enough_gap)
         if min(limits) < 1 or min(*others, self.large_gap) < 0 or self.max_price_steps < 0 or self.cp_sat_workers < 1:
             raise ValueError(f"work limits must be positive: {self}")
+        if self.time_limit_s is not None and not self.time_limit_s >= 0:
+            raise ValueError(f"time_limit_s is {self.time_limit_s!r}: pass seconds >= 0, or None for no limit")

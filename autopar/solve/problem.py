@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,14 +19,27 @@ from numpy.typing import NDArray
 from autopar.errors import AutoparError
 
 Floats = NDArray[np.float64]
+Stopped = Literal["", "time limit", "keyboard"]
 
 
 class Infeasible(AutoparError):
-    """Proven: no choice satisfies the problem. `min_peak_bytes` is the smallest peak found, if a limit is to blame."""
+    """Proven: no choice satisfies the problem.
 
-    def __init__(self, message: str, min_peak_bytes: float | None = None) -> None:
+    If a limit is to blame, `min_peak_bytes` is the smallest peak found, that of `choice`; none is below
+    `least_peak_bytes`: proven.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        min_peak_bytes: float | None = None,
+        least_peak_bytes: float | None = None,
+        choice: tuple[int, ...] | None = None,
+    ) -> None:
         super().__init__(message)
         self.min_peak_bytes = min_peak_bytes
+        self.least_peak_bytes = least_peak_bytes
+        self.choice = choice
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,13 +103,15 @@ class Solution:
     """A choice for every node, with its objective and a proven lower bound of the optimum.
 
     Invariants (checked by `verify`): the choice is feasible, `objective` is its cost recomputed, `lower_bound` is
-    not above it. `peak` is the largest usage over time.
+    not above it. `peak` is the largest usage over time. `stopped` says what ended the search before its end, if
+    anything did: then another run may find something else.
     """
 
     choice: tuple[int, ...]
     objective: float
     lower_bound: float
     peak: float
+    stopped: Stopped = ""
 
     @property
     def gap(self) -> float:

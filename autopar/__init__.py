@@ -9,6 +9,7 @@ from autopar.errors import AutoparError
 from autopar.operators import operator
 from autopar.rules.user import register_rule, whole_along
 from autopar.search.task import SearchOptions
+from autopar.solve import SolveOptions
 from cost_models import Cluster, load_cluster
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "Placement",
     "Plan",
     "SearchOptions",
+    "SolveOptions",
     "at",
     "compile",
     "data_parallel",

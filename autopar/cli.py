@@ -9,7 +9,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -35,6 +35,7 @@ _UNITS = {"b": 1} | {
     for power, letter in enumerate("kmgt", start=1)
     for infix, base in (("", 1000), ("i", 1024))
 }
+_TIME_HELP = "seconds of searching, then the best so far: another run may differ; default: no limit"
 _MESH_FORM = "expected NAME=SIZE,NAME=SIZE with sizes >= 1, for example data=2,model=4"
 _SIZE_FORM = "expected a number of bytes, with or without a unit, for example 16GiB, 512MiB, 80GB or 1e9"
 _DEFAULTS = {"cluster": None, "mesh": None, "memory_limit_bytes": None, "mode": "auto", "dump": None}
@@ -73,6 +74,7 @@ def report(
     save: Annotated[Path | None, typer.Option(help="write the plan, for autopar.Plan.load")] = None,
     dump: Annotated[Path | None, typer.Option(help="directory for every stage of the program")] = None,
     verify: Annotated[bool, typer.Option("--verify", help="prove the lower bound anew, by other code")] = False,
+    time_limit: Annotated[float | None, typer.Option(help=_TIME_HELP, min=0)] = None,
 ) -> None:
     """Plan a function, or read a saved plan, and print what the plan says."""
     with _one_line_errors():
@@ -84,6 +86,7 @@ def report(
             "memory_limit_bytes": None if memory_limit is None else parse_size(memory_limit),
             "mode": mode,
             "dump": dump,
+            "time_limit_s": time_limit,
         }
         made = _report_of(target, {k: v for k, v in given.items() if v is not None}, save, verify)
         _print_report(made, json, html)
@@ -97,18 +100,20 @@ def front(
     ] = None,
     mesh: Annotated[str | None, typer.Option(help="axis sizes, data=2,model=4; default: the best is searched")] = None,
     points: Annotated[int, typer.Option(help="how many memory limits are searched")] = 10,
+    time_limit: Annotated[float | None, typer.Option(help=_TIME_HELP, min=0)] = None,
     save: Annotated[Path | None, typer.Option(help="directory for the plans, for autopar.Plan.load")] = None,
 ) -> None:
     """Plan a function for one memory limit after another, and print the fastest plan for each."""
     with _one_line_errors():
         if save is not None and not save.is_dir():
             raise BadArgument(f"cannot write into {str(save)!r}: there is no such directory")
-        given = {"cluster": cluster, "mesh": None if mesh is None else parse_mesh(mesh)}
+        given = {"cluster": cluster, "mesh": None if mesh is None else parse_mesh(mesh), "time_limit_s": time_limit}
         task = load_task(*parse_target(target))
         from autopar.api import front as search_front
 
         keywords: dict[str, Any] = {"cluster": None, "mesh": None, **task.options}
         keywords |= {name: value for name, value in given.items() if value is not None}
+        keywords = _timed(keywords)
         with Console(stderr=True).status(f"planning {target}"), _one_line_warnings():
             made = search_front(task.fn, *task.args, points=points, **keywords)
         for number, plan in enumerate(made if save is not None else ()):
@@ -265,7 +270,7 @@ def _report_of(target: str, given: Mapping[str, object], save: Path | None, veri
     task = load_task(*parse_target(target))
     from autopar.api import plan
 
-    keywords: dict[str, Any] = {**_DEFAULTS, **task.options, **given}
+    keywords = _timed({**_DEFAULTS, **task.options, **given})
     with Console(stderr=True).status(f"planning {target}"), _one_line_warnings():
         made = plan(task.fn, *task.args, **keywords)
     if save is not None:
@@ -273,6 +278,17 @@ def _report_of(target: str, given: Mapping[str, object], save: Path | None, veri
     if verify:
         _print(f"{made.verify()}\n\n")
     return made.summary
+
+
+def _timed(keywords: dict[str, Any]) -> dict[str, Any]:
+    """`keywords` with their time limit, if there is one, in the options of the search."""
+    limit_s = keywords.pop("time_limit_s", None)
+    if limit_s is None:
+        return keywords
+    from autopar.search.task import SearchOptions
+
+    options: SearchOptions = keywords.get("options") or SearchOptions()
+    return {**keywords, "options": replace(options, solve=replace(options.solve, time_limit_s=limit_s))}
 
 
 def _print_report(made: Report, json: Path | None, html: Path | None) -> None:

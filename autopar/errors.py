@@ -38,16 +38,25 @@ class FoundRuleWarning(UserWarning):
 
 
 class NoFeasiblePlan(AutoparError):
-    """No plan satisfies the memory limit and the constraints.
+    """Proven: no plan satisfies the memory limit and the constraints.
 
-    `min_peak_bytes` is the smallest peak of a device's memory that was found, where memory is to blame; `proven` says
-    that there is none, rather than that none was found.
+    `min_peak_bytes` is the smallest peak of a device's memory that was found, where memory is to blame.
     """
 
-    def __init__(self, message: str, min_peak_bytes: int | None = None, proven: bool = False) -> None:
+    def __init__(self, message: str, min_peak_bytes: int | None = None) -> None:
         super().__init__(message)
         self.min_peak_bytes = min_peak_bytes
-        self.proven = proven
+
+
+class Unsolved(AutoparError):
+    """Not known: nothing was found that satisfies all, within the limits on work, and nothing proves it impossible.
+
+    `min_peak_bytes` as in NoFeasiblePlan.
+    """
+
+    def __init__(self, message: str, min_peak_bytes: int | None = None) -> None:
+        super().__init__(message)
+        self.min_peak_bytes = min_peak_bytes
 
 
 class PlanFileError(AutoparError, ValueError):

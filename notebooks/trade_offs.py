@@ -37,7 +37,7 @@ import jax.numpy as jnp
 import matplotlib.pyplot as plt
 
 import autopar
-from autopar.errors import NoFeasiblePlan
+from autopar.errors import NoFeasiblePlan, Unsolved
 from autopar.search.task import SearchOptions
 from autopar.solve import SolveOptions
 from cost_models import load_cluster, replace_link
@@ -297,12 +297,13 @@ for name, plan in points.items():
 
 # %% [markdown]
 # Below some limit nothing fits, and autopar says so instead of returning a plan that would run out of memory. It
-# names the smallest peak it found and what lies in memory then:
+# names the smallest peak it found, what lies in memory then, and whether it is proven (`NoFeasiblePlan`) or not known
+# (`Unsolved`) that there is no plan:
 
 # %%
 try:
     plan_one(memory_limit_bytes=free.peak_memory_bytes // 2)
-except NoFeasiblePlan as error:
+except (NoFeasiblePlan, Unsolved) as error:
     print(str(error).replace(". ", ".\n"))
 
 # %%

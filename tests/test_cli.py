@@ -365,3 +365,12 @@ def test_python_m_autopar() -> None:
     )
     assert result.stdout.startswith("Usage: autopar ")
     assert all(command in result.stdout for command in ("report", "demo", "clusters"))
+
+
+def test_a_time_limit_goes_to_the_solver(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = recorded(monkeypatch, fail(NoFeasiblePlan("no")))
+    refused("report", f"{file}:task")
+    refused("report", f"{file}:task", "--time-limit", "2.5")
+    assert "options" not in calls[0]
+    assert calls[1]["options"].solve.time_limit_s == 2.5
+    assert "is planned already" in refused("report", "plan.json", "--time-limit", "1")

@@ -124,8 +124,9 @@ def compile(  # noqa: A001 - the name that jax users expect
       constraints: what the plan is held to: autopar.pin, replicate, forbid, tie.
 
     Raises (at the first call for a signature):
-      AutoparError: InvalidMesh, UnknownCluster, InvalidConstraint, TraceError, UnsupportedPrimitive, NoFeasiblePlan;
-        each says what, where, and what to do.
+      AutoparError: InvalidMesh, UnknownCluster, InvalidConstraint, TraceError, UnsupportedPrimitive, NoFeasiblePlan,
+        Unsolved; each says what, where, and what to do.
+      KeyboardInterrupt: interrupted before any plan was found; later, the best so far is the plan, which says so.
     """
     settings = Settings(
         cluster,
@@ -227,6 +228,11 @@ def made_plan(bound: Bound) -> Plan:
 
 
 def _file_of(bound: Bound) -> PlanFile:
+    with collection_paused():
+        return _made_file(bound)
+
+
+def _made_file(bound: Bound) -> PlanFile:
     planned, cluster = bound.planned, bound.cluster
     found = tuple(f"{kind} ({op.source})" for kind, (op, _) in found_rules(planned.graph, find_rule).items())
     report = summarise(

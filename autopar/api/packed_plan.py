@@ -83,6 +83,7 @@ class PackedPlan(Strict):
     space: str
     step_kinds: tuple[StepKind, ...]
     recomputed: tuple[tuple[Index, Index], ...] = ()
+    stopped: str = ""
 
     @classmethod
     def of(cls, plan: Plan) -> PackedPlan:
@@ -95,6 +96,7 @@ class PackedPlan(Strict):
             space=plan.space,
             step_kinds=plan.step_kinds,
             recomputed=tuple((one.op, one.before) for one in plan.recomputed),
+            stopped=plan.stopped,
         )
 
     def plan(self) -> Plan:
@@ -102,13 +104,13 @@ class PackedPlan(Strict):
         stages = tuple(_unpack(stage) for stage in self.stages)
         recomputed = tuple(Recomputed(op, before) for op, before in self.recomputed)
         costs = self.objective_s, self.lower_bound_s
-        return Plan(stages, self.fingerprint, *costs, self.space, self.step_kinds, recomputed)
+        return Plan(stages, self.fingerprint, *costs, self.space, self.step_kinds, recomputed, self.stopped)
 
 
 def _plan_schema(_source: Any, handler: Callable[[Any], core_schema.CoreSchema]) -> core_schema.CoreSchema:
     def packed(plan: Plan) -> dict[str, Any]:
         packed = PackedPlan.of(plan).model_dump(mode="json")
-        return packed if plan.recomputed else {name: value for name, value in packed.items() if name != "recomputed"}
+        return {name: value for name, value in packed.items() if value or name not in ("recomputed", "stopped")}
 
     return core_schema.json_or_python_schema(
         json_schema=core_schema.no_info_after_validator_function(PackedPlan.plan, handler(PackedPlan)),

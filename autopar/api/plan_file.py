@@ -74,6 +74,8 @@ class PlanFile(Strict):
             raise ValueError(f"the report is for mesh {report.mesh}, the plan for {plan.stage.mesh.axes}")
         if (report.objective_s, report.lower_bound_s) != (plan.objective_s, plan.lower_bound_s):
             raise ValueError("the report's objective and lower bound are not those of the plan")
+        if report.stopped != plan.stopped:
+            raise ValueError(f"the report says the search was ended by {report.stopped!r}, the plan {plan.stopped!r}")
         rows = [(row.name, row.shape, row.dtype, row.placement) for row in report.inputs]
         _check_tensors("input", self.signature.inputs, plan.stage.inputs, rows, plan.stage.mesh)
         rows = [(row.shape, row.dtype, row.placement) for row in report.outputs]
@@ -103,8 +105,9 @@ def dump(file: PlanFile, path: Path) -> None:
 def to_json(file: PlanFile) -> str:
     """The text of a plan file."""
     fields = file.model_dump(mode="json")
-    if file.report.recomputation is None:
-        del fields["report"]["recomputation"]
+    for name in ("recomputation", "stopped"):
+        if not fields["report"][name]:
+            del fields["report"][name]
     lines = (f"{json.dumps(key)}: {json.dumps(fields[key], sort_keys=True, allow_nan=False)}" for key in sorted(fields))
     return "{\n" + ",\n".join(lines) + "\n}\n"
 

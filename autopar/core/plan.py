@@ -28,7 +28,8 @@ class Plan:
     `objective_s` is the sum that the solver minimised, in seconds (another unit under another pricing);
     `lower_bound_s` is proven for that sum, over the space that `space` describes. `step_kinds` are the redistribution
     steps that the space allows; () means all. `recomputed` is what runs once more: the stage is one of the graph
-    rewritten so (`core.recompute.with_recomputed`).
+    rewritten so (`core.recompute.with_recomputed`). `stopped` says what ended the search before its end, "" if nothing
+    did: another run may then find another plan.
     """
 
     stages: tuple[Stage, ...]
@@ -38,6 +39,7 @@ class Plan:
     space: str = ""
     step_kinds: tuple[StepKind, ...] = ()
     recomputed: tuple[Recomputed, ...] = ()
+    stopped: str = ""
 
     @property
     def stage(self) -> Stage:

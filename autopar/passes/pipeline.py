@@ -1,4 +1,4 @@
-"""The passes in the order they run, with a check after each and a numbered dump on request."""
+"""The passes in the order they run. What comes out is checked; where it is wrong, or dumped, so is each pass."""
 
 from __future__ import annotations
 

@@ -85,6 +85,7 @@ def cost_lines(report: Report) -> tuple[tuple[str, str], ...]:
         ("step time", f"{step} = compute {compute} + communication {communication}"),
         ("objective", f"{objective} (the sum that was minimised: no collectives fused), lower bound {bound}"),
         ("quality", _quality(report)),
+        *((("stopped", f"by {report.stopped}: the best so far, another run may differ"),) if report.stopped else ()),
     )
 
 

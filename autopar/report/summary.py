@@ -79,7 +79,8 @@ class Report:
     `objective_s` is the sum the solver minimised, `lower_bound_s` proven for it over `space`; `step_time_s` is the
     price of the emitted program. `peak` names what is alive at the peak of memory, largest first. `found_rules` are
     operators whose rules were found by trial: their kind and the source line of the first. Operators that run again
-    have the phase "recompute"; `recomputation` sums them up, if there are any.
+    have the phase "recompute"; `recomputation` sums them up, if there are any. `stopped` says what ended the search
+    before its end ("" if nothing did): another run may then find another plan.
     """
 
     function: str
@@ -101,6 +102,7 @@ class Report:
     peak: tuple[TensorRow, ...]
     found_rules: tuple[str, ...] = ()
     recomputation: Recomputation | None = None
+    stopped: str = ""
 
 
 def summarise(
@@ -144,6 +146,7 @@ def summarise(
         tuple(row(value) for value in spent.peak_values[:10]),
         found_rules,
         recomputation(planned),
+        plan.stopped,
     )
 
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from autopar.core.mesh import DeviceMesh
-from autopar.errors import NoFeasiblePlan, UnsupportedPrimitive
+from autopar.errors import NoFeasiblePlan, Unsolved, UnsupportedPrimitive
 from autopar.search.race import TIE
 from autopar.search.search import announced, find_plan, search
-from autopar.search.task import Planned, Task
+from autopar.search.task import Planned, Task, begun
 
 
 def search_best(tasks: Sequence[Task], meshes: Sequence[DeviceMesh]) -> tuple[int, Planned]:
@@ -19,23 +19,32 @@ def search_best(tasks: Sequence[Task], meshes: Sequence[DeviceMesh]) -> tuple[in
 
     Raises:
       NoFeasiblePlan: none of them has a plan; what the first was refused for.
+      Unsolved: none was found, and it is not proven of all that there is none.
       UnsupportedPrimitive: the same.
     """
     if len(tasks) == 1:
         return 0, search(tasks[0], meshes)
+    tasks = begun(tasks)
     found: dict[int, Planned] = {}
     refusals: list[Exception] = []
     for position, task in enumerate(tasks):
+        if found and task.halt.is_over:
+            break
         try:
             found[position] = find_plan(task, meshes)
-        except (NoFeasiblePlan, UnsupportedPrimitive) as error:
+        except KeyboardInterrupt:
+            if not found:
+                raise
+            task.halt.note("keyboard")
+        except (NoFeasiblePlan, Unsolved, UnsupportedPrimitive) as error:
             refusals.append(error)
     if not found:
-        raise refusals[0]
+        raise next((error for error in refusals if isinstance(error, Unsolved)), refusals[0])
     least = min(planned.plan.objective_s for planned in found.values())
     position = next(n for n, planned in found.items() if planned.plan.objective_s <= least * (1 + TIE))
     plan = found[position].plan
     bound = min(plan.objective_s, *(planned.plan.lower_bound_s for planned in found.values()))
     space = f"{plan.space}, operators kept or expanded" if len(found) > 1 else plan.space
-    planned = replace(found[position], plan=replace(plan, lower_bound_s=bound, space=space))
+    stopped = str(tasks[position].halt)
+    planned = replace(found[position], plan=replace(plan, lower_bound_s=bound, space=space, stopped=stopped))
     return position, announced(tasks[position], planned)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import inf
 
 from autopar.core.graph import OpGraph
 from autopar.core.placement import StepKind
 from autopar.core.plan import Plan
-from autopar.errors import NoFeasiblePlan
+from autopar.errors import Unsolved
 from autopar.passes.account import Account, account
 from autopar.passes.pipeline import build_program
 from autopar.passes.program import ShardedProgram
@@ -16,11 +18,17 @@ from autopar.price.assemble import placement_choice
 from autopar.price.pricing import Pricing
 from autopar.price.work import materialised, recomputed, workspace_bytes
 from autopar.search.ground import Ground
-from autopar.search.restriction import Restriction
-from autopar.search.task import Planned, Task
-from autopar.solve import Infeasible, NothingCheaper, Problem, Solution, SolveOptions, solve
+from autopar.search.misfit import Misfit, Moments, blame, raise_to, unsolved
+from autopar.search.restriction import Restriction, each_alone
+from autopar.search.task import Planned, Task, roughly
+from autopar.solve import Group, Infeasible, NothingCheaper, Problem, Solution, SolveOptions, clashing, solve
 from autopar.solve.least_peak import least_peak
-from autopar.solve.problem import objective
+from autopar.solve.problem import objective, peak
+
+SMALL_ENTRIES = 300_000
+"""Entries of all edges of a problem that is solved for an error's figures alone."""
+CLASH_WORK = 2.0
+"""Deterministic time (roughly seconds) of CP-SAT for each question of what clashes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +77,16 @@ class Attempt:
 
     def problem(self, limit_bytes: float | None, *, tensors_only: bool = False) -> Problem:
         """The Problem under `limit_bytes`, with what the constraints leave."""
-        return self.left.apply(self.ground.problem(self.step_kinds, limit_bytes, tensors_only=tensors_only))
+        return self.left.apply(self.free_problem(limit_bytes, tensors_only=tensors_only))
+
+    def free_problem(self, limit_bytes: float | None, *, tensors_only: bool = False) -> Problem:
+        """The Problem under `limit_bytes` without constraints."""
+        return self.ground.problem(self.step_kinds, limit_bytes, tensors_only=tensors_only)
+
+    def groups(self) -> tuple[Group, ...]:
+        """What every constraint leaves of the free Problem by itself."""
+        every = each_alone(self.ground.graph, self.ground.space, self.task.all_constraints)
+        return tuple(Group(left.keep, left.ties) for left in every)
 
     def _without_limit(self, problem: Problem, options: SolveOptions | None, below: float) -> Solution:
         """Solved from what stands of it already, unless with little work only."""
@@ -79,12 +96,23 @@ class Attempt:
             found = None if standing is None else standing.solve(problem)
             if found is not None:
                 return found
-        return solve(problem, options=options or usual, warm=self._nearby(False), below=below)
+        return self._solved_by(problem, self._nearby(False), options, below)
+
+    def _solved_by(
+        self, problem: Problem, warm: Solution | None, options: SolveOptions | None = None, below: float = inf
+    ) -> Solution:
+        """By the solver, within what is left of the time; what ended it early is noted."""
+        halt = self.task.halt
+        options = halt.within(options or self.task.options.solve)
+        try:
+            return halt.noted(solve(problem, options=options, warm=warm, below=below))
+        except NothingCheaper as nothing:
+            halt.note(nothing.stopped)
+            raise
 
     def _within_limit(self, problem: Problem, limit_bytes: float, below: float) -> Solution:
-        options, warm = self.task.options.solve, self._cheapest_within(limit_bytes)
         try:
-            solution = solve(problem, options=options, warm=warm, below=below)
+            solution = self._solved_by(problem, self._cheapest_within(limit_bytes), below=below)
         except Infeasible as reason:
             self._refused.append((limit_bytes, reason))
             raise
@@ -125,57 +153,64 @@ class Attempt:
         the excess, on tensors alone: another way through choices that the Problem cannot tell apart.
 
         Raises:
-          NoFeasiblePlan: none was found that fits.
+          NoFeasiblePlan: proven that none fits.
+          Unsolved: none was found that fits.
           NothingCheaper: none was found that costs less than `below`.
         """
-        bound, smallest, tight, proven = planned.plan.lower_bound_s, planned, float(limit), False
+        bound, smallest, tight = planned.plan.lower_bound_s, planned, float(limit)
+        proof: Infeasible | None = None
         for _ in range(self.task.options.max_tightenings):
+            least = self._least if tight == limit else self._solve_least
             try:
-                planned, fits = self._solve_or_least(tight, below)
+                found, refused = _closest(partial(self.solve, below=below), tight, least)
             except NothingCheaper as nothing:
-                raise nothing if tight == limit else NothingCheaper(below, bound) from nothing
-            bound = max(bound, planned.plan.lower_bound_s) if tight == limit else bound
-            smallest = min(smallest, planned, key=lambda p: p.account.peak_memory_bytes)
-            if planned.account.peak_memory_bytes <= limit:
-                return _bounded(planned, bound)
-            if not fits:
-                proven = tight == limit
+                raise nothing if tight == limit else NothingCheaper(below, bound, nothing.stopped) from nothing
+            proof = refused if tight == limit else proof
+            if found is None:
                 break
-            tight = limit - (planned.account.peak_memory_bytes - planned.counted_bytes)
+            bound = max(bound, found.plan.lower_bound_s) if tight == limit else bound
+            smallest = min(smallest, found, key=lambda p: p.account.peak_memory_bytes)
+            if found.account.peak_memory_bytes <= limit:
+                return _bounded(found, bound)
+            if refused is not None:
+                break
+            tight = limit - (found.account.peak_memory_bytes - found.counted_bytes)
         tight = float(limit)
-        for _ in range(0 if proven else self.task.options.max_tightenings):
-            planned, fits = self._solve_tensors(tight)
-            smallest = min(smallest, planned, key=lambda p: p.account.peak_memory_bytes)
-            if planned.account.peak_memory_bytes <= limit:
-                return _bounded(planned, bound)
-            if not fits:
+        for _ in range(0 if proof is not None else self.task.options.max_tightenings):
+            found, refused = _closest(self._solve_tensors, tight, self._solve_least_tensors)
+            if found is None:
                 break
-            tight -= planned.account.peak_memory_bytes - limit
-        raise self._misfit(limit, smallest, proven)
+            smallest = min(smallest, found, key=lambda p: p.account.peak_memory_bytes)
+            if found.account.peak_memory_bytes <= limit:
+                return _bounded(found, bound)
+            if refused is not None:
+                break
+            tight -= found.account.peak_memory_bytes - limit
+        raise unsolved(smallest, limit, self._where) if proof is None else self._misfit(limit, smallest, proof)
 
-    def _solve_tensors(self, limit_bytes: float) -> tuple[Planned, bool]:
-        """As `_solve_or_least`, under a limit on tensors alone, between their making and their last use."""
+    def _least(self, proof: Infeasible) -> Planned | None:
+        """A plan of the smallest peak that the solver found; on a small problem a good one, which moves less about."""
+        if proof.choice is None:
+            return None
+        problem, choice = self.problem(proof.min_peak_bytes), proof.choice
+        solution = Solution(choice, objective(problem, choice), -inf, peak(problem, choice))
+        if sum(edge.cost.size for edge in problem.edges) <= SMALL_ENTRIES:
+            solution = self._solved_by(problem, solution, roughly(self.task.options.solve))
+        self._met.append(solution)
+        return self.planned(solution)
 
-        def solved(limit: float) -> Planned:
-            problem = self.problem(limit, tensors_only=True)
-            solution = solve(problem, options=self.task.options.solve, warm=self._nearby(True))
-            return replace(self.planned(solution), problem=problem)
+    def _solve_least(self, proof: Infeasible) -> Planned | None:
+        """The best plan under the smallest peak that the solver found."""
+        return None if proof.min_peak_bytes is None else self.solve(proof.min_peak_bytes)
 
-        try:
-            return solved(limit_bytes), True
-        except Infeasible as error:
-            if error.min_peak_bytes is None:
-                raise
-            return solved(error.min_peak_bytes), False
+    def _solve_least_tensors(self, proof: Infeasible) -> Planned | None:
+        """As `_solve_least`, on tensors alone."""
+        return None if proof.min_peak_bytes is None else self._solve_tensors(proof.min_peak_bytes)
 
-    def _solve_or_least(self, limit_bytes: float, below: float) -> tuple[Planned, bool]:
-        """As `solve`, and True; where nothing keeps within the limit, the best of what is closest to it, and False."""
-        try:
-            return self.solve(limit_bytes, below=below), True
-        except Infeasible as error:
-            if error.min_peak_bytes is None:
-                raise
-            return self.solve(error.min_peak_bytes), False
+    def _solve_tensors(self, limit_bytes: float) -> Planned:
+        """As `solve`, under a limit on tensors alone, between their making and their last use."""
+        problem = self.problem(limit_bytes, tensors_only=True)
+        return replace(self.planned(self._solved_by(problem, self._nearby(True))), problem=problem)
 
     def planned(self, solution: Solution) -> Planned:
         """The plan that a choice of the Problem is, and its program."""
@@ -188,22 +223,56 @@ class Attempt:
         plan = Plan((stage,), task.fingerprint, solution.objective, bound, step_kinds=self.step_kinds)
         return Planned(task, plan, program, spent, pricing, ground, counted_bytes=solution.peak, solution=solution)
 
-    def _misfit(self, limit: int, planned: Planned, proven: bool) -> NoFeasiblePlan:
-        """That nothing fits in `limit`, or that nothing was found; `planned` has the smallest peak found."""
-        program, smallest = planned.program, planned.account.peak_memory_bytes
-        largest = [program.values[v] for v in planned.account.peak_values[:3]]
-        names = ", ".join(
-            f"{v.tensor.name or f'result of {_producer(planned, v.tensor.id)}'} "
-            f"{v.tensor.dtype}{list(v.tensor.shape)} {v.placement} ({program.local_bytes(v.id):,} bytes)"
-            for v in largest
+    def _misfit(self, limit: int, planned: Planned, proof: Infeasible) -> Misfit:
+        """That nothing fits in `limit`; `planned` has the smallest peak found."""
+        smallest, least = planned.account.peak_memory_bytes, proof.least_peak_bytes
+        proven = "" if least is None else f", and any plan needs {int(least):,} bytes"
+        what = (
+            f"no plan on mesh {self._where} fits in the memory limit of {limit:,} bytes a device: the smallest peak "
+            f"found is {smallest:,} bytes{proven}"
         )
-        return NoFeasiblePlan(
-            f"no plan on mesh {self.ground.mesh} fits in the memory limit of {limit:,} bytes a device: the smallest "
-            f"peak found is {smallest:,} bytes. Largest at the peak: {names}. Raise memory_limit_bytes, use more "
-            f"devices, or donate the state.",
-            smallest,
-            proven,
-        )
+        advice = f"{raise_to(smallest)}, use more devices, or donate the state."
+        return Misfit(what, partial(self.clash, float(limit)), advice, smallest)
+
+    @property
+    def _where(self) -> str:
+        """The mesh, and what the space is limited to."""
+        steps = f" (redistributing by {', '.join(self.step_kinds)} only)" if self.step_kinds else ""
+        return f"{self.ground.mesh}{steps}"
+
+    def clash(self, limit_bytes: float | None) -> str:
+        """What clashes where nothing keeps to all constraints, within a limit or without: found by solving."""
+        problem, groups, options = self.free_problem(limit_bytes), self.groups(), self.task.options.solve
+        found = clashing(problem, groups, replace(options, cp_sat_work=min(options.cp_sat_work, CLASH_WORK)))
+        least = min(self._met, key=lambda solution: solution.peak, default=None)
+        ground, moments = self.ground, None
+        if least is not None and limit_bytes is not None:
+            moments = Moments(ground.graph, ground.flow, ground.space, problem, least.choice)
+        return blame(found, self._as_written(), moments)
+
+    def _as_written(self) -> list[str]:
+        """The constraints as their user wrote them; those of the mode say so."""
+        own, mode = set(self.task.constraints), self.task.mode
+        return [str(c) if c in own else f"{c} (of mode {mode!r})" for c in self.task.all_constraints]
+
+
+def _closest(
+    solve: Callable[[float], Planned], limit: float, least: Callable[[Infeasible], Planned | None]
+) -> tuple[Planned | None, Infeasible | None]:
+    """What `solve` gives under `limit`; where nothing keeps within it, what `least` makes of the proof, and the proof.
+
+    No plan, if the solver found none.
+    """
+    try:
+        return solve(limit), None
+    except Unsolved:
+        return None, None
+    except Infeasible as error:
+        proof = error
+    try:
+        return least(proof), proof
+    except Unsolved:
+        return None, proof
 
 
 def _bounded(planned: Planned, bound: float) -> Planned:
@@ -221,8 +290,3 @@ def account_of(graph: OpGraph, program: ShardedProgram, pricing: Pricing) -> Acc
         recomputed=recomputed(graph),
         workspace=workspace_bytes,
     )
-
-
-def _producer(planned: Planned, tensor: int) -> str:
-    op = planned.graph.producers.get(tensor)
-    return f"{op.kind} ({op.source})" if op else "a constant"

@@ -5,8 +5,8 @@
 `most` is the peak of the fastest plan within the task's own limit, `least` the smallest peak of a program found, by
 halving what lies between the peak of the fastest plan and the least that the Problem needs. All these
 limits are solved on the same candidates and prices, from tight to loose: each starts from the plans met before, which
-keep within it too. All of them keep everything: recomputation is not looked into. What
-is bounded under a loose limit is bounded under every tighter one.
+keep within it too, and looks for what undercuts them, until it is proven to 1 %. All of them keep everything:
+recomputation is not looked into. What is bounded under a loose limit is bounded under every tighter one.
 """
 
 from __future__ import annotations
@@ -17,15 +17,17 @@ from math import inf
 
 from autopar.core.dataflow import dataflow
 from autopar.core.mesh import DeviceMesh
-from autopar.errors import AutoparError, InvalidConstraint, NoFeasiblePlan
+from autopar.errors import AutoparError, InvalidConstraint, NoFeasiblePlan, Unsolved
 from autopar.search.ground import Ground
+from autopar.search.misfit import explained
 from autopar.search.place import Place
 from autopar.search.race import TIE, race
 from autopar.search.search import announced, contained, nameable, refusal, settled
-from autopar.search.task import Planned, Task
+from autopar.search.task import Planned, Task, begun
 
 _HALVINGS = 4
-ENOUGH_GAP = 0.005
+_CP_SAT_WORK = 1.0
+ENOUGH_GAP = 0.01
 """A point is not worked on further once it is proven to cost at most this share more than its optimum."""
 
 
@@ -46,9 +48,12 @@ def find_front(tasks: Sequence[Task], meshes: Sequence[DeviceMesh], points: int)
     Raises:
       NoFeasiblePlan: nothing fits in the tasks' own limit.
     """
-    sweeps = [_Sweep(_content(task), meshes) for task in tasks]
+    sweeps = [_Sweep(_content(task), meshes) for task in begun(tasks)]
     outer = tasks[0].memory_limit_bytes
-    fastest = _best(sweeps, outer)
+    try:
+        fastest = _best(sweeps, outer)
+    except NoFeasiblePlan as error:
+        raise explained(error) from None
     announced(tasks[fastest.position], fastest.planned)
     most = fastest.planned.account.peak_memory_bytes
     lowest = _lowest(sweeps, most)
@@ -59,9 +64,14 @@ def find_front(tasks: Sequence[Task], meshes: Sequence[DeviceMesh], points: int)
 
 
 def _content(task: Task) -> Task:
-    """The task, content with plans that are proven to be about as good as any."""
+    """The task, content with plans that are proven to be about as good as any, and with less work on each."""
     solve = task.options.solve
-    solve = replace(solve, enough_gap=max(ENOUGH_GAP, solve.enough_gap))
+    gap, rounds, work = (
+        max(ENOUGH_GAP, solve.enough_gap),
+        min(1, solve.max_rounds),
+        min(_CP_SAT_WORK, solve.cp_sat_work),
+    )
+    solve = replace(solve, enough_gap=gap, max_rounds=rounds, cp_sat_work=work)
     return replace(task, options=replace(task.options, solve=solve))
 
 
@@ -79,7 +89,7 @@ def _lowest(sweeps: Sequence[_Sweep], most: int) -> list[Point]:
         try:
             found.append(_best(sweeps, middle))
             high = min(high, found[-1].planned.account.peak_memory_bytes)
-        except NoFeasiblePlan:
+        except (NoFeasiblePlan, Unsolved):
             low = middle
     return found
 
@@ -144,7 +154,7 @@ def _best(sweeps: Sequence[_Sweep], limit: int | None) -> Point:
     for position, sweep in enumerate(sweeps):
         try:
             found[position] = sweep.best(limit)
-        except (NoFeasiblePlan, InvalidConstraint) as error:
+        except (NoFeasiblePlan, Unsolved, InvalidConstraint) as error:
             misfits.append(error)
     if not found:
         raise refusal(misfits)
@@ -180,7 +190,7 @@ class _Sweep:
         known = min(self._fitting(limit), key=lambda planned: planned.plan.objective_s, default=None)
         runs = [place.run(limit, roughly=len(self.places) > 1) for place in self.places]
         below = inf if known is None else known.plan.objective_s
-        finish = race(runs, self.inside, below=below)
+        finish = race(runs, self.inside, below=below, halt=task.halt)
         found = finish.found or known
         if found is None:
             raise refusal(finish.misfits)
@@ -194,7 +204,7 @@ class _Sweep:
         for place in (place for n, place in enumerate(self.places) if n not in covered):
             try:
                 attempt, _ = place.free()
-            except (NoFeasiblePlan, InvalidConstraint):
+            except (NoFeasiblePlan, Unsolved, InvalidConstraint):
                 continue
             if (planned := attempt.least()) is not None:
                 self.met.append(planned)

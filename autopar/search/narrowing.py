@@ -29,6 +29,7 @@ from autopar.search.constraints import (
 )
 from autopar.search.matching import Matcher, Spot
 from autopar.solve import Edge
+from autopar.solve.clash import thinned
 
 Bools = NDArray[np.bool_]
 _SHOWN = 5
@@ -56,7 +57,7 @@ class Narrowing:
     matcher: Matcher
     strict: bool = True
     keep: dict[int, Bools] = field(default_factory=dict[int, Bools])
-    _touched: dict[int, list[Constraint]] = field(default_factory=dict[int, list[Constraint]])
+    _taken: list[Constraint] = field(default_factory=list[Constraint])
     _groups: list[tuple[Tie, tuple[Spot, ...]]] = field(default_factory=list[tuple[Tie, tuple[Spot, ...]]])
 
     @property
@@ -72,6 +73,7 @@ class Narrowing:
         """
         for constraint in constraints:
             self._check_axes(constraint)
+            self._taken.append(constraint)
             self._take(constraint)
         changed = True
         while changed:
@@ -173,7 +175,7 @@ class Narrowing:
                     f"numbers of dims, so no placement in common. Tie tensors of equally many."
                 )
         for spot in chain.from_iterable(found):
-            self._mask(tie, spot)
+            self._mask(spot)
         return found
 
     def _common(self, group: Sequence[Spot]) -> frozenset[Placement]:
@@ -195,21 +197,30 @@ class Narrowing:
             self.keep[spot.variable] &= np.array(same, dtype=np.bool_)
         after = sum(int(self.keep[spot.variable].sum()) for spot in group)
         if self.strict and not all(self.keep[spot.variable].any() for spot in group):
-            others = list(dict.fromkeys(chain.from_iterable(self._touched[spot.variable] for spot in group)))
+            others = self._to_blame(tie)
             names = ", ".join(dict.fromkeys(spot.name for spot in group))
             raise InvalidConstraint(
-                f"{tie}: {names} have no placement in common on mesh {self.mesh}, under {show(others)}. "
-                f"Drop one of these."
+                f"{tie}: {names} have no placement in common on mesh {self.mesh}"
+                f"{f', under {show(others)}. Drop one of these' if others else ''}."
             )
         return after < before
 
-    def _mask(self, constraint: Constraint, spot: Spot) -> Bools:
-        self._touched.setdefault(spot.variable, []).append(constraint)
+    def _to_blame(self, constraint: Constraint) -> tuple[Constraint, ...]:
+        """A smallest part of the others taken up so far that leaves some variable nothing beside `constraint`."""
+
+        def clash(others: Sequence[Constraint]) -> bool:
+            alone = Narrowing(self.matcher, strict=False)
+            alone.take((*others, constraint))
+            return not all(mask.any() for mask in alone.keep.values())
+
+        return thinned([other for other in dict.fromkeys(self._taken) if other != constraint], clash)
+
+    def _mask(self, spot: Spot) -> Bools:
         return self.keep.setdefault(spot.variable, np.ones(len(spot.placements), dtype=np.bool_))
 
     def _leave(self, constraint: Constraint, spot: Spot, mask: Bools) -> None:
         """Leaves only the candidates in `mask`."""
-        self.keep[spot.variable] = self._mask(constraint, spot) & mask
+        self.keep[spot.variable] = self._mask(spot) & mask
         if not self.strict or self.keep[spot.variable].any():
             return
         if not mask.any():
@@ -219,9 +230,9 @@ class Narrowing:
                 f"{constraint}: {spot.name} of shape {spot.shape} cannot lie so on mesh {self.mesh}. It may lie as "
                 f"{shown}; several axes on one dim stand in mesh order."
             )
-        others = [other for other in dict.fromkeys(self._touched[spot.variable]) if other != constraint]
+        others = show(self._to_blame(constraint))
         raise InvalidConstraint(
-            f"{constraint} contradicts {show(others)}: together they leave no placement for {spot.name} on mesh "
+            f"{constraint} contradicts {others}: together they leave no placement for {spot.name} on mesh "
             f"{self.mesh}. Drop one of them."
         )
 

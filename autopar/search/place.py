@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import inf
 
 from autopar.core.placement import StepKind
-from autopar.errors import InvalidConstraint, NoFeasiblePlan
+from autopar.errors import InvalidConstraint, NoFeasiblePlan, Unsolved
 from autopar.search.attempt import Attempt
 from autopar.search.constraints import show, step_kinds_of
 from autopar.search.ground import Ground
+from autopar.search.misfit import Misfit
 from autopar.search.race import Entrant, Progress
 from autopar.search.restriction import Restriction, restriction
-from autopar.search.task import Planned, Task
-from autopar.solve import Infeasible, NothingCheaper, SolveOptions, Unsolved
-
-ROUGH_WORK = 1e9
-"""Additions of an elimination that are spent on a shape before it is known whether it can be the best."""
+from autopar.search.task import Planned, Task, roughly
+from autopar.solve import Infeasible, NothingCheaper, SolveOptions
 
 Found = tuple[Attempt, Planned]
 """A plan, and the attempt that found it."""
@@ -54,10 +52,10 @@ class Place:
                 yield _met(replace(attempt.within(limit, free, below), task=task, unlimited=free), limit)
         except NothingCheaper as nothing:
             yield Progress(nothing.lower_bound)
-        except InvalidConstraint as error:
+        except (NoFeasiblePlan, InvalidConstraint) as error:
             yield Progress(inf, misfit=error)
-        except NoFeasiblePlan as error:
-            yield Progress(inf if error.proven else -inf, misfit=error)
+        except Unsolved as error:
+            yield Progress(-inf, misfit=error)
 
     def binding(self, limit: int) -> tuple[Attempt, Planned] | None:
         """What `free` is, if it was found and exceeds `limit`."""
@@ -67,7 +65,7 @@ class Place:
         """A plan without a memory limit, and a bound, found with little work; None where that finds neither."""
         if self.known is None and not self._rough:
             try:
-                self._rough.append(self._unlimited(_roughly(self.task.options.solve), below))
+                self._rough.append(self._unlimited(roughly(self.task.options.solve), below))
             except NothingCheaper as nothing:
                 self._rough.append(nothing)
             except (Unsolved, NoFeasiblePlan, InvalidConstraint):
@@ -80,6 +78,7 @@ class Place:
         Raises:
           NothingCheaper: no plan found costs less than `below`.
           NoFeasiblePlan: the constraints leave no plan, with or without a memory limit: proven.
+          Unsolved: none was found, and none was proven impossible.
           InvalidConstraint: one is about nothing, cannot hold or contradicts others.
         """
         if not self._free:
@@ -91,8 +90,15 @@ class Place:
             elif isinstance(rough, NothingCheaper) and below <= rough.lower_bound:
                 raise NothingCheaper(below, rough.lower_bound)
             else:
-                self._free.append(self._unlimited(None, below))
+                self._free.append(self._found_fully(below))
         return self._free[0]
+
+    def _found_fully(self, below: float) -> Found:
+        """With all the work that the options allow."""
+        try:
+            return self._unlimited(None, below)
+        except Unsolved as error:
+            raise _unsolved(self.task, self.ground, error) from None
 
     def _unlimited(self, options: SolveOptions | None, below: float) -> Found:
         """With the first steps of the constraints that leave any plan; of several, each has to tell whether it does."""
@@ -105,11 +111,11 @@ class Place:
             except Infeasible:
                 continue
         held = f" and {show(task.constraints)}" if task.constraints else ""
-        raise NoFeasiblePlan(
+        what = (
             f"no plan on mesh {self.ground.mesh} satisfies the constraints of mode {task.mode!r}{held}: no sequence of "
-            f"steps takes some tensor from where it is made to where it is pinned. Pin less, or choose another mode.",
-            proven=True,
+            f"steps takes some tensor from where it is made to where it is pinned"
         )
+        raise Misfit(what, partial(self._attempt(()).clash, None), "Pin less, or choose another mode.")
 
     def _attempt(self, step_kinds: tuple[StepKind, ...]) -> Attempt:
         return Attempt(self.task, self.ground, self._left, step_kinds, self.near)
@@ -127,7 +133,11 @@ def _met(planned: Planned, limit: int | None) -> Progress[Planned]:
     return Progress(plan.lower_bound_s, plan.objective_s, planned)
 
 
-def _roughly(options: SolveOptions) -> SolveOptions:
-    """The work that is spent on a shape before it is known whether it can be the best."""
-    work = min(options.max_elimination_work, ROUGH_WORK)
-    return replace(options, max_elimination_work=work, max_rounds=0, max_price_steps=0)
+def _unsolved(task: Task, ground: Ground, error: Unsolved) -> Unsolved:
+    """That the solver found neither a plan nor a proof that there is none, whatever the memory limit."""
+    held = f" under {show(task.all_constraints)}" if task.all_constraints else ""
+    held += f" until the search was ended by {task.halt}" if task.halt.reason else ""
+    return Unsolved(
+        f"no plan was found on mesh {ground.mesh}{held}, and none was proven impossible: {error}. Raise the limits on "
+        f"work (options=autopar.SearchOptions(...)), or choose another mesh."
+    )

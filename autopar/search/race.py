@@ -15,6 +15,7 @@ from math import inf
 from typing import Generic, TypeVar
 
 from autopar.errors import AutoparError
+from autopar.search.halt import Halt
 
 TIE = 1e-9
 """Sums of equal costs in another order differ by rounding: within this share two objectives are equal."""
@@ -62,27 +63,40 @@ def race(
     contained: Sequence[Collection[int]],
     bounds: Sequence[float] | None = None,
     below: float = inf,
+    halt: Halt | None = None,
 ) -> Finish[Found]:
     """The cheapest that any entrant finds, if it is cheaper than `below`; of equals the first found.
+
+    It ends early where `halt` says so, or the keyboard, once anything is found.
 
     Args:
       entrants: what raises ends the race.
       contained: for every entrant those whose findings are all among its own, by position.
       bounds: what is known of every entrant before; None: nothing.
       below: what is to be undercut.
+      halt: what may end it early; None: nothing.
+
+    Raises:
+      KeyboardInterrupt: interrupted before anything was found.
     """
+    halt = halt or Halt()
     known = list(bounds) if bounds is not None else [-inf] * len(entrants)
     started, finished = [False] * len(entrants), [False] * len(entrants)
     misfits: dict[int, AutoparError] = {}
     winner, best, found = None, below, None
     while True:
         running = [n for n, bound in enumerate(known) if not finished[n] and not _reaches(bound, best)]
-        if not running:
+        if not running or (found is not None and halt.is_over):
             reasons = tuple(misfits[n] for n in sorted(misfits))
             return Finish(winner, found, best, tuple(known), tuple(finished), reasons)
         leader = min(running, key=lambda n: (known[n], n))
         try:
             progress = entrants[leader].send(best) if started[leader] else next(entrants[leader])
+        except KeyboardInterrupt:
+            if found is None:
+                raise
+            halt.note("keyboard")
+            continue
         except StopIteration:
             finished[leader] = True
             continue

@@ -21,7 +21,7 @@ from autopar.core.placement import Placement
 from autopar.core.plan import Plan, Stage
 from autopar.core.recompute import Key, Recomputed, Rewritten, with_recomputed
 from autopar.core.space import Space
-from autopar.errors import NoFeasiblePlan
+from autopar.errors import NoFeasiblePlan, Unsolved
 from autopar.passes.pipeline import build_program
 from autopar.price.assemble import placement_choice
 from autopar.price.assemble_recompute import RecomputeProblem, assemble_recompute
@@ -31,9 +31,9 @@ from autopar.search.ground import Ground
 from autopar.search.place import Place
 from autopar.search.race import Finish
 from autopar.search.recomputable import recomputable
-from autopar.search.restriction import Restriction, restriction
+from autopar.search.restriction import Restriction, each_alone, restriction
 from autopar.search.task import Planned, Task
-from autopar.solve import Edge, Infeasible, NothingCheaper, Problem, Solution, Unsolved
+from autopar.solve import Edge, Group, Infeasible, NothingCheaper, Problem, Solution
 
 WORTH = 0.05
 """What a memory limit must cost at least, as a share, before recomputing is looked into."""
@@ -84,12 +84,10 @@ def _better(
         planned = again.within(limit, unbounded, finish.objective)
     except NothingCheaper:
         planned = None
-    except NoFeasiblePlan as error:
+    except (NoFeasiblePlan, Unsolved) as error:
+        if isinstance(error, Unsolved) and finish.found is not None:
+            return None
         planned, finish = None, replace(finish, misfits=(*finish.misfits, error))
-    except Unsolved:
-        if finish.found is None:
-            raise
-        return None
     bounds = list(finish.bounds)
     bounds[position] = min(bounds[position], again.bound_within(limit))
     finish = replace(finish, bounds=tuple(bounds))
@@ -164,18 +162,28 @@ class RecomputeAttempt(Attempt):
 
     def problem(self, limit_bytes: float | None, *, tensors_only: bool = False) -> Problem:
         """The Problem under `limit_bytes`, with what the constraints leave."""
+        return self._padded(self.left).apply(self.free_problem(limit_bytes, tensors_only=tensors_only))
+
+    def free_problem(self, limit_bytes: float | None, *, tensors_only: bool = False) -> Problem:
+        """The Problem under `limit_bytes` without constraints."""
         if limit_bytes is None:
             raise Infeasible("without a memory limit nothing is recomputed")
         return replace(self.assembled(tensors_only).problem, usage_limit=limit_bytes)
 
+    def groups(self) -> tuple[Group, ...]:
+        """What every constraint leaves of the free Problem by itself."""
+        every = each_alone(self.ground.graph, self.ground.space, self.task.all_constraints)
+        return tuple(Group(left.keep, left.ties) for left in map(self._padded, every))
+
+    def _padded(self, left: Restriction) -> Restriction:
+        return padded(left, self.assembled().problem.counts)
+
     def assembled(self, tensors_only: bool = False) -> RecomputeProblem:
-        """The Problem without a limit yet, with what the constraints leave."""
+        """The Problem without a limit or constraints yet."""
         if tensors_only not in self._assembled:
             ground, steps = self.ground, self.step_kinds
             args = self.rewritten, ground.flow, ground.space, ground.pricing(steps), ground.router(steps)
-            whole = assemble_recompute(*args, inf, tensors_only=tensors_only)
-            problem = padded(self.left, whole.problem.counts).apply(whole.problem)
-            self._assembled[tensors_only] = replace(whole, problem=problem)
+            self._assembled[tensors_only] = assemble_recompute(*args, inf, tensors_only=tensors_only)
         return self._assembled[tensors_only]
 
     def planned(self, solution: Solution) -> Planned:

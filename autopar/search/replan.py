@@ -9,7 +9,7 @@ from math import inf
 from autopar.search.constraints import Complete, Steps
 from autopar.search.restriction import holds
 from autopar.search.search import described, find_on, on_ground
-from autopar.search.task import Planned, Task
+from autopar.search.task import Planned, Task, begun
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ def replan(planned: Planned, task: Task) -> Planned:
       NoFeasiblePlan: as `search`.
       InvalidConstraint: as `search`.
     """
-    before = planned.task
+    before, (task,) = planned.task, begun([task])
     if task.make_pricing is not before.make_pricing:
         return find_on(task, [planned.ground.repriced(task.make_pricing)], near=planned)
     if _is_still_best(planned, task):
@@ -53,7 +53,7 @@ def constraint_prices(planned: Planned) -> tuple[ConstraintPrice, ...]:
     task, found = planned.task, list[ConstraintPrice]()
     priced = [constraint for constraint in task.all_constraints if not isinstance(constraint, Complete)]
     for n, constraint in enumerate(priced):
-        freer = replace(task, mode="auto", constraints=tuple(priced[:n] + priced[n + 1 :]))
+        (freer,) = begun([replace(task, mode="auto", constraints=tuple(priced[:n] + priced[n + 1 :]))])
         outcome, objective = on_ground(freer, planned.ground, near=planned), planned.plan.objective_s
         least = min(objective, inf if outcome.planned is None else outcome.planned.plan.objective_s)
         bound = min(outcome.lower_bound_s, least)

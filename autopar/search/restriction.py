@@ -52,6 +52,20 @@ def restriction(graph: OpGraph, space: Space, constraints: Sequence[Constraint])
     return Restriction(work.keep, work.ties())
 
 
+def each_alone(graph: OpGraph, space: Space, constraints: Sequence[Constraint]) -> tuple[Restriction, ...]:
+    """What each of `constraints` leaves of `space` by itself, be it nothing; together they leave what all do.
+
+    Raises:
+      InvalidConstraint: one is about nothing, or names an axis that the mesh lacks.
+    """
+    matcher, found = Matcher(graph, space), list[Restriction]()
+    for constraint in constraints:
+        work = Narrowing(matcher, strict=False)
+        work.take((constraint,))
+        found.append(Restriction(work.keep, work.ties()))
+    return tuple(found)
+
+
 def holds(graph: OpGraph, stage: Stage, constraints: Sequence[Constraint]) -> bool:
     """Whether the choices of `stage` satisfy `constraints`, which are about something in `graph`.
 

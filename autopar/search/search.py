@@ -12,7 +12,7 @@ from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import StepKind
 from autopar.core.plan import Plan
 from autopar.core.recompute import Recomputed, with_recomputed
-from autopar.errors import AutoparError, NoFeasiblePlan, PlanFileError
+from autopar.errors import AutoparError, NoFeasiblePlan, PlanFileError, Unsolved
 from autopar.passes.pipeline import build_program, program_states, write_dump
 from autopar.price.pricing import Pricing, restricted
 from autopar.redistribute.route import Router
@@ -20,22 +20,25 @@ from autopar.search.attempt import account_of
 from autopar.search.constraints import show, step_kinds_of
 from autopar.search.ground import Ground
 from autopar.search.mesh_shapes import refines
+from autopar.search.misfit import explained
 from autopar.search.narrowing import axes_of
 from autopar.search.place import Place
-from autopar.search.race import Finish, race
+from autopar.search.race import TIE, Finish, race
 from autopar.search.recompute import WORTH, or_recomputed
 from autopar.search.replicated import warn_unwritten
 from autopar.search.restriction import can_name, holds
 from autopar.search.space import check_strategies
-from autopar.search.task import Planned, Task
+from autopar.search.task import Planned, Task, begun
 
 
 def search(task: Task, meshes: Sequence[DeviceMesh]) -> Planned:
     """The best plan of `task` over `meshes`, by the solver's objective; its bound holds over all of them.
 
     Raises:
-      NoFeasiblePlan: nothing fits in the memory limit on any of them; the smallest peak found is named.
+      NoFeasiblePlan: proven that none is within the memory limit and the constraints; what clashes is named.
+      Unsolved: none was found, within the limits on work.
     """
+    (task,) = begun([task])
     return announced(task, find_plan(task, meshes))
 
 
@@ -67,7 +70,7 @@ def find_on(
     """As `search`, on grounds that are there already; `unlimited` and `near` as for `on_ground`, on a single one."""
     finish, again = _raced(task, grounds, unlimited, near)
     if finish.found is None:
-        raise refusal(finish.misfits)
+        raise explained(refusal(finish.misfits))
     return settled(task, grounds, finish, finish.found, again)
 
 
@@ -79,7 +82,16 @@ def _raced(
     runs = [place.run(task.memory_limit_bytes, roughly=len(places) > 1) for place in places]
     inside = contained(task, grounds)
     worth = 0.0 if near is not None and near.plan.recomputed else WORTH
-    return or_recomputed(task, places, race(runs, inside), inside, worth)
+    finish = race(runs, inside, halt=task.halt)
+    if finish.found is not None and task.halt.is_over:
+        return finish, ()
+    try:
+        return or_recomputed(task, places, finish, inside, worth)
+    except KeyboardInterrupt:
+        if finish.found is None:
+            raise
+        task.halt.note("keyboard")
+        return finish, ()
 
 
 def settled(
@@ -91,13 +103,19 @@ def settled(
 ) -> Planned:
     """`planned`, which came out of a race on `grounds`, with the bound over all of them and the space searched."""
     own = planned.plan.stage.mesh
+    least = planned.plan.objective_s
     ended = {g.mesh: f or g.mesh == own for g, f in zip(grounds, finish.finished, strict=True)}
     searched, ruled_out = ([mesh for mesh in ended if ended[mesh] == side] for side in (True, False))
+    stopped = [g.mesh for g, bound in zip(grounds, finish.bounds, strict=True) if bound < least * (1 - TIE)]
+    cut_off = [mesh for mesh in stopped if not ended[mesh]]
     plan = replace(
         planned.plan,
         fingerprint=task.fingerprint,
-        lower_bound_s=min(planned.plan.objective_s, *finish.bounds),
-        space=described(task, planned.plan.step_kinds, searched, ruled_out, recomputed),
+        lower_bound_s=max(0.0, min(least, *finish.bounds)),
+        space=described(
+            task, planned.plan.step_kinds, searched, [m for m in ruled_out if m not in cut_off], recomputed, cut_off
+        ),
+        stopped=str(task.halt),
     )
     return replace(planned, plan=plan)
 
@@ -115,9 +133,14 @@ def contained(task: Task, grounds: Sequence[Ground]) -> list[list[int]]:
 
 
 def refusal(misfits: Sequence[AutoparError]) -> AutoparError:
-    """Why there is no plan at all: the misfit with the smallest peak, else the first."""
-    peaks = [m for m in misfits if isinstance(m, NoFeasiblePlan) and m.min_peak_bytes is not None]
-    return min(peaks, key=lambda misfit: misfit.min_peak_bytes or 0) if peaks else misfits[0]
+    """Why there is no plan at all: the misfit with the smallest peak, else the first; of what proves nothing, if any.
+
+    Where it is not known of one mesh whether it has a plan, it is not known of all of them.
+    """
+    unknown = [misfit for misfit in misfits if isinstance(misfit, Unsolved)]
+    told = unknown or misfits
+    peaks = [m for m in told if isinstance(m, NoFeasiblePlan | Unsolved) and m.min_peak_bytes is not None]
+    return min(peaks, key=lambda misfit: misfit.min_peak_bytes or 0) if peaks else told[0]
 
 
 def described(
@@ -126,13 +149,15 @@ def described(
     meshes: Sequence[DeviceMesh],
     ruled_out: Sequence[DeviceMesh] = (),
     recomputed: Sequence[DeviceMesh] = (),
+    cut_off: Sequence[DeviceMesh] = (),
 ) -> str:
     """The space that was searched, for the user: meshes that were ruled out by their bounds are part of it."""
     steps = f" (redistributing by {', '.join(step_kinds)} only)" if step_kinds else ""
     held = f", {show(task.constraints)}" if task.constraints else ""
     ruled = f" ({' and '.join(map(str, ruled_out))} ruled out by bounds)" if ruled_out else ""
+    cut = f" ({' and '.join(map(str, cut_off))} not searched to the end)" if cut_off else ""
     again = f", kept or recomputed on {' or '.join(map(str, recomputed))}" if recomputed else ""
-    return f"mode {task.mode}{steps}{held}, mesh {' or '.join(map(str, meshes))}{ruled}{again}"
+    return f"mode {task.mode}{steps}{held}, mesh {' or '.join(map(str, meshes))}{ruled}{cut}{again}"
 
 
 @dataclass(frozen=True, eq=False)

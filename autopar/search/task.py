@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import isfinite
 from numbers import Integral, Real
@@ -18,6 +19,7 @@ from autopar.passes.program import ShardedProgram
 from autopar.price.pricing import MakePricing, Pricing
 from autopar.search.constraints import Constraint
 from autopar.search.ground import Ground
+from autopar.search.halt import Halt
 from autopar.search.mesh_shapes import MAX_AXES
 from autopar.search.modes import constraints_of
 from autopar.search.resolve import FindRule, no_rule
@@ -25,6 +27,8 @@ from autopar.solve import Problem, Solution, SolveOptions
 
 LARGE_GAP = 1e-2
 """Of the objective: on a large problem, what is left to prove is not worth the seconds. The plan says what it is."""
+ROUGH_WORK = 1e9
+"""Additions of an elimination that are spent where little work is to do."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +41,10 @@ class SearchOptions:
     were made operators (`autopar.operator`): "kept" whole, "expanded", or "best": both are planned and the better plan
     is kept. `recompute` says whether activations may be computed once more in the backward pass, rather than kept:
     "never", or "auto": it is looked into where nothing fits in the memory limit otherwise, or the limit costs more than
-    5 % of the objective, as the search then takes several times as long. `solve` limits the work of the solver; by
-    default it lets a gap of 1 % be on large problems (`SolveOptions.large_gap`).
+    5 % of the objective, as the search then takes several times as long. `solve` limits the work of the solver each
+    time it is called; by default it lets a gap of 1 % be on large problems (`SolveOptions.large_gap`). Its
+    `time_limit_s` is shared by all calls of one search, after which the best plan so far is taken: only then does the
+    plan depend on the clock, and says so.
     """
 
     max_mesh_axes: int = 2
@@ -93,7 +99,8 @@ class Task:
     """What is to be planned: a graph, how it is priced, under which constraints; `find` finds rules by trial.
 
     `constraints` stand beside those of `mode`. `prices_devices` says that prices depend on which devices compute and
-    talk, whatever the mesh is called: then a plan costs the same on every mesh that can express it.
+    talk, whatever the mesh is called: then a plan costs the same on every mesh that can express it. `halt` is what may
+    end the search early.
     """
 
     graph: OpGraph
@@ -107,8 +114,21 @@ class Task:
     dump: Path | None = None
     find: FindRule = no_rule
     prices_devices: bool = False
+    halt: Halt = field(default_factory=Halt)
 
     @cached_property
     def all_constraints(self) -> tuple[Constraint, ...]:
         """Those of the mode, then the others."""
         return constraints_of(self.mode, self.constraints)
+
+
+def begun(tasks: Sequence[Task]) -> list[Task]:
+    """`tasks`, which are one search, at its beginning: the time limit runs from now."""
+    halt = Halt(tasks[0].options.solve.time_limit_s)
+    return [replace(task, halt=halt) for task in tasks]
+
+
+def roughly(options: SolveOptions) -> SolveOptions:
+    """Little work: what is spent on a shape before it is known whether it can be the best, or on an error's figures."""
+    work = min(options.max_elimination_work, ROUGH_WORK)
+    return replace(options, max_elimination_work=work, max_rounds=0, max_price_steps=0)

@@ -6,6 +6,7 @@ holds for every choice that costs less than `upper`; a bound of inf says that th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,9 +29,10 @@ from autopar.solve.watch import Inner, Watch
 _GUESSES = (1e-4, 1e-3, 1e-2)  # of the bound: windows tried while no choice is known
 _SHORT = 100  # passes of an annealing where a gap is let be
 _CLOSE = (1e-6, 1e-5, 1e-4, 1e-3)  # of the bound: windows eliminated as long as they fit
-_SHARES = (0.99, 1.01)  # of the memory prices
+_SHARES = (0.99, 1.01, 1.1, 1.5, 3.0)  # of the memory prices, until a choice keeps within the limit
 _PRICED_WINDOW = 3e-4  # of the bound
 _MIXTURE_PASSES = 100
+_MIXTURE_WORK = 0.1  # of CP-SAT's
 _PRICED_SWEEPS = 2  # times as many sweeps where prices have to settle too
 _NARROW = 1_000_000  # edge entries
 _SHRUNK = 0.9
@@ -109,14 +111,21 @@ def _mixed(certificate: Certificate, options: SolveOptions, watch: Watch, known:
     At the best prices a choice that exceeds the limit costs as much as one that leaves memory free, its bytes paid for.
     Between them lie those that take some strategies of the one and some of the other: few a node, so CP-SAT is quick.
     """
-    found = [_at_prices(certificate, share, options) for share in _SHARES]
-    choices = [choice for choice in (*found, known.best.choice) if choice is not None]
+    choices = [known.best.choice] if known.best.choice is not None else []
+    for share in _SHARES:
+        choice = _at_prices(certificate, share, options)
+        if choice is None:
+            break
+        choices.append(choice)
+        if share > 1 and (certificate.rows.used(choice) <= certificate.rows.limit).all():
+            break
     if len(set(choices)) < 2:
         return known
     problem = certificate.problem
     keep = [np.isin(np.arange(n), [choice[v] for choice in choices]) for v, n in enumerate(problem.counts)]
     left = restrict(problem, keep, Forbid)
-    little = replace(options, max_rounds=1, anneal_passes=min(options.anneal_passes, _MIXTURE_PASSES))
+    little = replace(options, max_rounds=1, cp_sat_work=_MIXTURE_WORK * options.cp_sat_work)
+    little = replace(little, anneal_passes=min(options.anneal_passes, _MIXTURE_PASSES))
     unbounded = Inner(watch, left, -np.inf)  # nothing forbids the rest: what is proven of a mixture proves no more
     best = _lifted(left, _by_all(left.problem, little, unbounded, known.cutoff - left.offset, _MAX_DEPTH))
     if best.choice is not None:
@@ -263,9 +272,9 @@ class _Known:
 
 
 def _is_enough(known: _Known, problem: Problem, options: SolveOptions) -> bool:
-    """Whether the gap is one that the options let be."""
+    """Whether a choice is known, or one is to be undercut, and its gap is one that the options let be."""
     allowed = max(options.enough_gap, options.large_gap if _is_large(problem, options) else 0.0)
-    return known.cutoff - known.low <= allowed * abs(known.cutoff)
+    return math.isfinite(known.cutoff) and known.cutoff - known.low <= allowed * abs(known.cutoff)
 
 
 def _is_large(problem: Problem, options: SolveOptions) -> bool:

@@ -6,6 +6,7 @@ minimise sum of cost'_v[s] x_vs + sum of cost'_uv[s, t] e_st;   sum_s x_vs = 1; 
 from __future__ import annotations
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -151,8 +152,24 @@ def solver_of(options: SolveOptions, work: float, left_s: float = math.inf) -> c
     if math.isfinite(left_s):
         parameters.max_time_in_seconds = left_s
     parameters.relative_gap_limit = 0.0
+    parameters.catch_sigint_signal = False  # else Ctrl-C is no longer Python's once it returns
     parameters.subsolvers.extend(["max_lp", "reduced_costs"])
     return solver
+
+
+def run(solver: cp_model.CpSolver, model: cp_model.CpModel) -> Any:
+    """The status that the solver ends with; Ctrl-C ends it soon.
+
+    Raises:
+      KeyboardInterrupt: interrupted, after the solver has stopped.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        ended = pool.submit(solver.solve, model)
+        try:
+            return ended.result()
+        except KeyboardInterrupt:
+            solver.stop_search()
+            raise
 
 
 def chosen(solver: cp_model.CpSolver, nodes: Variables) -> Choice:
@@ -169,7 +186,7 @@ def finish(certificate: Certificate, window: float, hint: Choice | None, options
     bound, budget = certificate.bound, options.cp_sat_work
     for _ in range(_MAX_ROUNDS):
         solver = solver_of(options, budget, watch.left_s())
-        status = solver.solve(work.model)
+        status = run(solver, work.model)
         if status == cp_model.INFEASIBLE:
             return Finish(None, math.inf)
         bound = max(bound, work.base + solver.best_objective_bound * work.unit)
@@ -194,7 +211,7 @@ def _with_margin(work: _Model, options: SolveOptions, budget: float) -> Choice |
     for row in range(work.rows.count):
         work.add_row(row, spare=work.byte_unit * len(work.rows.segments))
     solver = solver_of(options, budget)
-    if solver.solve(work.model) not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+    if run(solver, work.model) not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return None
     choice = chosen(solver, work.nodes)
     return choice if (work.rows.used(choice) <= work.rows.limit).all() else None

@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from autopar.errors import AutoparError
+from autopar.errors import AutoparError, Unsolved
 from autopar.solve.ascent import Answer, is_closed
 from autopar.solve.core import exactly, minimise, reduced
 from autopar.solve.lagrange import solve_at_prices
@@ -20,28 +20,25 @@ from autopar.solve.least_peak import LeastPeak, least_peak
 from autopar.solve.merge import merge_usages
 from autopar.solve.options import SolveOptions
 from autopar.solve.polish import LocalSearch
-from autopar.solve.problem import Infeasible, Problem, Solution, objective, peak
+from autopar.solve.problem import Infeasible, Problem, Solution, Stopped, objective, peak
 from autopar.solve.proof import Proof
 from autopar.solve.reduce import reduce_cheaply
 from autopar.solve.reduction import Choice, unchanged, without_limit
-from autopar.solve.rows import drop_slack, memory_rows
+from autopar.solve.rows import drop_slack, least_use, memory_rows
 from autopar.solve.verifier import TOLERANCE, verify_choice
 from autopar.solve.watch import Best, Inner, OnProgress
-
-
-class Unsolved(AutoparError):
-    """No choice was found within the work limits, and none was proven not to exist. Raise the limits."""
 
 
 class NothingCheaper(AutoparError):
     """No choice that costs less than `below` was found: every choice costs at least `lower_bound` (proven).
 
     Whether there is a choice at all is not said. `is_proven`: the bound reaches `below`, so there is none below it.
+    `stopped` as in Solution.
     """
 
-    def __init__(self, below: float, lower_bound: float) -> None:
+    def __init__(self, below: float, lower_bound: float, stopped: Stopped = "") -> None:
         self.is_proven = lower_bound >= below - TOLERANCE * abs(below)
-        self.below, self.lower_bound = below, below if self.is_proven else lower_bound
+        self.below, self.lower_bound, self.stopped = below, below if self.is_proven else lower_bound, stopped
         verdict = "there is none" if self.is_proven else f"none costs less than {lower_bound:.6g}"
         super().__init__(f"no choice found that costs less than {below:.6g}; {verdict}")
 
@@ -82,6 +79,7 @@ def solve(
     watch = Best(problem, options.time_limit_s, on_progress, below)
     if warm is not None:
         watch.offer(_of_same_shape(problem, warm))
+    stopped: Stopped = ""
     try:
         _search(problem, options, watch)
     except Infeasible as error:
@@ -90,11 +88,14 @@ def solve(
     except KeyboardInterrupt:
         if watch.choice is None and below == np.inf:
             raise
+        stopped = "keyboard"
+    if not stopped and watch.left_s() <= 0:
+        stopped = "time limit"
     if watch.choice is None and below < np.inf:
-        raise NothingCheaper(below, watch.bound)
+        raise NothingCheaper(below, watch.bound, stopped)
     if watch.choice is None:
         raise Unsolved(f"no choice found for {len(problem.node_costs)} nodes; not proven infeasible: {options}")
-    solution = _solution(problem, watch.choice, watch.bound, watch.proof)
+    solution = replace(_solution(problem, watch.choice, watch.bound, watch.proof), stopped=stopped)
     verify_choice(problem, solution)
     return solution
 
@@ -114,6 +115,8 @@ def _search(problem: Problem, options: SolveOptions, watch: Best) -> None:
         watch.raise_bound(np.inf, error.witness or ())
         raise Infeasible("no choice avoids the forbidden entries, with or without a memory limit") from None
     small, inner = reduction.problem, Inner(watch, reduction)
+    if small.usage_limit is not None and least_use(small) > small.usage_limit * (1 + TOLERANCE):
+        raise _infeasible(small, least_peak(small, options), inner)
     relaxed = _without_limit(small, options) if small.usages else None
     if relaxed is None:
         _search_wide(small, options, inner)
@@ -149,7 +152,7 @@ def _search_wide(problem: Problem, options: SolveOptions, watch: Inner) -> None:
         raise Infeasible("no choice avoids the forbidden entries")
     least = least_peak(problem, options, enough=problem.usage_limit)
     if least.bound > problem.usage_limit * (1 + TOLERANCE) or found.bound == np.inf:
-        raise _infeasible(problem, least.choice is not None, least)
+        raise _infeasible(problem, least, watch)
     if (start := _start(problem, least.choice)).choice is not None:
         watch.offer(start.choice)
 
@@ -161,7 +164,7 @@ def _search_limited(problem: Problem, options: SolveOptions, watch: Inner, bound
     if watch.objective == np.inf:
         least = least_peak(problem, options, enough=problem.usage_limit)
         if least.bound > problem.usage_limit * (1 + TOLERANCE):
-            raise _infeasible(problem, least.choice is not None, least)
+            raise _infeasible(problem, least, watch)
         start = replace(_start(problem, least.choice), bound=bound)
     left, reduction, best = solve_at_prices(problem, options, start)
     if best.choice is not None:
@@ -173,13 +176,16 @@ def _search_limited(problem: Problem, options: SolveOptions, watch: Inner, bound
     found = minimise(left, options, Inner(watch, reduction, upper), upper - reduction.offset)
     if watch.objective == np.inf and found.bound == np.inf:
         least = least_peak(problem, options, enough=problem.usage_limit)
-        raise _infeasible(problem, least.choice is not None, least)
+        raise _infeasible(problem, least, watch)
 
 
-def _infeasible(problem: Problem, found: bool, least: LeastPeak) -> Infeasible:
-    at_least = f"the smallest peak found is {least.peak:.6g} bytes" if found else "no choice at all was found"
-    message = f"no choice keeps within the limit of {problem.usage_limit} bytes: {at_least}"
-    return Infeasible(message, least.peak if found else None)
+def _infeasible(problem: Problem, least: LeastPeak, watch: Inner) -> Infeasible:
+    message = f"no choice keeps within the limit of {problem.usage_limit} bytes: "
+    if least.choice is None:
+        return Infeasible(f"{message}no choice at all was found")
+    cheap = _start(replace(problem, usage_limit=least.peak), least.choice).choice or least.choice
+    found = f"{message}the smallest peak found is {least.peak:.6g} bytes"
+    return Infeasible(found, least.peak, least.bound, watch.reduction.lift(cheap))
 
 
 def _start(problem: Problem, choice: Choice | None) -> Answer:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from ortools.sat.python import cp_model
 
-from autopar.solve.cp_sat import byte_unit, bytes_in_row, chosen, solver_of
+from autopar.solve.cp_sat import byte_unit, bytes_in_row, chosen, run, solver_of
 from autopar.solve.options import SolveOptions
 from autopar.solve.problem import Edge, Floats, Problem, peak
 from autopar.solve.reduce import reduce_fully
@@ -59,7 +59,7 @@ def least_peak(problem: Problem, options: SolveOptions, enough: float = -np.inf)
     best, bound, budget, present = LeastPeak(None, np.inf, 0.0), least_use(problem), options.cp_sat_work, set[int]()
     for _ in range(_MAX_ROUNDS):
         solver = solver_of(options, budget)
-        status = solver.solve(model)
+        status = run(solver, model)
         if status == cp_model.INFEASIBLE:
             return LeastPeak(None, np.inf, np.inf)
         bound = max(bound, solver.best_objective_bound * unit)

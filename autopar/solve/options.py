@@ -50,3 +50,5 @@ class SolveOptions:
         gaps = (self.enough_gap, self.large_gap)
         if min(limits) < 1 or min(*others, *gaps) < 0 or self.max_price_steps < 0 or self.cp_sat_workers < 1:
             raise ValueError(f"work limits must be positive: {self}")
+        if self.time_limit_s is not None and not self.time_limit_s >= 0:
+            raise ValueError(f"time_limit_s is {self.time_limit_s!r}: pass seconds >= 0, or None for no limit")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,17 +20,30 @@ from autopar.errors import AutoparError
 from autopar.solve.proof import Proof
 
 Floats = NDArray[np.float64]
+Stopped = Literal["", "time limit", "keyboard"]
 
 
 class Infeasible(AutoparError):
-    """Proven: no choice satisfies the problem. `min_peak_bytes` is the smallest peak found, if a limit is to blame.
+    """Proven: no choice satisfies the problem.
 
-    `witness` proves a bound of infinity, where the search for a choice ended so; None where memory alone was asked.
+    If a limit is to blame, `min_peak_bytes` is the smallest peak found, that of `choice`; none is below
+    `least_peak_bytes`: proven. `witness` proves a bound of infinity, where the search for a choice ended so; None where
+    memory alone was asked.
     """
 
-    def __init__(self, message: str, min_peak_bytes: float | None = None, witness: Proof | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        min_peak_bytes: float | None = None,
+        least_peak_bytes: float | None = None,
+        choice: tuple[int, ...] | None = None,
+        witness: Proof | None = None,
+    ) -> None:
         super().__init__(message)
-        self.min_peak_bytes, self.witness = min_peak_bytes, witness
+        self.min_peak_bytes = min_peak_bytes
+        self.least_peak_bytes = least_peak_bytes
+        self.choice = choice
+        self.witness = witness
 
 
 class InvalidSolution(AutoparError, ValueError):
@@ -97,8 +111,9 @@ class Solution:
     """A choice for every node, with its objective and a proven lower bound of the optimum.
 
     Invariants (checked by `verify`): the choice is feasible, `objective` is its cost recomputed, `lower_bound` is
-    not above it and is what `witness` proves. `peak` is the largest usage over time. Solutions are equal whatever
-    their witnesses.
+    not above it and is what `witness` proves. `peak` is the largest usage over time. `stopped` says what ended the
+    search before its end, if anything did: then another run may find something else. Solutions are equal whatever their
+    witnesses.
     """
 
     choice: tuple[int, ...]
@@ -106,6 +121,7 @@ class Solution:
     lower_bound: float
     peak: float
     witness: Proof | None = field(default=None, compare=False, repr=False)
+    stopped: Stopped = ""
 
     @property
     def gap(self) -> float:

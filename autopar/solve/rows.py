@@ -83,9 +83,9 @@ def memory_rows(problem: Problem) -> Rows:
     count = len(problem.node_costs)
     if problem.usage_limit is None or not problem.usages:
         return Rows((), ((),) * count, 0, np.inf)
-    wanted = _may_exceed(problem)
-    times = _maximal_times(problem, wanted)
-    row_of = np.searchsorted(times, np.arange(len(wanted) + 1))
+    times = row_times(problem)
+    end = max(use.stop for use in problem.usages)
+    row_of = np.searchsorted(times, np.arange(end + 1))
     per_node: list[list[tuple[int, int, Floats]]] = [[] for _ in range(count)]
     for use in problem.usages:
         low, high = int(row_of[use.start]), int(row_of[use.stop])
@@ -93,6 +93,11 @@ def memory_rows(problem: Problem) -> Rows:
             per_node[use.node].append((low, high, use.size_bytes))
     of_node = tuple(tuple(_disjoint(v, parts)) for v, parts in enumerate(per_node))
     return Rows(tuple(s for segments in of_node for s in segments), of_node, len(times), problem.usage_limit, times)
+
+
+def row_times(problem: Problem) -> Ints:
+    """The time that each row of `memory_rows` stands for."""
+    return _maximal_times(problem, _may_exceed(problem))
 
 
 def drop_slack(problem: Problem) -> Reduction:
@@ -111,7 +116,12 @@ def _may_exceed(problem: Problem) -> Bools:
 
 def least_use(problem: Problem) -> float:
     """A lower bound of every choice's peak: each node takes its smallest size."""
-    return float(_extreme_use(problem, np.min).max(initial=0.0))
+    return float(least_uses(problem).max(initial=0.0))
+
+
+def least_uses(problem: Problem) -> Floats:
+    """The bytes in use at every time if each usage takes its smallest size: a lower bound of every choice's."""
+    return _extreme_use(problem, np.min)
 
 
 def _extreme_use(problem: Problem, extreme: Callable[[Floats], np.float64]) -> Floats:

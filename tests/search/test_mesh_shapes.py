@@ -272,7 +272,7 @@ def test_entrants_are_told_what_to_undercut() -> None:
 def test_of_equals_the_first_wins_and_a_misfit_is_told() -> None:
     same = [entrant(Progress(1.0, 2.0, "a")), entrant(Progress(1.5, 2.0 - 1e-12, "b"))]
     assert race(same, [[], []]).found == "a"
-    misfit = NoFeasiblePlan("too small", 7, True)
+    misfit = NoFeasiblePlan("too small", 7)
     finish = race([entrant(Progress[str](inf, misfit=misfit)), entrant(Progress(1.0, 2.0, "b"))], [[], []])
     assert (finish.found, finish.misfits, finish.bounds) == ("b", (misfit,), (inf, 1.0))
     assert race([entrant(Progress[str](1.0))], [[]], below=0.5, bounds=[0.5]).found is None

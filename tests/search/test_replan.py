@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
+from math import inf
 from typing import Any
 
 import jax
@@ -120,7 +121,7 @@ def test_the_solver_starts_from_the_plan_there_was(monkeypatch: pytest.MonkeyPat
     held = (*ONE, replicate("x"))
     started: list[Solution | None] = []
 
-    def noted(problem: Problem, *, options: SolveOptions, warm: Solution | None, below: float) -> Solution:
+    def noted(problem: Problem, *, options: SolveOptions, warm: Solution | None, below: float = inf) -> Solution:
         started.append(warm)
         return solve(problem, options=options, warm=warm, below=below)
 

@@ -1,0 +1,56 @@
+"""Halt: a search that ends before its end: at a limit on time that all its solving shares, or by Ctrl-C."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from math import inf
+from time import monotonic
+
+from autopar.solve import Solution, SolveOptions
+from autopar.solve.problem import Stopped
+
+
+@dataclass(eq=False)
+class Halt:
+    """Told of every solution on the way, and asked whether to go on. The clock runs from when this is made."""
+
+    limit_s: float | None = None
+    reason: Stopped = ""
+    _began: float = field(default_factory=monotonic)
+
+    @property
+    def left_s(self) -> float:
+        """Seconds left of the limit, at least 0; inf without one."""
+        return inf if self.limit_s is None else max(0.0, self._began + self.limit_s - monotonic())
+
+    @property
+    def is_over(self) -> bool:
+        """Whether to end with what there is; that the time is up is noted."""
+        if self.left_s <= 0:
+            self.note("time limit")
+        return self.reason != ""
+
+    def within(self, options: SolveOptions) -> SolveOptions:
+        """`options` with no more than the seconds that are left.
+
+        Raises:
+          KeyboardInterrupt: the search was interrupted: nothing more is to be solved.
+        """
+        if self.reason == "keyboard":
+            raise KeyboardInterrupt
+        return options if self.limit_s is None else replace(options, time_limit_s=self.left_s)
+
+    def note(self, reason: Stopped) -> None:
+        """Something was ended early, or nothing was (""); the keyboard counts more than the clock."""
+        self.reason = "keyboard" if "keyboard" in (reason, self.reason) else reason or self.reason
+
+    def noted(self, solution: Solution) -> Solution:
+        """`solution`, with what ended its search noted."""
+        self.note(solution.stopped)
+        return solution
+
+    def __str__(self) -> str:
+        """What ended the search, for the user; "" if nothing did."""
+        if self.reason == "time limit":
+            return f"the time limit after {self.limit_s:g} s" if self.limit_s is not None else "the time limit"
+        return "the keyboard" if self.reason else ""

@@ -1,0 +1,133 @@
+"""Misfit: why there is no plan, in the user's words: which constraints clash, with the memory limit at which operators.
+
+An error is raised as soon as it is known that a mesh has no plan; what clashes is looked for only if that is all there
+is to tell the user, since it takes some further solving (`explained`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from autopar.core.dataflow import Dataflow
+from autopar.core.graph import OpGraph, TensorInfo
+from autopar.core.space import Space
+from autopar.errors import AutoparError, NoFeasiblePlan, Unsolved
+from autopar.search.task import Planned
+from autopar.solve import Clash, Problem
+
+_SHOWN = 3
+
+
+class Misfit(NoFeasiblePlan):
+    """Proven: there is no plan. `clash` finds out what clashes, as a sentence; `advice` is what to do."""
+
+    def __init__(self, what: str, clash: Callable[[], str], advice: str, min_peak_bytes: int | None = None) -> None:
+        super().__init__(f"{what}. {advice}", min_peak_bytes)
+        self.what, self.clash, self.advice = what, clash, advice
+
+
+def explained(error: AutoparError) -> AutoparError:
+    """`error`; a Misfit as the error that names what clashes."""
+    if not isinstance(error, Misfit):
+        return error
+    return NoFeasiblePlan(f"{error.what}. {error.clash()} {error.advice}", error.min_peak_bytes)
+
+
+def unsolved(planned: Planned, limit_bytes: int, where: str) -> Unsolved:
+    """That nothing was found that fits in the limit, but may be there; `planned` has the smallest peak found.
+
+    `where` is the mesh.
+    """
+    program, smallest, halt = planned.program, planned.account.peak_memory_bytes, planned.task.halt
+    ended = f", until the search was ended by {halt}" if halt.reason else ""
+    largest = [program.values[v] for v in planned.account.peak_values[:_SHOWN]]
+    names = ", ".join(
+        f"{shown(planned.graph, v.tensor)} {v.placement} ({program.local_bytes(v.id):,} bytes)" for v in largest
+    )
+    return Unsolved(
+        f"no plan was found on mesh {where} that fits in the memory limit of {limit_bytes:,} bytes a device, and none "
+        f"was proven impossible{ended}: the smallest peak found is {smallest:,} bytes. Largest at the peak: {names}. "
+        f"{raise_to(smallest)} or the limits on work (options=autopar.SearchOptions(...)), use more devices, or donate "
+        f"the state.",
+        smallest,
+    )
+
+
+def raise_to(least_bytes: int) -> str:
+    """What to do about a memory limit."""
+    return f"Raise memory_limit_bytes (to {least_bytes:,} or more)"
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """What lies in memory when, under one choice of a Problem with a limit: times are the graph's operators."""
+
+    graph: OpGraph
+    flow: Dataflow
+    space: Space
+    problem: Problem
+    choice: Sequence[int]
+
+    def show(self, time: int) -> str:
+        """The operator at `time`, and the largest of what lies in memory there."""
+        sizes: dict[int, float] = {}
+        for use in self.problem.usages:
+            if use.start <= time < use.stop:
+                sizes[use.node] = sizes.get(use.node, 0.0) + float(use.size_bytes[self.choice[use.node]])
+        names = dict(self._names())
+        largest = sorted((v for v in sizes if sizes[v] and v in names), key=lambda v: (-sizes[v], v))[:_SHOWN]
+        listed = ", ".join(f"{names[v]} ({int(sizes[v]):,} bytes)" for v in largest)
+        ops = self.graph.ops
+        where = f"{ops[time].kind} ({ops[time].source})" if time < len(ops) else "the end of the step"
+        total = int(sum(sizes.values()))
+        return f"{where}, where the choice of least memory holds {total:,} bytes, most of all {listed}"
+
+    def _names(self) -> Iterator[tuple[int, str]]:
+        """What every variable of the space is, by its number."""
+        graph, space = self.graph, self.space
+        for n, tensor in enumerate(graph.inputs):
+            yield n, shown(self.graph, tensor)
+        for op, variable in space.operator_variables.items():
+            if graph.ops[op].outs:
+                yield variable, shown(self.graph, graph.ops[op].outs[0])
+        first = len(space.inputs) + sum(1 for strategies in space.strategies if strategies)
+        for copy in self.flow.copies:
+            yield first + copy.id, f"a copy of {shown(self.graph, copy.tensor)}"
+        for position, variable in space.output_variables.items():
+            if variable >= len(space.inputs):
+                yield variable, f"output[{position}] {_form(graph.outputs[position])}"
+
+
+def shown(graph: OpGraph, tensor: TensorInfo) -> str:
+    """A tensor's name, or what made it, with its type."""
+    op = graph.producers.get(tensor.id)
+    return f"{tensor.name or (f'result of {op.kind} ({op.source})' if op else 'a constant')} {_form(tensor)}"
+
+
+def _form(tensor: TensorInfo) -> str:
+    return f"{tensor.dtype}{list(tensor.shape)}"
+
+
+def blame(found: Clash | None, constraints: Sequence[str], moments: Moments | None) -> str:
+    """What clashes, as sentences: `constraints` by the position of their groups, and the limit at some moments."""
+    if found is None:
+        return "What of it clashes was not found out within the limits on work."
+    held = [constraints[n] for n in found.groups]
+    limits = [f"the memory limit at {moments.show(time)}" for time in found.times[:_SHOWN]] if moments else []
+    if len(found.times) > _SHOWN:
+        limits.append(f"and at {len(found.times) - _SHOWN} more operators")
+    if held:
+        return f"These clash: {'; '.join([*held, *limits])}. {_claim(found)}"
+    if limits:
+        return f"No constraint is to blame, but {'; '.join(limits)}. {_claim(found)}"
+    return "No constraint and no limit is to blame: the function itself leaves no plan."
+
+
+def _claim(found: Clash) -> str:
+    """What is proven of a clash."""
+    if found.is_smallest:
+        return "Nothing less clashes." if len(found.groups) + len(found.times) > 1 else "That alone is too much."
+    if found.is_minimal:
+        return "Without any one of these the others can be had."
+    return "Possibly not all of these are needed."

@@ -20,7 +20,7 @@ from autopar.price.work import materialised, recomputed, workspace_bytes
 from autopar.search.ground import Ground
 from autopar.search.misfit import Misfit, Moments, blame, raise_to, unsolved
 from autopar.search.restriction import Restriction, each_alone
-from autopar.search.task import Planned, Task, roughly
+from autopar.search.task import Planned, Task, barely
 from autopar.solve import Group, Infeasible, NothingCheaper, Problem, Solution, SolveOptions, clashing, solve
 from autopar.solve.least_peak import least_peak
 from autopar.solve.problem import objective, peak
@@ -195,7 +195,7 @@ class Attempt:
         problem, choice = self.problem(proof.min_peak_bytes), proof.choice
         solution = Solution(choice, objective(problem, choice), -inf, peak(problem, choice))
         if sum(edge.cost.size for edge in problem.edges) <= SMALL_ENTRIES:
-            solution = self._solved_by(problem, solution, roughly(self.task.options.solve))
+            solution = self._solved_by(problem, solution, barely(self.task.options.solve))
         self._met.append(solution)
         return self.planned(solution)
 

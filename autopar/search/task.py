@@ -129,6 +129,12 @@ def begun(tasks: Sequence[Task]) -> list[Task]:
 
 
 def roughly(options: SolveOptions) -> SolveOptions:
-    """Little work: what is spent on a shape before it is known whether it can be the best, or on an error's figures."""
+    """Little work: what is spent on a shape before it is known whether it can be the best."""
     work = min(options.max_elimination_work, ROUGH_WORK)
     return replace(options, max_elimination_work=work, max_rounds=0, max_price_steps=0)
+
+
+def barely(options: SolveOptions) -> SolveOptions:
+    """Less work still: what is spent on an error's figures."""
+    little = replace(roughly(options), max_sweeps=20, max_rounds=1, anneal_passes=1)
+    return replace(little, max_cp_sat_entries=0)

@@ -38,7 +38,8 @@ class NothingCheaper(AutoparError):
 
     def __init__(self, below: float, lower_bound: float, stopped: Stopped = "") -> None:
         self.is_proven = lower_bound >= below - TOLERANCE * abs(below)
-        self.below, self.lower_bound, self.stopped = below, below if self.is_proven else lower_bound, stopped
+        self.below, self.lower_bound = below, below if self.is_proven else lower_bound
+        self.stopped: Stopped = stopped
         verdict = "there is none" if self.is_proven else f"none costs less than {lower_bound:.6g}"
         super().__init__(f"no choice found that costs less than {below:.6g}; {verdict}")
 

@@ -123,6 +123,25 @@ def test_ctrl_c_on_the_second_mesh(module: Any, name: str, monkeypatch: pytest.M
     assert function.calls == 2
 
 
+def test_ctrl_c_while_the_second_mesh_is_to_undercut_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The solver says that it found nothing cheaper, and that it was interrupted: nothing more is solved."""
+    cutoffs: list[float] = []
+
+    def at_once(_moment: Any) -> None:
+        raise KeyboardInterrupt
+
+    def interrupted(problem: Any, *, below: float = np.inf, **options: Any) -> Any:
+        cutoffs.append(below)
+        return solve(problem, below=below, on_progress=at_once if below < np.inf else None, **options)
+
+    no_standing(monkeypatch)
+    monkeypatch.setattr(attempt, "solve", interrupted)
+    plan = planned(mesh=None)
+    assert [cutoff < np.inf for cutoff in cutoffs] == [False, True]
+    assert plan.summary.stopped == "the keyboard"
+    assert "not searched to the end" in plan.summary.space
+
+
 def test_ctrl_c_while_what_was_found_exceeds_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan without the limit is no answer within it."""
     free = planned()

@@ -78,6 +78,24 @@ def test_a_training_step_with_a_cutoff() -> None:
     assert caught.value.is_proven
 
 
+def test_what_ended_the_work_is_told() -> None:
+    """What a caller with a cutoff has to know: that the next search would be ended too."""
+    problem = chain_with_skips(20, 6, period=10, seed=1)
+
+    def press(_moment: Progress) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(NothingCheaper) as caught:
+        solve(problem, below=1e-9)
+    assert caught.value.stopped == ""
+    with pytest.raises(NothingCheaper) as caught:
+        solve(problem, below=1e-9, on_progress=press)
+    assert caught.value.stopped == "keyboard"
+    with pytest.raises(NothingCheaper) as caught:
+        solve(problem, below=1e-9, options=SolveOptions(time_limit_s=0.0))
+    assert caught.value.stopped == "time limit"
+
+
 def test_without_a_choice_no_cost_is_told() -> None:
     told: list[Progress] = []
     problem = chain_with_skips(20, 6, period=10, seed=1)

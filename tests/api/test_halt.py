@@ -22,7 +22,7 @@ import autopar
 from autopar import SearchOptions, SolveOptions
 from autopar.errors import PlanFileError, Unsolved
 from autopar.search import attempt, ground
-from autopar.solve import Edge, Infeasible, Problem, solve
+from autopar.solve import Edge, Infeasible, NothingCheaper, Problem, solve
 from autopar.solve.cp_sat import run, solver_of
 
 PARAMS = [jax.ShapeDtypeStruct((128, 128), jnp.float32) for _ in range(3)]
@@ -127,12 +127,11 @@ def test_ctrl_c_while_the_second_mesh_is_to_undercut_the_first(monkeypatch: pyte
     """The solver says that it found nothing cheaper, and that it was interrupted: nothing more is solved."""
     cutoffs: list[float] = []
 
-    def at_once(_moment: Any) -> None:
-        raise KeyboardInterrupt
-
     def interrupted(problem: Any, *, below: float = np.inf, **options: Any) -> Any:
         cutoffs.append(below)
-        return solve(problem, below=below, on_progress=at_once if below < np.inf else None, **options)
+        if below < np.inf:
+            raise NothingCheaper(below, 0.0, "keyboard")
+        return solve(problem, **options)
 
     no_standing(monkeypatch)
     monkeypatch.setattr(attempt, "solve", interrupted)

@@ -7,6 +7,7 @@ the bound; the step is halved when the bound stalls. Any prices >= 0 prove a bou
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -32,13 +33,11 @@ _FIRST_PRICE = 6  # sweeps before it
 _AVERAGE = 0.3
 _TARGET = 0.05
 CLOSED = 1e-12
-_HEATS = (0.1, 0.01, 1.0)  # of a node's share of the cost, round by round: from the best choice, prices together
-_HEAT_AFRESH = 10.0  # from the last choice decoded, each price for itself
-_WALK_HEATS = (0.1, 10.0, 1.0)  # the same, for the search in regions that follows
-_WALK_HEAT_AFRESH = 30.0
-_LAST_HEAT, _LAST_SHARE = 1.0, 0.25  # of a last search from the best, and its share of the steps
+_LAST_HEAT, _LAST_SHARE = 1.0, 0.25  # of a last walk from the best of a try, and its share of the steps
 _LONGER = 2  # times as many passes from one round to the next
 _MOST_ROUNDS_LONGER = 4
+_MOST_SEEDS = 1 << 20  # of one annealing after the other
+_MOST_TIMES_SWEEPS = 4
 
 
 @dataclass(frozen=True)
@@ -59,6 +58,23 @@ def better(a: Answer, b: Answer) -> Answer:
 def is_closed(bound: float, cost: float) -> bool:
     """Whether nothing worth having lies between the bound and the cost."""
     return bound >= cost or (math.isfinite(cost) and cost - bound <= CLOSED * abs(cost))
+
+
+@dataclass(frozen=True)
+class Try:
+    """Annealings, and a walk from the best of them: how hot, in a node's share of the cost; `each` as in `Schedule`.
+
+    Random numbers decide early which valley an annealing ends in, so several short ones beat a long one.
+    """
+
+    heat: float
+    walk_heat: float
+    each: bool = False
+    runs: int = 1
+
+
+_NEAR = (Try(0.1, 0.1, runs=5), Try(0.01, 1.0), Try(0.1, 10.0), Try(1.0, 0.1))  # from the best choice, round by round
+_AFRESH = (Try(10.0, 30.0, each=True), Try(0.1, 0.1, runs=5))  # from the last one decoded
 
 
 class Prices:
@@ -98,10 +114,10 @@ class Ascent:
 
     def round(self, number: int, upper: float, start: Choice | None, watch: Watch) -> tuple[Certificate, Answer]:
         """The best bound found so far, and the best choice met; `start` is a good choice known already."""
-        best, last = self._sweeps(upper, watch)
+        best, last = self._sweeps(upper, watch, min(_LONGER ** (number + 1), _MOST_TIMES_SWEEPS))
         cutoff = min(upper, best.objective)
         if not is_closed(self.held.bound, cutoff):
-            best = better(best, self._annealed(number, cutoff, start or best.choice or last, last, watch))
+            best = better(best, self._annealed(number, cutoff, start or last, last, watch))
         return self.dual.certificate(self.held), best
 
     def sweeps(self, upper: float, watch: Watch) -> tuple[Answer, Certificate]:
@@ -113,13 +129,14 @@ class Ascent:
         """The best choice that annealing finds near a good one."""
         return self._annealed(0, upper, start, start, watch)
 
-    def _sweeps(self, upper: float, watch: Watch) -> tuple[Answer, Choice]:
-        """Sweeps until the bound stalls: the best choice met and the last one decoded."""
+    def _sweeps(self, upper: float, watch: Watch, times: int = 1) -> tuple[Answer, Choice]:
+        """Sweeps until the bound stalls, `times` the most: the best choice met and the last one decoded."""
         best, stalls, last = Answer(None, np.inf, -np.inf), 0, self.held.bound
         patience, choice = _MAX_STALLS * (3 if self.rows.count else 1), self.dual.decode()
-        for sweep in range(1, self.options.max_sweeps + 1):
+        most = times * self.options.max_sweeps
+        for sweep in range(1, most + 1):
             self.dual.sweep()
-            check = sweep % _SWEEPS_PER_CHECK == 0 or sweep == self.options.max_sweeps
+            check = sweep % _SWEEPS_PER_CHECK == 0 or sweep == most
             if not check and not self.rows.count:
                 continue
             now = self.dual.state()
@@ -149,40 +166,46 @@ class Ascent:
         self.dual.set_prices(following)
 
     def _annealed(self, number: int, upper: float, start: Choice, last: Choice, watch: Watch) -> Answer:
-        """The best choice of two annealings side by side: one from a good choice, a hot one from the last decoded."""
-        flat, options, rank = self.dual.flat, self.options, self.dual.rank
+        """The best choice of two tries side by side: one from a good choice, one from the last decoded."""
         unit = max(abs(self.held.bound), abs(upper) if np.isfinite(upper) else 0.0) / len(start)
-        longer = _LONGER ** min(number, _MOST_ROUNDS_LONGER)
-        passes, steps, seed = options.anneal_passes * longer, options.region_steps * longer, options.seed + 2 * number
         near, afresh = (np.array(choice, dtype=np.intp)[self.dual.order] for choice in (start, last))
-        heat, walk_heat = _HEATS[number % len(_HEATS)], _WALK_HEATS[number % len(_WALK_HEATS)]
-        tries = (
-            (Schedule(near, heat * unit, passes, seed), walk_heat * unit),
-            (Schedule(afresh, _HEAT_AFRESH * unit, passes, seed + 1, each=True), _WALK_HEAT_AFRESH * unit),
-        )
+        tries = (near, _NEAR[number % len(_NEAR)]), (afresh, _AFRESH[number % len(_AFRESH)])
+        longer = _LONGER ** min(number, _MOST_ROUNDS_LONGER)
 
         def wanted(cost: float) -> bool:
             return not is_closed(self.held.bound, min(cost, upper)) and watch.left_s() > 0
 
-        def run(schedule: Schedule, heat: float) -> Ints | None:
-            """An annealing, a walk from the best it met, and one from the best of that to the bottom of its valley."""
-            choice, cost = anneal(flat, self.held.prices, schedule, wanted)
-            choice = schedule.choice if choice is None else choice
-            for warmth, count in ((heat, steps), (_LAST_HEAT * unit, int(_LAST_SHARE * steps))):
-                if not wanted(cost):
-                    break
-                walked, cost = search_regions(
-                    flat, self.held.prices, Walk(choice, warmth, count, schedule.seed), wanted
-                )
-                choice = choice if walked is None else walked
-            return choice if np.isfinite(cost) else None
+        def run(seed: int, choice: Ints, plan: Try) -> Ints | None:
+            passes, steps = self.options.anneal_passes * longer // plan.runs, self.options.region_steps * longer
+            schedules = [
+                Schedule(choice, plan.heat * unit, passes, seed + n * _MOST_SEEDS, plan.each) for n in range(plan.runs)
+            ]
+            walks = (plan.walk_heat * unit, steps), (_LAST_HEAT * unit, int(_LAST_SHARE * steps))
+            return self._tried(schedules, walks, wanted)
 
         with ThreadPoolExecutor(len(tries)) as pool:
-            found = list(pool.map(run, *zip(*tries, strict=True)))
+            seed = self.options.seed + len(tries) * number
+            found = list(pool.map(run, range(seed, seed + len(tries)), *zip(*tries, strict=True)))
         best = Answer(None, np.inf, -np.inf)
         for choice in found:
             if choice is not None:
-                best = better(best, Answer(*self.search.improve(choice[rank].tolist()), bound=-np.inf))
+                best = better(best, Answer(*self.search.improve(choice[self.dual.rank].tolist()), bound=-np.inf))
         if best.choice is not None:
             watch.offer(best.choice)
         return best
+
+    def _tried(
+        self, schedules: Sequence[Schedule], walks: Sequence[tuple[float, int]], wanted: Callable[[float], bool]
+    ) -> Ints | None:
+        """Annealings, a walk from the best they met, and one from the best of that to the bottom of its valley."""
+        flat, prices = self.dual.flat, self.held.prices
+        choice, cost = schedules[0].choice, np.inf
+        for schedule in schedules:
+            met, least = anneal(flat, prices, schedule, wanted)
+            choice, cost = (met, least) if met is not None and least < cost else (choice, cost)
+        for heat, steps in walks:
+            if not wanted(cost):
+                break
+            walked, cost = search_regions(flat, prices, Walk(choice, heat, steps, schedules[0].seed), wanted)
+            choice = choice if walked is None else walked
+        return choice if np.isfinite(cost) else None

@@ -13,7 +13,7 @@ class SolveOptions:
       max_table_entries: the largest table (8 bytes an entry) that elimination may make.
       max_total_entries: the most entries that all tables of one elimination may hold together.
       max_elimination_work: the most additions that one exact elimination may need.
-      max_sweeps: message passing sweeps per dual bound.
+      max_sweeps: message passing sweeps per dual bound; rounds have up to four times as many.
       max_price_steps: exact eliminations at memory prices; together they keep within max_elimination_work.
       max_rounds: of bounds and choices on a core that elimination and CP-SAT do not close; 0: what messages prove.
       anneal_passes: exact re-solves of a random forest in one annealing; a round has two of these.

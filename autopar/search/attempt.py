@@ -25,8 +25,8 @@ from autopar.solve import Group, Infeasible, NothingCheaper, Problem, Solution, 
 from autopar.solve.least_peak import least_peak
 from autopar.solve.problem import objective, peak
 
-SMALL_ENTRIES = 300_000
-"""Entries of all edges of a problem that is solved for an error's figures alone."""
+FEW_ENTRIES, SMALL_ENTRIES = 30_000, 300_000
+"""Entries of all edges of a problem that is solved, fully or barely, for an error's figures alone."""
 CLASH_WORK = 2.0
 """Deterministic time (roughly seconds) of CP-SAT for each question of what clashes."""
 
@@ -189,15 +189,19 @@ class Attempt:
         raise unsolved(smallest, limit, self._where) if proof is None else self._misfit(limit, smallest, proof)
 
     def _least(self, proof: Infeasible) -> Planned | None:
-        """A plan of the smallest peak that the solver found; on a small problem a good one, which moves less about."""
+        """A plan of the smallest peak that the solver found, or a cheap one if its program needs less.
+
+        What is cheap moves less about, which can save more than the choice of smallest peak does.
+        """
         if proof.choice is None:
             return None
         problem, choice = self.problem(proof.min_peak_bytes), proof.choice
-        solution = Solution(choice, objective(problem, choice), -inf, peak(problem, choice))
-        if sum(edge.cost.size for edge in problem.edges) <= SMALL_ENTRIES:
-            solution = self._solved_by(problem, solution, barely(self.task.options.solve))
-        self._met.append(solution)
-        return self.planned(solution)
+        met = [Solution(choice, objective(problem, choice), -inf, peak(problem, choice))]
+        entries, options = sum(edge.cost.size for edge in problem.edges), self.task.options.solve
+        if entries <= SMALL_ENTRIES:
+            met.append(self._solved_by(problem, met[0], options if entries <= FEW_ENTRIES else barely(options)))
+        self._met.extend(met)
+        return min(map(self.planned, met), key=lambda planned: planned.account.peak_memory_bytes)
 
     def _solve_least(self, proof: Infeasible) -> Planned | None:
         """The best plan under the smallest peak that the solver found."""

@@ -136,5 +136,5 @@ def roughly(options: SolveOptions) -> SolveOptions:
 
 def barely(options: SolveOptions) -> SolveOptions:
     """Less work still: what is spent on an error's figures."""
-    little = replace(roughly(options), max_sweeps=20, max_rounds=1, anneal_passes=1)
+    little = replace(roughly(options), max_sweeps=20, max_rounds=1, anneal_passes=100, region_steps=1000)
     return replace(little, max_cp_sat_entries=0)

@@ -30,7 +30,7 @@ from autopar.solve import Edge, Problem, Progress, Solution, SolveOptions, Usage
 from benchmarks.end_to_end import describe_machine
 
 FORBIDDEN = 1e18
-SPARE_S = 0.5  # kept of the limit for checking the answer
+SPARE_S, SPARE = 0.5, 0.03  # kept of the limit, in s and as a share, for the last moves and for checking the answer
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,8 @@ def run(path: Path, time_limit_s: float, show: bool, check: bool) -> Result:
         if show:
             print(f"{read_s + now.time_s:8.1f} s  {now.objective:,.0f}  bound {now.bound:,.0f}", flush=True)
 
-    options = SolveOptions(time_limit_s=max(0.0, time_limit_s - read_s - SPARE_S), max_rounds=10**6)
+    left_s = max(0.0, (1 - SPARE) * time_limit_s - SPARE_S - read_s)
+    options = SolveOptions(time_limit_s=left_s, max_rounds=10**6)
     solution = solve(problem, options=options, on_progress=on_progress)
     total_s = perf_counter() - start
     cost = evaluate(instance, solution.choice)

@@ -36,6 +36,7 @@ CLOSED = 1e-12
 _LAST_HEAT, _LAST_SHARE = 1.0, 0.25  # of a last walk from the best of a try, and its share of the steps
 _LONGER = 2  # times as many passes from one round to the next
 _MOST_ROUNDS_LONGER = 4
+_PASSES_A_NODE, _STEPS_A_NODE = 5, 60  # small problems need less than the options allow
 _MOST_SEEDS = 1 << 20  # of one annealing after the other
 _MOST_TIMES_SWEEPS = 4
 
@@ -171,12 +172,14 @@ class Ascent:
         near, afresh = (np.array(choice, dtype=np.intp)[self.dual.order] for choice in (start, last))
         tries = (near, _NEAR[number % len(_NEAR)]), (afresh, _AFRESH[number % len(_AFRESH)])
         longer = _LONGER ** min(number, _MOST_ROUNDS_LONGER)
+        most_passes = min(self.options.anneal_passes, _PASSES_A_NODE * len(start))
+        most_steps = min(self.options.region_steps, _STEPS_A_NODE * len(start))
 
         def wanted(cost: float) -> bool:
             return not is_closed(self.held.bound, min(cost, upper)) and watch.left_s() > 0
 
         def run(seed: int, choice: Ints, plan: Try) -> Ints | None:
-            passes, steps = self.options.anneal_passes * longer // plan.runs, self.options.region_steps * longer
+            passes, steps = most_passes * longer // plan.runs, most_steps * longer
             schedules = [
                 Schedule(choice, plan.heat * unit, passes, seed + n * _MOST_SEEDS, plan.each) for n in range(plan.runs)
             ]

@@ -89,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--json", type=Path)
     given = parser.parse_args(arguments)
     mesh = given.mesh or {"x": autopar.load_cluster(given.cluster).device_count}
-    console, machine = Console(), describe_machine()
+    console, machine = Console(width=150), describe_machine()
     console.print(", ".join(f"{name} {value}" for name, value in machine.items()))
     rows: list[Row] = []
     for layers in given.layers:

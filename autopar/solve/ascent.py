@@ -36,7 +36,8 @@ CLOSED = 1e-12
 _LAST_HEAT, _LAST_SHARE = 1.0, 0.25  # of a last walk from the best of a try, and its share of the steps
 _LONGER = 2  # times as many passes from one round to the next
 _MOST_ROUNDS_LONGER = 4
-_PASSES_A_NODE, _STEPS_A_NODE = 5, 60  # small problems need less than the options allow
+_PASSES_A_NODE = 5  # small problems need less than the options allow
+_NODES_A_STEP = 16  # passes have as many nodes as there are: walks are to take about as much work
 _MOST_SEEDS = 1 << 20  # of one annealing after the other
 _MOST_TIMES_SWEEPS = 4
 
@@ -173,7 +174,7 @@ class Ascent:
         tries = (near, _NEAR[number % len(_NEAR)]), (afresh, _AFRESH[number % len(_AFRESH)])
         longer = _LONGER ** min(number, _MOST_ROUNDS_LONGER)
         most_passes = min(self.options.anneal_passes, _PASSES_A_NODE * len(start))
-        most_steps = min(self.options.region_steps, _STEPS_A_NODE * len(start))
+        most_steps = min(self.options.region_steps, most_passes * len(start) // _NODES_A_STEP)
 
         def wanted(cost: float) -> bool:
             return not is_closed(self.held.bound, min(cost, upper)) and watch.left_s() > 0

@@ -17,7 +17,7 @@ class SolveOptions:
       max_price_steps: exact eliminations at memory prices; together they keep within max_elimination_work.
       max_rounds: of bounds and choices on a core that elimination and CP-SAT do not close; 0: what messages prove.
       anneal_passes: exact re-solves of random forests by annealing; a round has this twice, small problems less.
-      region_steps: exact re-solves of a forest in a small region after each annealing.
+      region_steps: exact re-solves of a forest in a small region after annealing; less where passes are few.
       max_cp_sat_entries: CP-SAT is not tried on a core with more edge entries.
       cp_sat_work: deterministic time (roughly seconds) of one CP-SAT search.
       cp_sat_workers: threads of CP-SAT; part of the result's identity, as is `seed`.

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from threading import Event
 
 import numpy as np
 
@@ -176,8 +177,11 @@ class Ascent:
         most_passes = min(self.options.anneal_passes, _PASSES_A_NODE * len(start))
         most_steps = min(self.options.region_steps, most_passes * len(start) // _NODES_A_STEP)
 
+        interrupted = Event()
+
         def wanted(cost: float) -> bool:
-            return not is_closed(self.held.bound, min(cost, upper)) and watch.left_s() > 0
+            open_ = not is_closed(self.held.bound, min(cost, upper))
+            return open_ and watch.left_s() > 0 and not interrupted.is_set()
 
         def run(seed: int, choice: Ints, plan: Try) -> Ints | None:
             passes, steps = most_passes * longer // plan.runs, most_steps * longer
@@ -189,7 +193,11 @@ class Ascent:
 
         with ThreadPoolExecutor(len(tries)) as pool:
             seed = self.options.seed + len(tries) * number
-            found = list(pool.map(run, range(seed, seed + len(tries)), *zip(*tries, strict=True)))
+            try:
+                found = list(pool.map(run, range(seed, seed + len(tries)), *zip(*tries, strict=True)))
+            except KeyboardInterrupt:
+                interrupted.set()  # the pool waits for its threads before it lets this through
+                raise
         best = Answer(None, np.inf, -np.inf)
         for choice in found:
             if choice is not None:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from _thread import interrupt_main
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
-from time import sleep
 
 import numpy as np
 import pytest
 
-from autopar.solve import Problem, Progress, SolveOptions, ascent, solve, verify
+from autopar.solve import Problem, Progress, SolveOptions, solve, verify
 from tests.solve.draw import chain_with_skips
 
 CORE = SolveOptions(max_table_entries=1, max_cp_sat_entries=1, anneal_passes=50)
@@ -51,27 +48,6 @@ def test_an_interruption_keeps_the_best() -> None:
     solution = solve(limited(), options=CORE, on_progress=interrupt)
     verify(limited(), solution)
     assert np.isfinite(solution.lower_bound)
-
-
-def test_an_interruption_ends_annealing_that_has_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The threads that anneal are told; else this would not end."""
-
-    once, ended = [interrupt_main], list[bool]()
-
-    def endless(
-        _flat: object, _prices: object, _schedule: object, wanted: Callable[[float], bool]
-    ) -> tuple[None, float]:
-        if once:
-            once.pop()()
-        while wanted(np.inf):
-            sleep(0.01)
-        ended.append(True)
-        return None, np.inf
-
-    monkeypatch.setattr(ascent, "anneal", endless)
-    start = solve(limited(), options=replace(CORE, max_rounds=0))
-    assert solve(limited(), options=CORE, warm=start).stopped == "keyboard"
-    assert ended
 
 
 def test_an_interruption_before_any_choice_is_one() -> None:

@@ -7,23 +7,20 @@ holds for every choice that costs less than `upper`; a bound of inf says that th
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
 from autopar.solve.ascent import Answer, Ascent, better, is_closed
-from autopar.solve.contract_chains import contract_chains
 from autopar.solve.cp_sat import entries, finish
 from autopar.solve.dual import Certificate
-from autopar.solve.eliminate import minimise_exactly, plan_elimination
+from autopar.solve.exact import NOTHING, eliminated, exactly, lifted, reduced, reduced_fully, weight
 from autopar.solve.options import SolveOptions
 from autopar.solve.problem import Infeasible, Problem, derived, objective
-from autopar.solve.proof import Eliminate, Exceed, Exhaust, Forbid
-from autopar.solve.reduce import reduce_cheaply, reduce_fully
-from autopar.solve.reduction import Choice, Ints, Reduction, kept, restrict, shrank, unchanged
-from autopar.solve.rows import drop_slack
+from autopar.solve.proof import Exceed, Exhaust, Forbid
+from autopar.solve.reduction import Choice, Ints, Reduction, kept, restrict
 from autopar.solve.watch import Inner, Watch
 
 _GUESSES = (1e-4, 1e-3, 1e-2)  # of the bound: windows tried while no choice is known
@@ -37,33 +34,42 @@ _PRICED_SWEEPS = 2  # times as many sweeps where prices have to settle too
 _NARROW = 1_000_000  # edge entries
 _SHRUNK = 0.9
 _MAX_DEPTH = 12
-NOTHING = Answer(None, np.inf, np.inf)
 
 
 def minimise(problem: Problem, options: SolveOptions, watch: Watch, upper: float = np.inf, depth: int = 0) -> Answer:
     """The cheapest choice found: by elimination where it fits, else by messages alone where they close, else by all."""
+    return _after(reduced, _by_all if depth else by_messages, problem, options, watch, upper, depth)
+
+
+def _by_all(problem: Problem, options: SolveOptions, watch: Watch, upper: float, depth: int) -> Answer:
+    """After all reductions, by elimination where it fits, or by bounds, choices, windows and CP-SAT."""
+    return _after(reduced_fully, _minimise_core, problem, options, watch, upper, depth)
+
+
+def _after(
+    reduce: Callable[[Problem, SolveOptions], Reduction],
+    search: Callable[[Problem, SolveOptions, Watch, float, int], Answer],
+    problem: Problem,
+    options: SolveOptions,
+    watch: Watch,
+    upper: float,
+    depth: int,
+) -> Answer:
+    """What elimination finds after reductions, or, where it does not fit, what a search does."""
     try:
-        reduction = reduced(problem, options)
+        reduction = reduce(problem, options)
     except Infeasible as error:
         watch.raise_bound(upper, error.witness or ())
         return NOTHING
     inner = Inner(watch, reduction, upper)
     found = exactly(reduction.problem, options)
     if found is None:
-        search = _by_all if depth else by_messages
         found = search(reduction.problem, options, inner, upper - reduction.offset, depth)
     else:
         inner.raise_bound(found.bound, found.proof)
     if found.choice is not None:
         inner.offer(found.choice)
-    return _lifted(reduction, found)
-
-
-def _lifted(reduction: Reduction, found: Answer) -> Answer:
-    """What an answer on what a reduction leaves says of the whole."""
-    choice = reduction.lift(found.choice) if found.choice is not None else None
-    costs = found.objective + reduction.offset, found.bound + reduction.offset
-    return Answer(choice, *costs, reduction.steps + found.proof)
+    return lifted(reduction, found)
 
 
 def by_messages(problem: Problem, options: SolveOptions, watch: Watch, upper: float, depth: int = 0) -> Answer:
@@ -96,7 +102,7 @@ def by_messages(problem: Problem, options: SolveOptions, watch: Watch, upper: fl
         watch.raise_bound(known.cutoff, (_exceed(certificate, kept(keep)),))
         return _answer(known.best, known.cutoff, upper)
     left = restrict(problem, keep, partial(_exceed, certificate))
-    found = _lifted(left, _by_all(left.problem, options, Inner(watch, left, known.cutoff), known.cutoff, depth))
+    found = lifted(left, _by_all(left.problem, options, Inner(watch, left, known.cutoff), known.cutoff, depth))
     return _answer(better(known.best, found), max(known.low, min(found.bound, known.cutoff)), upper)
 
 
@@ -127,7 +133,7 @@ def _mixed(certificate: Certificate, options: SolveOptions, watch: Watch, known:
     little = replace(options, max_rounds=1, cp_sat_work=_MIXTURE_WORK * options.cp_sat_work)
     little = replace(little, anneal_passes=min(options.anneal_passes, _MIXTURE_PASSES))
     unbounded = Inner(watch, left, -np.inf)  # nothing forbids the rest: what is proven of a mixture proves no more
-    best = _lifted(left, _by_all(left.problem, little, unbounded, known.cutoff - left.offset, _MAX_DEPTH))
+    best = lifted(left, _by_all(left.problem, little, unbounded, known.cutoff - left.offset, _MAX_DEPTH))
     if best.choice is not None:
         watch.offer(best.choice)
     return _Known(better(known.best, best), known.low, known.upper)
@@ -140,16 +146,9 @@ def _at_prices(certificate: Certificate, share: float, options: SolveOptions) ->
     keep = certificate.keep(_PRICED_WINDOW * abs(certificate.bound))
     if not all(mask.any() for mask in keep):
         return None
-    reduction = restrict(priced, keep, Forbid)
-    try:
-        reduction = reduction.then(partial(reduced, options=options))
-        found = exactly(reduction.problem, options)
-        if found is None:
-            reduction = reduction.then(partial(reduced_fully, options=options))
-            found = exactly(reduction.problem, options)
-    except Infeasible:
-        return None
-    return reduction.lift(found.choice) if found is not None and found.choice is not None else None
+    close = restrict(priced, keep, Forbid)
+    found = eliminated(close.problem, options, math.inf)
+    return close.lift(found.choice) if found is not None and found.choice is not None else None
 
 
 def _close_above(certificate: Certificate, options: SolveOptions, watch: Watch, known: _Known) -> _Known:
@@ -160,10 +159,10 @@ def _close_above(certificate: Certificate, options: SolveOptions, watch: Watch, 
         found = replace(NOTHING, proof=(_exceed(certificate, kept(keep)),))
         if all(mask.any() for mask in keep):
             reduction = restrict(certificate.problem, keep, partial(_exceed, certificate))
-            inside = _eliminated(reduction.problem, options)
+            inside = eliminated(reduction.problem, options, options.max_cp_sat_entries)
             if inside is None:
                 return known
-            found = _lifted(reduction, inside)
+            found = lifted(reduction, inside)
         watch.raise_bound(min(found.bound, certificate.bound + window), found.proof)
         low = max(known.low, min(found.objective, certificate.bound + window))
         known = _Known(better(known.best, found), low, known.upper)
@@ -172,69 +171,6 @@ def _close_above(certificate: Certificate, options: SolveOptions, watch: Watch, 
         if is_closed(known.low, known.cutoff):
             return known
     return known
-
-
-def _eliminated(problem: Problem, options: SolveOptions) -> Answer | None:
-    """The optimum by elimination, after the cheap reductions or, of what is not large, after all; None if too wide."""
-    try:
-        reduction = reduced(problem, options)
-        found = exactly(reduction.problem, options)
-        if found is None and _weight(reduction.problem) <= options.max_cp_sat_entries:
-            reduction = reduction.then(partial(reduced_fully, options=options))
-            found = exactly(reduction.problem, options)
-    except Infeasible as error:
-        return replace(NOTHING, proof=error.witness or ())
-    return None if found is None else _lifted(reduction, found)
-
-
-def _by_all(problem: Problem, options: SolveOptions, watch: Watch, upper: float, depth: int) -> Answer:
-    """All reductions, then elimination where it fits, or bounds, choices, windows and CP-SAT."""
-    try:
-        reduction = reduced_fully(problem, options)
-    except Infeasible as error:
-        watch.raise_bound(upper, error.witness or ())
-        return NOTHING
-    inner = Inner(watch, reduction, upper)
-    found = exactly(reduction.problem, options)
-    if found is None:
-        found = _minimise_core(reduction.problem, options, inner, upper - reduction.offset, depth)
-    else:
-        inner.raise_bound(found.bound, found.proof)
-    return _lifted(reduction, found)
-
-
-def exactly(problem: Problem, options: SolveOptions) -> Answer | None:
-    """The optimum of a problem without usages by elimination; None if there are usages or it does not fit."""
-    if problem.usages:
-        return None
-    plan = plan_elimination(problem, options.max_table_entries)
-    if not plan.fits(options):
-        return None
-    choice, cost = minimise_exactly(problem, plan)
-    return Answer(choice if np.isfinite(cost) else None, cost, cost, (Eliminate(plan.order),) if plan.order else ())
-
-
-def reduced(problem: Problem, options: SolveOptions) -> Reduction:
-    """Cheap reductions.
-
-    Raises:
-      Infeasible: if forbidden entries leave a node no strategy.
-    """
-    return unchanged(problem).then(drop_slack).then(reduce_cheaply).then(partial(contract_chains, options=options))
-
-
-def reduced_fully(problem: Problem, options: SolveOptions) -> Reduction:
-    """All reductions, as long as they achieve much.
-
-    Raises:
-      Infeasible: if forbidden entries leave a node no strategy.
-    """
-    result = unchanged(problem)
-    while True:
-        before = result.problem
-        result = result.then(reduce_fully).then(drop_slack).then(partial(contract_chains, options=options))
-        if not shrank(before, result.problem):
-            return result
 
 
 def _minimise_core(problem: Problem, options: SolveOptions, watch: Watch, upper: float, depth: int) -> Answer:
@@ -279,7 +215,7 @@ def _is_enough(known: _Known, problem: Problem, options: SolveOptions) -> bool:
 
 def _is_large(problem: Problem, options: SolveOptions) -> bool:
     """Whether it is too large for CP-SAT."""
-    return _weight(problem) > options.max_cp_sat_entries
+    return weight(problem) > options.max_cp_sat_entries
 
 
 def _narrowed(
@@ -339,12 +275,8 @@ def _inside(certificate: Certificate, window: float, options: SolveOptions, watc
         watch.raise_bound(certificate.bound + window, (_exceed(certificate, kept(keep)),))
         return NOTHING
     reduction = restrict(before, keep, partial(_exceed, certificate))
-    if _weight(reduction.problem) > _SHRUNK * _weight(before):
+    if weight(reduction.problem) > _SHRUNK * weight(before):
         return None
     upper = certificate.bound + window
     found = minimise(reduction.problem, options, Inner(watch, reduction, upper), upper, depth + 1)
     return replace(found, choice=reduction.lift(found.choice)) if found.choice is not None else found
-
-
-def _weight(problem: Problem) -> int:
-    return sum(edge.cost.size for edge in problem.edges) + sum(problem.counts)

@@ -14,7 +14,8 @@ import numpy as np
 
 from autopar.errors import AutoparError, Unsolved
 from autopar.solve.ascent import Answer, is_closed
-from autopar.solve.core import exactly, minimise, reduced
+from autopar.solve.core import minimise
+from autopar.solve.exact import exactly, lifted, reduced
 from autopar.solve.lagrange import solve_at_prices
 from autopar.solve.least_peak import LeastPeak, least_peak
 from autopar.solve.merge import merge_usages
@@ -137,11 +138,7 @@ def _without_limit(problem: Problem, options: SolveOptions) -> Answer | None:
     except Infeasible as error:
         return Answer(None, np.inf, np.inf, error.witness or ())
     found = exactly(reduction.problem, options)
-    if found is None:
-        return None
-    choice = None if found.choice is None else reduction.lift(found.choice)
-    costs = found.objective + reduction.offset, found.bound + reduction.offset
-    return Answer(choice, *costs, reduction.steps + found.proof)
+    return None if found is None else lifted(reduction, found)
 
 
 def _search_wide(problem: Problem, options: SolveOptions, watch: Inner) -> None:

@@ -17,7 +17,6 @@ from autopar.solve import (
     Problem,
     Solution,
     SolveOptions,
-    Unsolved,
     Usage,
     proven,
     solve,
@@ -45,29 +44,15 @@ from autopar.solve.proof import (
 from autopar.solve.tables import Tables
 from tests.solve.draw import chain_with_skips, problems
 from tests.solve.oracle import choices, cost_of, optimum, peak_of
-
-PATHS = {
-    "default": SolveOptions(),
-    "core": SolveOptions(max_table_entries=1, max_sweeps=15),
-    "cp_sat": SolveOptions(max_table_entries=1, max_sweeps=1, anneal_passes=0, max_price_steps=0),
-    "lazy": SolveOptions(max_table_entries=1, max_sweeps=1, max_cp_sat_entries=0, anneal_passes=0),
-}
+from tests.solve.paths import LAZY, PATHS, outcome
 
 
-def outcome(problem: Problem, options: SolveOptions) -> Solution | Infeasible | Unsolved:
-    """The solution, or the reason why there is none."""
-    try:
-        return solve(problem, options=options)
-    except (Infeasible, Unsolved) as error:
-        return error
-
-
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("options", [*PATHS.values(), LAZY])
 @settings(max_examples=120, deadline=None)
 @given(problem=problems())
-def test_every_witness_proves_its_bound(path: str, problem: Problem) -> None:
+def test_every_witness_proves_its_bound(options: SolveOptions, problem: Problem) -> None:
     best = optimum(problem)
-    solution = outcome(problem, PATHS[path])
+    solution = outcome(problem, options)
     if isinstance(solution, Infeasible) and solution.witness is not None:
         assert proven(problem, solution.witness).bound == np.inf
     if not isinstance(solution, Solution):

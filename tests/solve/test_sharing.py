@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autopar.solve import Edge, Infeasible, Problem, SolveOptions, dominate, solve
-from autopar.solve.core import exactly, reduced
 from autopar.solve.dual import Dual
 from autopar.solve.eliminate import plan_elimination
+from autopar.solve.exact import exactly, reduced
 from autopar.solve.flat import flatten
 from autopar.solve.forbid import drop_forbidden
 from autopar.solve.kernels import gain_of

@@ -22,20 +22,7 @@ from autopar.solve import (
 )
 from tests.solve.draw import chain_with_skips, problems
 from tests.solve.oracle import cost_of, least_peak, optimum, peak_of
-
-PATHS = {
-    "default": SolveOptions(),
-    "core": SolveOptions(max_table_entries=1, max_sweeps=15),
-    "cp_sat": SolveOptions(max_table_entries=1, max_sweeps=1, anneal_passes=0, max_price_steps=0),
-}
-
-
-def outcome(problem: Problem, options: SolveOptions) -> Solution | Infeasible | Unsolved:
-    """The solution, or the reason why there is none."""
-    try:
-        return solve(problem, options=options)
-    except (Infeasible, Unsolved) as error:
-        return error
+from tests.solve.paths import LAZY, PATHS, outcome
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -60,8 +47,7 @@ def test_optimal_or_proven_infeasible(path, problem):
 @settings(max_examples=60, deadline=None)
 @given(problem=problems(limited=False, max_nodes=5))
 def test_no_work_still_gives_valid_answers(problem):
-    lazy = SolveOptions(max_table_entries=1, max_sweeps=1, max_cp_sat_entries=0, anneal_passes=0)
-    solution = outcome(problem, lazy)
+    solution = outcome(problem, LAZY)
     if isinstance(solution, Infeasible):
         assert optimum(problem) == np.inf
     if not isinstance(solution, Solution):

@@ -1,0 +1,80 @@
+"""What is exact: reductions, one after the other, and elimination of what they leave where its tables fit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from autopar.solve.ascent import Answer
+from autopar.solve.contract_chains import contract_chains
+from autopar.solve.eliminate import minimise_exactly, plan_elimination
+from autopar.solve.options import SolveOptions
+from autopar.solve.problem import Infeasible, Problem
+from autopar.solve.proof import Eliminate
+from autopar.solve.reduce import reduce_cheaply, reduce_fully
+from autopar.solve.reduction import Reduction, shrank, unchanged
+from autopar.solve.rows import drop_slack
+
+NOTHING = Answer(None, np.inf, np.inf)
+"""That there is no choice."""
+
+
+def exactly(problem: Problem, options: SolveOptions) -> Answer | None:
+    """The optimum of a problem without usages by elimination; None if there are usages or it does not fit."""
+    if problem.usages:
+        return None
+    plan = plan_elimination(problem, options.max_table_entries)
+    if not plan.fits(options):
+        return None
+    choice, cost = minimise_exactly(problem, plan)
+    return Answer(choice if np.isfinite(cost) else None, cost, cost, (Eliminate(plan.order),) if plan.order else ())
+
+
+def reduced(problem: Problem, options: SolveOptions) -> Reduction:
+    """Cheap reductions.
+
+    Raises:
+      Infeasible: if forbidden entries leave a node no strategy.
+    """
+    return unchanged(problem).then(drop_slack).then(reduce_cheaply).then(partial(contract_chains, options=options))
+
+
+def reduced_fully(problem: Problem, options: SolveOptions) -> Reduction:
+    """All reductions, as long as they achieve much.
+
+    Raises:
+      Infeasible: if forbidden entries leave a node no strategy.
+    """
+    result = unchanged(problem)
+    while True:
+        before = result.problem
+        result = result.then(reduce_fully).then(drop_slack).then(partial(contract_chains, options=options))
+        if not shrank(before, result.problem):
+            return result
+
+
+def eliminated(problem: Problem, options: SolveOptions, most: float) -> Answer | None:
+    """The optimum by elimination after the cheap reductions or, up to a weight, after all; None if it does not fit."""
+    try:
+        reduction = reduced(problem, options)
+        found = exactly(reduction.problem, options)
+        if found is None and weight(reduction.problem) <= most:
+            reduction = reduction.then(partial(reduced_fully, options=options))
+            found = exactly(reduction.problem, options)
+    except Infeasible as error:
+        return replace(NOTHING, proof=error.witness or ())
+    return None if found is None else lifted(reduction, found)
+
+
+def lifted(reduction: Reduction, found: Answer) -> Answer:
+    """What an answer on what a reduction leaves says of the whole."""
+    choice = reduction.lift(found.choice) if found.choice is not None else None
+    costs = found.objective + reduction.offset, found.bound + reduction.offset
+    return Answer(choice, *costs, reduction.steps + found.proof)
+
+
+def weight(problem: Problem) -> int:
+    """The entries of its edges and the strategies of its nodes: what work on it grows with."""
+    return sum(edge.cost.size for edge in problem.edges) + sum(problem.counts)

@@ -1,6 +1,6 @@
 """How long does planning take, stage by stage, beside JAX's own trace of the same step?
 
-    python -m benchmarks.planning [--json FILE] [--only PATTERN] [--all] [--timeout SECONDS] [--cpu]
+    python -m benchmarks.planning [--json FILE] [--only PATTERN] [--all] [--timeout SECONDS] [--clock cpu]
 
 Training steps in shape only (`benchmarks/shapes.py`): GPTs of 2 to 96 unrolled layers and scanned ones, on meshes of
 one to three axes; Llama 3 of 8 to 405 B parameters and a mixture of experts of 671 B, on up to 8,192 devices. Every row
@@ -13,7 +13,7 @@ timed, and neither is the compilation of the solver's loops, once for an install
 comes first. A row that is cut off shows the stages that were done. Without --all, 48 and 96 unrolled layers run on one
 and two axes only, and all ends within ten minutes; give the others a --timeout of 300.
 
-On a machine that others use too, --cpu counts the seconds of the process's own computing instead of the clock's.
+On a machine that others use too, `--clock cpu` counts the seconds of the process's own computing instead of the clock's.
 """
 
 from __future__ import annotations
@@ -240,15 +240,15 @@ def _read(line: str) -> Row:
     return Row(**{**read, "mesh": tuple(read["mesh"])})
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Measures and prints."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measures and prints; the exit status is 1 if a row failed."""
     given = _parser().parse_args(arguments)
     if given.row is not None:
         print(json.dumps(asdict(measure(CASES[given.row], CLOCKS[given.clock]))))
-        return
+        return 0
     console, machine = Console(width=150), {**describe_machine(), "seconds": given.clock}
     console.print(", ".join(f"{name}: {value}" for name, value in machine.items()), highlight=False)
-    table, rows = _table(), list[Row]()
+    table, rows, failed = _table(), list[Row](), False
     run_apart(CASES[0], given.clock, given.timeout)
     for case in CASES:
         if not _is_chosen(case, given.only, given.all):
@@ -256,6 +256,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         found = run_apart(case, given.clock, given.timeout)
         if isinstance(found, str):
             console.print(f"{case.name} {_size(case.mesh)}: {found}")
+            failed = True
             continue
         console.print(f"{case.name} {_size(case.mesh)}: {found.plan_s:.2f} s")
         rows.append(found)
@@ -264,6 +265,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if given.json is not None:
         content = {"machine": machine, "rows": [asdict(row) for row in rows]}
         given.json.write_text(json.dumps(content, indent=1) + "\n")
+    return int(failed)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -272,8 +274,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", default="", help="rows whose `name mesh` holds this regular expression, long or not")
     parser.add_argument("--all", action="store_true", help="the long rows too")
     parser.add_argument("--timeout", type=float, default=60.0, help="seconds that a row may take, imports included")
-    parser.add_argument("--cpu", dest="clock", action="store_const", const="cpu", help="seconds of computing")
-    parser.add_argument("--clock", choices=tuple(CLOCKS), default="wall", help=argparse.SUPPRESS)
+    parser.add_argument("--clock", choices=tuple(CLOCKS), default="wall", help="seconds of the clock or of computing")
     parser.add_argument("--row", type=int, help=argparse.SUPPRESS)
     return parser
 
@@ -306,4 +307,4 @@ def _cells(row: Row, timeout_s: float) -> tuple[str, ...]:
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

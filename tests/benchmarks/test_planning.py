@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from math import prod
+from pathlib import Path
 from time import perf_counter
 
 import pytest
 
 from benchmarks import shapes
-from benchmarks.planning import CASES, STAGES, Case, measure
+from benchmarks.planning import CASES, STAGES, Case, main, measure
 from cost_models import load_cluster
 
 TINY = partial(shapes.gpt, width=32, heads=4, vocab=64, sequence=16, batch=8)
@@ -26,6 +28,13 @@ def test_every_stage_is_timed(scanned: bool, capsys: pytest.CaptureFixture[str])
     assert row.gap == 0
     assert row.peak_memory_bytes >= row.imported_bytes > 0
     assert len(capsys.readouterr().out.splitlines()) >= len(STAGES)
+
+
+def test_it_runs_from_its_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--only", "^gpt-2 64$", "--json", str(tmp_path / "rows.json")]) == 0
+    (row,) = json.loads((tmp_path / "rows.json").read_text())["rows"]
+    assert (row["name"], row["mesh"], row["gap"]) == ("gpt-2", [64], 0)
+    assert "| gpt-2 | 64 " in capsys.readouterr().out
 
 
 def test_models_are_of_the_sizes_that_their_names_say() -> None:

@@ -13,7 +13,7 @@ timed, and neither is the compilation of the solver's loops, once for an install
 comes first. A row that is cut off shows the stages that were done. Without --all, 48 and 96 unrolled layers run on one
 and two axes only, and all ends within ten minutes; give the others a --timeout of 300.
 
-On a machine that others use too, `--clock cpu` counts the seconds of the process's own computing instead of the clock's.
+On a machine that others use too, `--clock cpu` counts the seconds of the process's own computing.
 """
 
 from __future__ import annotations

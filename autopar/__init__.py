@@ -8,6 +8,7 @@ from autopar.core.placement import Placement
 from autopar.errors import AutoparError
 from autopar.operators import operator
 from autopar.rules.user import register_rule, whole_along
+from autopar.search.progress import SearchProgress
 from autopar.search.task import SearchOptions
 from autopar.solve import SolveOptions
 from cost_models import Cluster, load_cluster
@@ -21,6 +22,7 @@ __all__ = [
     "Placement",
     "Plan",
     "SearchOptions",
+    "SearchProgress",
     "SolveOptions",
     "at",
     "compile",

@@ -21,6 +21,7 @@ from autopar.errors import AutoparError
 
 if TYPE_CHECKING:
     from autopar.report.summary import Report
+    from autopar.search.progress import SearchProgress
 
 app = typer.Typer(
     help="Finds the fastest way to split a JAX function over a cluster, and proves how good it is.",
@@ -113,8 +114,7 @@ def front(
 
         keywords: dict[str, Any] = {"cluster": None, "mesh": None, **task.options}
         keywords |= {name: value for name, value in given.items() if value is not None}
-        keywords = _timed(keywords)
-        with Console(stderr=True).status(f"planning {target}"), _one_line_warnings():
+        with _status(target, _timed(keywords)) as keywords, _one_line_warnings():
             made = search_front(task.fn, *task.args, points=points, **keywords)
         for number, plan in enumerate(made if save is not None else ()):
             plan.save(Path(save or "") / f"plan_{number:02d}.json")
@@ -271,13 +271,30 @@ def _report_of(target: str, given: Mapping[str, object], save: Path | None, veri
     from autopar.api import plan
 
     keywords = _timed({**_DEFAULTS, **task.options, **given})
-    with Console(stderr=True).status(f"planning {target}"), _one_line_warnings():
+    with _status(target, keywords) as keywords, _one_line_warnings():
         made = plan(task.fn, *task.args, **keywords)
     if save is not None:
         made.save(save)
     if verify:
         _print(f"{made.verify()}\n\n")
     return made.summary
+
+
+@contextmanager
+def _status(target: str, keywords: Mapping[str, Any]) -> Generator[dict[str, Any]]:
+    """`keywords` for planning `target`, during which a line on stderr shows how far the search is, on a terminal."""
+    from autopar.search.task import SearchOptions
+
+    options: SearchOptions = keywords.get("options") or SearchOptions()
+    told = options.on_progress
+    with Console(stderr=True).status(f"planning {target}") as status:
+
+        def show(progress: SearchProgress) -> None:
+            status.update(f"planning {target}: {progress}")
+            if told is not None:
+                told(progress)
+
+        yield {**keywords, "options": replace(options, on_progress=show)}
 
 
 def _timed(keywords: dict[str, Any]) -> dict[str, Any]:

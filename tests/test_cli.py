@@ -1,3 +1,4 @@
+import io
 import json
 import re
 import subprocess
@@ -9,9 +10,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 from typer.testing import CliRunner
 
-from autopar import api, demo
+from autopar import SearchOptions, api, cli, demo
 from autopar.api.plan import Plan
 from autopar.cli import BadArgument, app, check_writable, load_task, parse_mesh, parse_size, parse_target
 from autopar.errors import NoFeasiblePlan, UnsupportedPrimitiveWarning
@@ -224,6 +226,7 @@ def test_options_reach_the_planner(file: Path, tmp_path: Path, monkeypatch: pyte
             "memory_limit_bytes": 16 * 2**30,
             "mode": "data_parallel",
             "dump": tmp_path / "stages",
+            "options": SearchOptions(),
         }
     ]
 
@@ -371,6 +374,14 @@ def test_a_time_limit_goes_to_the_solver(file: Path, monkeypatch: pytest.MonkeyP
     calls = recorded(monkeypatch, fail(NoFeasiblePlan("no")))
     refused("report", f"{file}:task")
     refused("report", f"{file}:task", "--time-limit", "2.5")
-    assert "options" not in calls[0]
+    assert calls[0]["options"] == SearchOptions()
     assert calls[1]["options"].solve.time_limit_s == 2.5
     assert "is planned already" in refused("report", "plan.json", "--time-limit", "1")
+
+
+def test_a_line_shows_how_far_the_search_is(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = io.StringIO()
+    monkeypatch.setattr(cli, "Console", lambda **_: Console(file=shown, force_terminal=True, width=200))
+    assert run("report", f"{file}:task", "--cluster", "8xh100", "--mesh", "all=8").exit_code == 0
+    assert f"planning {file}:task: " in shown.getvalue()
+    assert re.search(r"mesh \S+: best \S+ s, at least \S+ s", shown.getvalue())

@@ -21,7 +21,17 @@ from autopar.search.ground import Ground
 from autopar.search.misfit import Misfit, Moments, blame, raise_to, unsolved
 from autopar.search.restriction import Restriction, each_alone
 from autopar.search.task import Planned, Task, barely
-from autopar.solve import Group, Infeasible, NothingCheaper, Problem, Solution, SolveOptions, clashing, solve
+from autopar.solve import (
+    Group,
+    Infeasible,
+    NothingCheaper,
+    Problem,
+    Progress,
+    Solution,
+    SolveOptions,
+    clashing,
+    solve,
+)
 from autopar.solve.least_peak import least_peak
 from autopar.solve.problem import objective, peak
 
@@ -95,6 +105,7 @@ class Attempt:
             standing = self.ground.standing(self.step_kinds, usual)
             found = None if standing is None else standing.solve(problem)
             if found is not None:
+                self.task.halt.tell(self.ground.mesh, None, found.objective, found.lower_bound)
                 return found
         return self._solved_by(problem, self._nearby(False), options, below)
 
@@ -104,8 +115,12 @@ class Attempt:
         """By the solver, within what is left of the time; what ended it early is noted."""
         halt = self.task.halt
         options = halt.within(options or self.task.options.solve)
+
+        def tell(known: Progress) -> None:
+            halt.tell(self.ground.mesh, problem.usage_limit, known.objective, known.bound)
+
         try:
-            return halt.noted(solve(problem, options=options, warm=warm, below=below))
+            return halt.noted(solve(problem, options=options, warm=warm, below=below, on_progress=tell))
         except NothingCheaper as nothing:
             halt.note(nothing.stopped)
             raise

@@ -1,4 +1,4 @@
-"""Halt: a search that ends before its end: at a limit on time that all its solving shares, or by Ctrl-C."""
+"""Halt: who watches a search, and what ends it early: a limit on time that all its solving shares, or Ctrl-C."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from time import monotonic
 
+from autopar.core.mesh import DeviceMesh
+from autopar.search.progress import OnProgress, SearchProgress
 from autopar.solve import Solution, SolveOptions
 from autopar.solve.problem import Stopped
 
@@ -16,6 +18,7 @@ class Halt:
 
     limit_s: float | None = None
     reason: Stopped = ""
+    on_progress: OnProgress | None = None
     _began: float = field(default_factory=monotonic)
 
     @property
@@ -43,6 +46,11 @@ class Halt:
     def note(self, reason: Stopped) -> None:
         """Something was ended early, or nothing was (""); the keyboard counts more than the clock."""
         self.reason = "keyboard" if "keyboard" in (reason, self.reason) else reason or self.reason
+
+    def tell(self, mesh: DeviceMesh, limit_bytes: float | None, objective_s: float, lower_bound_s: float) -> None:
+        """Tells whoever watches what is known of the plans on one mesh within one limit."""
+        if self.on_progress is not None:
+            self.on_progress(SearchProgress(monotonic() - self._began, mesh, limit_bytes, objective_s, lower_bound_s))
 
     def noted(self, solution: Solution) -> Solution:
         """`solution`, with what ended its search noted."""

@@ -22,6 +22,7 @@ from autopar.search.ground import Ground
 from autopar.search.halt import Halt
 from autopar.search.mesh_shapes import MAX_AXES
 from autopar.search.modes import constraints_of
+from autopar.search.progress import OnProgress
 from autopar.search.resolve import FindRule, no_rule
 from autopar.solve import Problem, Solution, SolveOptions
 
@@ -44,7 +45,8 @@ class SearchOptions:
     5 % of the objective, as the search then takes several times as long. `solve` limits the work of the solver each
     time it is called; by default it lets a gap of 1 % be on large problems (`SolveOptions.large_gap`). Its
     `time_limit_s` is shared by all calls of one search, after which the best plan so far is taken: only then does the
-    plan depend on the clock, and says so.
+    plan depend on the clock, and says so. `on_progress` is called with a `SearchProgress` whenever the solver finds a
+    better choice or proves a higher bound: `print` will do.
     """
 
     max_mesh_axes: int = 2
@@ -53,6 +55,7 @@ class SearchOptions:
     operators: Literal["best", "kept", "expanded"] = "best"
     recompute: Literal["auto", "never"] = "auto"
     solve: SolveOptions = field(default_factory=lambda: SolveOptions(large_gap=LARGE_GAP))
+    on_progress: OnProgress | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         axes: object = self.max_mesh_axes
@@ -63,6 +66,8 @@ class SearchOptions:
             raise InvalidOption(f"while_trips is {trips!r}: pass how often while loops go round, a finite number > 0")
         if self.recompute not in ("auto", "never"):
             raise InvalidOption(f"recompute is {self.recompute!r}: pass 'auto' or 'never'")
+        if self.on_progress is not None and not callable(self.on_progress):
+            raise InvalidOption(f"on_progress is {self.on_progress!r}: pass a function of one SearchProgress, or None")
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,7 +129,8 @@ class Task:
 
 def begun(tasks: Sequence[Task]) -> list[Task]:
     """`tasks`, which are one search, at its beginning: the time limit runs from now."""
-    halt = Halt(tasks[0].options.solve.time_limit_s)
+    options = tasks[0].options
+    halt = Halt(options.solve.time_limit_s, on_progress=options.on_progress)
     return [replace(task, halt=halt) for task in tasks]
 
 

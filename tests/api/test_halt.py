@@ -19,7 +19,7 @@ import pytest
 from ortools.sat.python import cp_model
 
 import autopar
-from autopar import SearchOptions, SolveOptions
+from autopar import SearchOptions, SearchProgress, SolveOptions
 from autopar.errors import PlanFileError, Unsolved
 from autopar.search import attempt, ground
 from autopar.solve import Edge, Infeasible, NothingCheaper, Problem, solve
@@ -43,9 +43,9 @@ def planned(**options: Any) -> autopar.Plan:
     return autopar.plan(loss, PARAMS, X, **settings)
 
 
-def pressed(progress: Any) -> None:
+def pressed(progress: SearchProgress) -> None:
     """Ctrl-C, as soon as the solver has a choice."""
-    if progress.objective < np.inf:
+    if progress.objective_s < np.inf:
         raise KeyboardInterrupt
 
 
@@ -75,16 +75,8 @@ def no_standing(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("mesh", [TWO, None])
 def test_ctrl_c_in_the_solver(mesh: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The best so far, for all meshes that were looked at; in the summary, the report and the file."""
-    calls: list[Any] = []
-
-    def interrupted(problem: Any, **options: Any) -> Any:
-        calls.append(problem)
-        return solve(problem, on_progress=pressed, **options)
-
     no_standing(monkeypatch)
-    monkeypatch.setattr(attempt, "solve", interrupted)
-    plan = planned(mesh=mesh)
-    assert len(calls) == 1
+    plan = planned(mesh=mesh, options=SearchOptions(on_progress=pressed))
     assert plan.summary.stopped == plan.record.stopped == "the keyboard"
     assert "by the keyboard: the best so far" in plan.report()
     assert 0.0 <= plan.lower_bound_s <= plan.objective_s
@@ -145,13 +137,8 @@ def test_ctrl_c_while_what_was_found_exceeds_the_limit(monkeypatch: pytest.Monke
     """A plan without the limit is no answer within it."""
     free = planned()
     no_standing(monkeypatch)
-
-    def interrupted(problem: Any, **options: Any) -> Any:
-        return solve(problem, on_progress=pressed, **options)
-
-    monkeypatch.setattr(attempt, "solve", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        planned(memory_limit_bytes=free.peak_memory_bytes - 1)
+        planned(memory_limit_bytes=free.peak_memory_bytes - 1, options=SearchOptions(on_progress=pressed))
 
 
 def test_a_time_limit_that_is_hit_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ from autopar.search.misfit import Misfit, Moments, blame, raise_to, unsolved
 from autopar.search.restriction import Restriction, each_alone
 from autopar.search.task import Planned, Task, barely
 from autopar.solve import Group, Infeasible, NothingCheaper, Problem, Solution, SolveOptions, clashing, solve
+from autopar.solve.clock import ending_at
 from autopar.solve.least_peak import least_peak
 from autopar.solve.problem import objective, peak
 
@@ -92,8 +93,9 @@ class Attempt:
         """Solved from what stands of it already, unless with little work only."""
         usual = self.task.options.solve
         if options is None and not self.left.ties:
-            standing = self.ground.standing(self.step_kinds, usual)
-            found = None if standing is None else standing.solve(problem)
+            with ending_at(self.task.halt.ends):
+                standing = self.ground.standing(self.step_kinds, usual)
+                found = None if standing is None else standing.solve(problem)
             if found is not None:
                 return found
         return self._solved_by(problem, self._nearby(False), options, below)
@@ -125,7 +127,8 @@ class Attempt:
     def least(self) -> Planned | None:
         """The cheapest plan of the least peak that the Problem counts, as far as found; its bound is for that peak."""
         problem = self.problem(0.0)
-        found = least_peak(problem, self.task.options.solve)
+        with ending_at(self.task.halt.ends):
+            found = least_peak(problem, self.task.options.solve)
         if found.choice is None:
             return None
         self._met.append(Solution(found.choice, objective(problem, found.choice), -inf, found.peak))
@@ -247,7 +250,8 @@ class Attempt:
     def clash(self, limit_bytes: float | None) -> str:
         """What clashes where nothing keeps to all constraints, within a limit or without: found by solving."""
         problem, groups, options = self.free_problem(limit_bytes), self.groups(), self.task.options.solve
-        found = clashing(problem, groups, replace(options, cp_sat_work=min(options.cp_sat_work, CLASH_WORK)))
+        with ending_at(self.task.halt.ends):
+            found = clashing(problem, groups, replace(options, cp_sat_work=min(options.cp_sat_work, CLASH_WORK)))
         least = min(self._met, key=lambda solution: solution.peak, default=None)
         ground, moments = self.ground, None
         if least is not None and limit_bytes is not None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from math import inf
-from time import monotonic
 
 from autopar.solve import Solution, SolveOptions
+from autopar.solve.clock import now
 from autopar.solve.problem import Stopped
 
 
@@ -16,12 +16,17 @@ class Halt:
 
     limit_s: float | None = None
     reason: Stopped = ""
-    _began: float = field(default_factory=monotonic)
+    _began: float = field(default_factory=now)
 
     @property
     def left_s(self) -> float:
         """Seconds left of the limit, at least 0; inf without one."""
-        return inf if self.limit_s is None else max(0.0, self._began + self.limit_s - monotonic())
+        return max(0.0, self.ends - now()) if self.limit_s is not None else inf
+
+    @property
+    def ends(self) -> float:
+        """When the time is up, as the solver's clock counts; inf: never."""
+        return inf if self.limit_s is None else self._began + self.limit_s
 
     @property
     def is_over(self) -> bool:

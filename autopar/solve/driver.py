@@ -47,7 +47,7 @@ class NothingCheaper(AutoparError):
 
 
 _DEFAULTS = SolveOptions()
-_LAST_S = 0.3  # for any choice at all, where the time is up and none is known
+_LAST_S, _LAST_SHARE = 0.3, 0.03  # and of the limit: for any choice at all, where the time is up and none is known
 
 
 def solve(
@@ -182,7 +182,8 @@ def _search_limited(problem: Problem, options: SolveOptions, watch: Inner, bound
 
 def _least_peak(problem: Problem, options: SolveOptions, enough: float = -np.inf) -> LeastPeak:
     """As `least_peak`, which has a moment even where the time is up."""
-    with ending_at(now() + max(_LAST_S, left_s())):
+    moment_s = _LAST_S + _LAST_SHARE * (options.time_limit_s or 0.0)
+    with ending_at(now() + max(moment_s, left_s())):
         return least_peak(problem, options, enough)
 
 

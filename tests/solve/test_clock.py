@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autopar.solve import Infeasible, Problem, Solution, SolveOptions, ascent, clock, solve, verify
+from autopar.solve import Infeasible, Problem, Solution, SolveOptions, Unsolved, ascent, clock, solve, verify
 from autopar.solve.ascent import Ascent
 from autopar.solve.standing import standing
 from autopar.solve.watch import Best
-from tests.solve.draw import chain_with_skips, problems
+from tests.solve.draw import chain_with_skips, problems, tangled
 from tests.solve.oracle import optimum
 from tests.solve.paths import PATHS, outcome
 
@@ -45,6 +45,25 @@ def test_wherever_the_time_is_up_what_is_said_is_true(path: str, problem: Proble
         assert found.lower_bound <= best * (1 + 1e-9) + 1e-12
     else:
         assert problem.usage_limit is not None or best == np.inf
+
+
+@pytest.mark.parametrize("seconds", range(1, 60, 3))
+@pytest.mark.parametrize("limit", [None, 0.3])
+def test_wherever_in_the_core_the_time_is_up(
+    limit: float | None, seconds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As above, where reductions and elimination do not solve all at once."""
+    options = SolveOptions(max_table_entries=9, max_sweeps=12, anneal_passes=5, time_limit_s=float(seconds))
+    problem = tangled(seconds % 5, limit=limit)
+    with monkeypatch.context() as patch:
+        looks(patch)
+        found = outcome(problem, options)
+    if isinstance(found, Solution):
+        verify(problem, found, search_work=1.0)
+        assert found.lower_bound <= optimum(problem) * (1 + 1e-9)
+    else:
+        assert isinstance(found, Unsolved)
+        assert limit is not None
 
 
 @settings(max_examples=60, deadline=None)

@@ -32,6 +32,7 @@ from autopar.solve import (
     clashing,
     solve,
 )
+from autopar.solve.clock import ending_at
 from autopar.solve.least_peak import least_peak
 from autopar.solve.problem import objective, peak
 
@@ -102,8 +103,9 @@ class Attempt:
         """Solved from what stands of it already, unless with little work only."""
         usual = self.task.options.solve
         if options is None and not self.left.ties:
-            standing = self.ground.standing(self.step_kinds, usual)
-            found = None if standing is None else standing.solve(problem)
+            with ending_at(self.task.halt.ends):
+                standing = self.ground.standing(self.step_kinds, usual)
+                found = None if standing is None else standing.solve(problem)
             if found is not None:
                 self.task.halt.tell(self.ground.mesh, None, found.objective, found.lower_bound)
                 return found
@@ -140,7 +142,8 @@ class Attempt:
     def least(self) -> Planned | None:
         """The cheapest plan of the least peak that the Problem counts, as far as found; its bound is for that peak."""
         problem = self.problem(0.0)
-        found = least_peak(problem, self.task.options.solve)
+        with ending_at(self.task.halt.ends):
+            found = least_peak(problem, self.task.options.solve)
         if found.choice is None:
             return None
         self._met.append(Solution(found.choice, objective(problem, found.choice), -inf, found.peak))
@@ -262,7 +265,8 @@ class Attempt:
     def clash(self, limit_bytes: float | None) -> str:
         """What clashes where nothing keeps to all constraints, within a limit or without: found by solving."""
         problem, groups, options = self.free_problem(limit_bytes), self.groups(), self.task.options.solve
-        found = clashing(problem, groups, replace(options, cp_sat_work=min(options.cp_sat_work, CLASH_WORK)))
+        with ending_at(self.task.halt.ends):
+            found = clashing(problem, groups, replace(options, cp_sat_work=min(options.cp_sat_work, CLASH_WORK)))
         least = min(self._met, key=lambda solution: solution.peak, default=None)
         ground, moments = self.ground, None
         if least is not None and limit_bytes is not None:

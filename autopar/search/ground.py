@@ -18,6 +18,7 @@ from autopar.redistribute.route import Router
 from autopar.search.resolve import FindRule, no_rule
 from autopar.search.space import build_space
 from autopar.solve import Problem, SolveOptions
+from autopar.solve.clock import is_up
 from autopar.solve.standing import Standing, standing
 
 StepKinds = tuple[StepKind, ...]
@@ -83,7 +84,10 @@ class Ground:
         `options` say how large tables may be; those of the first call hold.
         """
         if step_kinds not in self._standing:
-            self._standing[step_kinds] = standing(self.problem(step_kinds, None), options)
+            found = standing(self.problem(step_kinds, None), options)
+            if found is None and is_up():
+                return None
+            self._standing[step_kinds] = found
         return self._standing[step_kinds]
 
     def holding(self, space: Space) -> Ground:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from math import inf
-from time import monotonic
 
 from autopar.core.mesh import DeviceMesh
 from autopar.search.progress import OnProgress, SearchProgress
 from autopar.solve import Solution, SolveOptions
+from autopar.solve.clock import now
 from autopar.solve.problem import Stopped
 
 
@@ -19,12 +19,17 @@ class Halt:
     limit_s: float | None = None
     reason: Stopped = ""
     on_progress: OnProgress | None = None
-    _began: float = field(default_factory=monotonic)
+    _began: float = field(default_factory=now)
 
     @property
     def left_s(self) -> float:
         """Seconds left of the limit, at least 0; inf without one."""
-        return inf if self.limit_s is None else max(0.0, self._began + self.limit_s - monotonic())
+        return max(0.0, self.ends - now()) if self.limit_s is not None else inf
+
+    @property
+    def ends(self) -> float:
+        """When the time is up, as the solver's clock counts; inf: never."""
+        return inf if self.limit_s is None else self._began + self.limit_s
 
     @property
     def is_over(self) -> bool:
@@ -50,7 +55,7 @@ class Halt:
     def tell(self, mesh: DeviceMesh, limit_bytes: float | None, objective_s: float, lower_bound_s: float) -> None:
         """Tells whoever watches what is known of the plans on one mesh within one limit."""
         if self.on_progress is not None:
-            self.on_progress(SearchProgress(monotonic() - self._began, mesh, limit_bytes, objective_s, lower_bound_s))
+            self.on_progress(SearchProgress(now() - self._began, mesh, limit_bytes, objective_s, lower_bound_s))
 
     def noted(self, solution: Solution) -> Solution:
         """`solution`, with what ended its search noted."""

@@ -139,7 +139,7 @@ class Ascent:
         most = times * self.options.max_sweeps
         for sweep in range(1, most + 1):
             self.dual.sweep()
-            check = sweep % _SWEEPS_PER_CHECK == 0 or sweep == most
+            check = sweep % _SWEEPS_PER_CHECK == 0 or sweep == most or watch.left_s() <= 0
             if not check and not self.rows.count:
                 continue
             now = self.dual.state()
@@ -215,6 +215,8 @@ class Ascent:
         for schedule in schedules:
             met, least = anneal(flat, prices, schedule, wanted)
             choice, cost = (met, least) if met is not None and least < cost else (choice, cost)
+            if not wanted(cost):
+                break
         for heat, steps in walks:
             if not wanted(cost):
                 break

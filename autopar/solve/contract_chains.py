@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
+from autopar.solve.clock import is_up
 from autopar.solve.minplus import MinSum
 from autopar.solve.options import SolveOptions
 from autopar.solve.problem import Edge, Floats, Problem
@@ -74,8 +75,8 @@ def contract_chains(problem: Problem, options: SolveOptions) -> Reduction:
     fixed = {use.node for use in problem.usages}
     gone: list[_Gone] = []
     open_nodes = [v for v in range(len(graph.costs)) if v not in fixed]
-    while chosen := _round(graph, open_nodes, options):
-        gone += [graph.eliminate(v) for v in chosen]
+    while chosen := [] if is_up() else _round(graph, open_nodes, options):
+        gone += [graph.eliminate(v) for v in chosen if not is_up()]
         done = set(chosen)
         open_nodes = [v for v in open_nodes if v not in done]
     if not gone:

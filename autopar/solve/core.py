@@ -86,7 +86,7 @@ def by_messages(problem: Problem, options: SolveOptions, watch: Watch, upper: fl
     if best.choice is not None:
         watch.offer(best.choice)
     watch.raise_bound(known.low, certificate.proof())
-    if not is_closed(known.low, known.cutoff):
+    if watch.left_s() > 0 and not is_closed(known.low, known.cutoff):
         search = _mixed if certificate.prices.any() and _is_narrow(problem) else _close_above
         known = search(certificate, options, watch, known)
     if is_closed(known.low, known.cutoff):
@@ -95,7 +95,7 @@ def by_messages(problem: Problem, options: SolveOptions, watch: Watch, upper: fl
     if known.best.choice is not None and may_stop:
         near = ascent.anneal(known.cutoff, known.best.choice, watch)
         known = _Known(better(known.best, near), known.low, upper)
-    if not options.max_rounds or _is_enough(known, problem, options):
+    if not options.max_rounds or watch.left_s() <= 0 or _is_enough(known, problem, options):
         return _answer(known.best, known.low, upper)
     keep = certificate.keep(known.cutoff - certificate.bound)
     if not all(mask.any() for mask in keep):
@@ -168,7 +168,7 @@ def _close_above(certificate: Certificate, options: SolveOptions, watch: Watch, 
         known = _Known(better(known.best, found), low, known.upper)
         if known.best.choice is not None:
             watch.offer(known.best.choice)
-        if is_closed(known.low, known.cutoff):
+        if is_closed(known.low, known.cutoff) or watch.left_s() <= 0:
             return known
     return known
 
@@ -184,12 +184,13 @@ def _minimise_core(problem: Problem, options: SolveOptions, watch: Watch, upper:
             break
         if _is_enough(_Known(best, low, upper), problem, options):
             break
-        inside = _narrowed(certificate, options, watch, _Known(best, low, upper), depth)
-        if inside is not None:
-            return _answer(inside.best, inside.low, upper)
-        if entries(certificate) <= options.max_cp_sat_entries:
-            known = _finished(certificate, options, watch, _Known(best, low, upper))
+        known, is_all = _narrowed(certificate, options, watch, _Known(best, low, upper), depth)
+        if is_all:
             return _answer(known.best, known.low, upper)
+        if watch.left_s() > 0 and entries(certificate) <= options.max_cp_sat_entries:
+            known = _finished(certificate, options, watch, known)
+            return _answer(known.best, known.low, upper)
+        best, low = known.best, known.low
     return _answer(best, low, upper)
 
 
@@ -220,17 +221,23 @@ def _is_large(problem: Problem, options: SolveOptions) -> bool:
 
 def _narrowed(
     certificate: Certificate, options: SolveOptions, watch: Watch, known: _Known, depth: int
-) -> _Known | None:
-    """What is known after searching a window that holds all that is wanted; None if it leaves most of the problem."""
-    for window in _windows(certificate.bound, known.cutoff, depth):
-        inside = _inside(certificate, window, options, watch, depth)
+) -> tuple[_Known, bool]:
+    """What is known after searching windows above the bound, and whether one of them held all that is wanted.
+
+    What a window has may cost more than its upper end; then all that is cheaper is in a wider one.
+    """
+    wanted = known.cutoff
+    for window in _windows(certificate.bound, wanted, depth):
+        inside = _inside(certificate, window, options, watch, depth) if watch.left_s() > 0 else None
         if inside is None:
-            return None
+            break
         low = max(known.low, min(inside.bound, certificate.bound + window))
         known = _Known(better(known.best, inside), low, known.upper)
-        if known.best.choice is not None or certificate.bound + window >= known.upper:
-            return known
-    return None
+        if math.isfinite(wanted) or is_closed(certificate.bound + window, known.cutoff):
+            return known, True
+        if known.best.choice is not None:
+            return _narrowed(certificate, options, watch, known, depth)
+    return known, False
 
 
 def _finished(certificate: Certificate, options: SolveOptions, watch: Watch, known: _Known) -> _Known:

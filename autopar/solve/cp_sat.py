@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from ortools.sat.python import cp_model
 
+from autopar.solve.clock import left_s
 from autopar.solve.dual import Certificate, rounding_error
 from autopar.solve.options import SolveOptions
 from autopar.solve.problem import Floats
@@ -140,8 +141,8 @@ def add_hint(model: cp_model.CpModel, nodes: Variables, hint: Choice | None) -> 
             model.add_hint(variable, i == s)
 
 
-def solver_of(options: SolveOptions, work: float, left_s: float = math.inf) -> cp_model.CpSolver:
-    """A solver whose result depends on the model and the options only, unless the seconds left cut it short."""
+def solver_of(options: SolveOptions, work: float) -> cp_model.CpSolver:
+    """A solver whose result depends on the model and the options only, unless a time limit cuts it short."""
     solver = cp_model.CpSolver()
     parameters: Any = solver.parameters
     parameters.num_workers = options.cp_sat_workers
@@ -149,8 +150,8 @@ def solver_of(options: SolveOptions, work: float, left_s: float = math.inf) -> c
     parameters.interleave_search = True
     parameters.linearization_level = 2
     parameters.max_deterministic_time = work
-    if math.isfinite(left_s):
-        parameters.max_time_in_seconds = left_s
+    if math.isfinite(left := left_s()):
+        parameters.max_time_in_seconds = left
     parameters.relative_gap_limit = 0.0
     parameters.catch_sigint_signal = False  # else Ctrl-C is no longer Python's once it returns
     parameters.subsolvers.extend(["max_lp", "reduced_costs"])
@@ -185,7 +186,7 @@ def finish(certificate: Certificate, window: float, hint: Choice | None, options
     add_hint(work.model, work.nodes, hint)
     bound, budget = certificate.bound, options.cp_sat_work
     for _ in range(_MAX_ROUNDS):
-        solver = solver_of(options, budget, watch.left_s())
+        solver = solver_of(options, budget)
         status = run(solver, work.model)
         if status == cp_model.INFEASIBLE:
             return Finish(None, math.inf)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from autopar.solve.clock import is_up
 from autopar.solve.problem import Floats, Problem
 from autopar.solve.proof import Dominate
 from autopar.solve.reduction import Bools, Ints, Reduction, restrict
@@ -20,7 +21,7 @@ _MOST_WORK = 2e7  # entries to compare for all pairs of a node's strategies: abo
 
 
 def drop_dominated(problem: Problem) -> Reduction:
-    """Drops dominated strategies, but of nodes that would take too long; of equal ones the first stays."""
+    """Drops dominated strategies, of equal ones but the first; not of nodes that take too long, or come too late."""
     edges: list[list[tuple[Floats, bool]]] = [[] for _ in problem.node_costs]
     rank: dict[int, int] = {}
     for edge in problem.edges:
@@ -57,7 +58,7 @@ class _Dominance:
         if key not in self._known:
             work = len(cost) ** 2 * sum(matrix.size // len(cost) for matrix, _ in near)
             none = np.ones(len(cost), dtype=bool), np.empty((0, 2), dtype=np.intp)
-            self._known[key] = self._undominated(cost, near, sizes) if work <= _MOST_WORK else none
+            self._known[key] = self._undominated(cost, near, sizes) if work <= _MOST_WORK and not is_up() else none
         return self._known[key]
 
     def _undominated(self, cost: Floats, near: list[tuple[Floats, bool]], sizes: list[Floats]) -> Undominated:

@@ -14,6 +14,7 @@ import numpy as np
 
 from autopar.errors import AutoparError, Unsolved
 from autopar.solve.ascent import Answer, is_closed
+from autopar.solve.clock import ending_at, left_s, now
 from autopar.solve.core import minimise
 from autopar.solve.exact import exactly, lifted, reduced
 from autopar.solve.lagrange import solve_at_prices
@@ -46,6 +47,7 @@ class NothingCheaper(AutoparError):
 
 
 _DEFAULTS = SolveOptions()
+_LAST_S, _LAST_SHARE = 0.3, 0.03  # and of the limit: for any choice at all, where the time is up and none is known
 
 
 def solve(
@@ -83,7 +85,8 @@ def solve(
         watch.offer(_of_same_shape(problem, warm))
     stopped: Stopped = ""
     try:
-        _search(problem, options, watch)
+        with ending_at(watch.ends):
+            _search(problem, options, watch)
     except Infeasible as error:
         error.witness = watch.proof if watch.bound == np.inf else None
         raise
@@ -118,7 +121,7 @@ def _search(problem: Problem, options: SolveOptions, watch: Best) -> None:
         raise Infeasible("no choice avoids the forbidden entries, with or without a memory limit") from None
     small, inner = reduction.problem, Inner(watch, reduction)
     if small.usage_limit is not None and least_use(small) > small.usage_limit * (1 + TOLERANCE):
-        raise _infeasible(small, least_peak(small, options), inner)
+        raise _infeasible(small, _least_peak(small, options), inner)
     relaxed = _without_limit(small, options) if small.usages else None
     if relaxed is None:
         _search_wide(small, options, inner)
@@ -148,7 +151,7 @@ def _search_wide(problem: Problem, options: SolveOptions, watch: Inner) -> None:
         return
     if problem.usage_limit is None:
         raise Infeasible("no choice avoids the forbidden entries")
-    least = least_peak(problem, options, enough=problem.usage_limit)
+    least = _least_peak(problem, options, enough=problem.usage_limit)
     if least.bound > problem.usage_limit * (1 + TOLERANCE) or found.bound == np.inf:
         raise _infeasible(problem, least, watch)
     if (start := _start(problem, least.choice)).choice is not None:
@@ -160,7 +163,7 @@ def _search_limited(problem: Problem, options: SolveOptions, watch: Inner, bound
     assert problem.usage_limit is not None
     start = Answer(None, watch.objective, bound)
     if watch.objective == np.inf:
-        least = least_peak(problem, options, enough=problem.usage_limit)
+        least = _least_peak(problem, options, enough=problem.usage_limit)
         if least.bound > problem.usage_limit * (1 + TOLERANCE):
             raise _infeasible(problem, least, watch)
         start = replace(_start(problem, least.choice), bound=bound)
@@ -173,8 +176,15 @@ def _search_limited(problem: Problem, options: SolveOptions, watch: Inner, bound
     upper = watch.objective
     found = minimise(left, options, Inner(watch, reduction, upper), upper - reduction.offset)
     if watch.objective == np.inf and found.bound == np.inf:
-        least = least_peak(problem, options, enough=problem.usage_limit)
+        least = _least_peak(problem, options, enough=problem.usage_limit)
         raise _infeasible(problem, least, watch)
+
+
+def _least_peak(problem: Problem, options: SolveOptions, enough: float = -np.inf) -> LeastPeak:
+    """As `least_peak`, which has a moment even where the time is up."""
+    moment_s = _LAST_S + _LAST_SHARE * (options.time_limit_s or 0.0)
+    with ending_at(now() + max(moment_s, left_s())):
+        return least_peak(problem, options, enough)
 
 
 def _infeasible(problem: Problem, least: LeastPeak, watch: Inner) -> Infeasible:

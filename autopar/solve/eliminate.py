@@ -12,6 +12,7 @@ from heapq import heapify, heappop, heappush
 
 import numpy as np
 
+from autopar.solve.clock import keep_on
 from autopar.solve.minplus import MinSum
 from autopar.solve.options import SolveOptions
 from autopar.solve.problem import Floats, Problem
@@ -114,7 +115,11 @@ def plan_elimination(problem: Problem, most_entries: float = math.inf) -> Elimin
 
 
 def eliminate(problem: Problem, plan: EliminationPlan) -> Elimination:
-    """Eliminates all nodes along a plan that fits."""
+    """Eliminates all nodes along a plan that fits.
+
+    Raises:
+      TimeUp: before the end.
+    """
     counts = problem.counts
     made = MinSum()
     tables: list[list[Table]] = [[] for _ in counts]
@@ -125,6 +130,7 @@ def eliminate(problem: Problem, plan: EliminationPlan) -> Elimination:
     buckets: list[Bucket] = []
     cost = 0.0
     for v in plan.order:
+        keep_on()
         mine = (Table((v,), problem.node_costs[v]), *tables[v])
         scope = tuple(sorted({u for table in mine for u in table.scope} - {v}))
         place = {u: i for i, u in enumerate(scope)} | {v: -1}
@@ -138,6 +144,10 @@ def eliminate(problem: Problem, plan: EliminationPlan) -> Elimination:
 
 
 def minimise_exactly(problem: Problem, plan: EliminationPlan) -> tuple[Choice, float]:
-    """The cheapest choice and its cost (inf if every choice is forbidden), along a plan that fits."""
+    """The cheapest choice and its cost (inf if every choice is forbidden), along a plan that fits.
+
+    Raises:
+      TimeUp: before the end.
+    """
     elimination = eliminate(problem, plan)
     return elimination.choice(), elimination.cost

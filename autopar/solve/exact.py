@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 
 from autopar.solve.ascent import Answer
+from autopar.solve.clock import TimeUp, is_up
 from autopar.solve.contract_chains import contract_chains
 from autopar.solve.eliminate import minimise_exactly, plan_elimination
 from autopar.solve.options import SolveOptions
@@ -22,13 +23,16 @@ NOTHING = Answer(None, np.inf, np.inf)
 
 
 def exactly(problem: Problem, options: SolveOptions) -> Answer | None:
-    """The optimum of a problem without usages by elimination; None if there are usages or it does not fit."""
+    """The optimum of a problem without usages by elimination; None if it has some, or that does not fit, or in time."""
     if problem.usages:
         return None
     plan = plan_elimination(problem, options.max_table_entries)
     if not plan.fits(options):
         return None
-    choice, cost = minimise_exactly(problem, plan)
+    try:
+        choice, cost = minimise_exactly(problem, plan)
+    except TimeUp:
+        return None
     return Answer(choice if np.isfinite(cost) else None, cost, cost, (Eliminate(plan.order),) if plan.order else ())
 
 
@@ -51,7 +55,7 @@ def reduced_fully(problem: Problem, options: SolveOptions) -> Reduction:
     while True:
         before = result.problem
         result = result.then(reduce_fully).then(drop_slack).then(partial(contract_chains, options=options))
-        if not shrank(before, result.problem):
+        if is_up() or not shrank(before, result.problem):
             return result
 
 

@@ -187,6 +187,6 @@ def _memory(rows: Rows, order: Ints, rank: Ints) -> Memory:
         at=_starts(np.array([len(segment.size_bytes) for segment in segments], dtype=np.intp))[:-1],
         size=np.concatenate([np.zeros(0), *(segment.size_bytes for segment in segments)]),
         of=_starts(np.bincount(node, minlength=len(order))),
-        limit=rows.limit,
+        limit=float(rows.limit),
         rows=rows.count,
     )

@@ -13,6 +13,7 @@ from functools import partial
 import numpy as np
 
 from autopar.solve.ascent import Answer, Prices, better, is_closed
+from autopar.solve.clock import TimeUp, is_up
 from autopar.solve.contract_chains import contract_chains
 from autopar.solve.eliminate import eliminate, minimise_exactly, plan_elimination
 from autopar.solve.marginals import min_marginals
@@ -57,7 +58,7 @@ def solve_at_prices(problem: Problem, options: SolveOptions, start: Answer) -> t
         if priced.bound + reduction.offset > bound:
             bound, proof = min(priced.bound + reduction.offset, best.objective), reduction.steps + priced.proof
         done = replace(best, bound=bound, proof=proof)
-        if is_closed(bound, best.objective) or not rows.count:
+        if is_closed(bound, best.objective) or not rows.count or is_up():
             return small, reduction, done
         keep = within_window(small, rows, priced.prices, best.objective - reduction.offset, options)
         if keep is None or sum(int(mask.sum()) for mask in keep) > _SHRUNK * sum(small.counts):
@@ -80,7 +81,10 @@ def _priced(problem: Problem, rows: Rows, options: SolveOptions, start: Answer) 
         work += plan.work
         if not plan.fits(options) or work > options.max_elimination_work:
             break
-        choice, cost = minimise_exactly(inner.problem, plan)
+        try:
+            choice, cost = minimise_exactly(inner.problem, plan)
+        except TimeUp:
+            break
         local = inner.lift(choice)
         value = cost + inner.offset - _constant(rows, now)
         if value > bound:
@@ -108,11 +112,15 @@ def within_window(
     plan = plan_elimination(relaxed)
     if not plan.fits(options) or not np.isfinite(upper):
         return None
-    elimination = eliminate(relaxed, plan)
+    try:
+        elimination = eliminate(relaxed, plan)
+        marginals = min_marginals(elimination, options)
+    except TimeUp:
+        return None
     constant = _constant(rows, prices)
     tolerance = 1e-9 * (abs(upper) + abs(elimination.cost) + constant)
     keep: list[Bools] = []
-    for marginal, count in zip(min_marginals(elimination, options), problem.counts, strict=True):
+    for marginal, count in zip(marginals, problem.counts, strict=True):
         unknown = np.ones(count, dtype=bool)
         keep.append(unknown if marginal is None else marginal - constant <= upper + tolerance)
     return keep

@@ -11,6 +11,7 @@ import math
 
 import numpy as np
 
+from autopar.solve.clock import keep_on
 from autopar.solve.eliminate import Bucket, Elimination
 from autopar.solve.options import SolveOptions
 from autopar.solve.problem import Floats
@@ -20,6 +21,9 @@ def min_marginals(elimination: Elimination, options: SolveOptions) -> list[Float
     """Min over all choices with strategy s at node v of their cost, for every v and s.
 
     None for the nodes whose bucket (or one after it) is more than four tables of the largest size: unknown.
+
+    Raises:
+      TimeUp: before the end.
     """
     outside: dict[int, Floats | None] = {}
     result: list[Floats | None] = [None] * len(elimination.buckets)
@@ -30,6 +34,7 @@ def min_marginals(elimination: Elimination, options: SolveOptions) -> list[Float
             parent = min(bucket.scope, key=lambda v: rank[v])
             children.setdefault(parent, []).append(bucket)
     for bucket in reversed(elimination.buckets):
+        keep_on()
         elsewhere = elimination.cost - float(bucket.left) if not bucket.scope else 0.0  # other components
         known = outside.pop(bucket.node) if bucket.scope else np.array(elsewhere)
         joint = _joint(elimination.counts, bucket, known, 4 * options.max_table_entries)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from autopar.solve.clock import is_up
 from autopar.solve.problem import Floats, Problem, objective
 from autopar.solve.reduction import Bools, Choice
 from autopar.solve.rows import Rows
@@ -61,7 +62,7 @@ class LocalSearch:
                 if costs[best] < costs[choice[v]]:
                     self.move(v, best, choice, used)
                     moved = True
-            if not moved:
+            if not moved or is_up():
                 return
 
     def allowed(self, v: int, choice: list[int], used: Floats) -> Bools:
@@ -92,7 +93,7 @@ class LocalSearch:
                 (move for v in range(len(choice)) if (move := self._relief(v, worst, choice, used)) is not None),
                 default=None,
             )
-            if found is None:
+            if found is None or is_up():
                 return False
             choice[found[1]] = found[2]
         return self.fits(choice)

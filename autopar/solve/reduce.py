@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from weakref import WeakSet
 
+from autopar.solve.clock import is_up
 from autopar.solve.contract import contract_functional
 from autopar.solve.dominate import drop_dominated
 from autopar.solve.forbid import drop_forbidden
@@ -28,6 +29,8 @@ def reduce_cheaply(problem: Problem) -> Reduction:
             result = result.then(step)
         if not shrank(before, result.problem):
             _AT_REST.add(result.problem)
+        elif is_up():
+            break
     return result
 
 
@@ -37,5 +40,5 @@ def reduce_fully(problem: Problem) -> Reduction:
     while True:
         before = result.problem
         result = result.then(drop_dominated).then(reduce_cheaply)
-        if not shrank(before, result.problem):
+        if is_up() or not shrank(before, result.problem):
             return result

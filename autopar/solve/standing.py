@@ -17,6 +17,7 @@ from operator import is_
 import numpy as np
 
 from autopar.solve.buckets import Bucket, Order, buckets_of, first_of
+from autopar.solve.clock import is_up
 from autopar.solve.joined import Joined, joined
 from autopar.solve.minplus import MinSum
 from autopar.solve.options import SolveOptions
@@ -175,6 +176,6 @@ def _eliminated(
     buckets, kernel, left = buckets_of(whole.counts, whole.edges, scopes), MinSum(), dict[int, Floats]()
     for bucket in buckets:
         left[bucket.node] = kernel.eliminate(bucket.shape, bucket.tables(costs, left))
-        if kernel.entries > min(options.max_total_entries, _KEPT_ENTRIES):
+        if is_up() or kernel.entries > min(options.max_total_entries, _KEPT_ENTRIES):
             return None
     return buckets, left

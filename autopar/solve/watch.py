@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from time import monotonic
 from typing import Protocol
 
 import numpy as np
 
+from autopar.solve.clock import left_s, now
 from autopar.solve.problem import Problem, objective, peak
 from autopar.solve.proof import Proof
 from autopar.solve.reduction import Choice, Reduction
@@ -51,13 +51,16 @@ class Watch(Protocol):
 
 
 class Best:
-    """The watch of a whole problem; only choices that cost less than `below` are kept."""
+    """The watch of a whole problem; only choices that cost less than `below` are kept.
+
+    Its time ends no later than that of what it is part of.
+    """
 
     def __init__(
         self, problem: Problem, time_limit_s: float | None, on_progress: OnProgress | None, below: float = np.inf
     ) -> None:
-        self.problem, self.on_progress, self.began = problem, on_progress, monotonic()
-        self.ends = np.inf if time_limit_s is None else self.began + time_limit_s
+        self.problem, self.on_progress, self.began = problem, on_progress, now()
+        self.ends = self.began + (left_s() if time_limit_s is None else min(time_limit_s, left_s()))
         self.choice: Choice | None = None
         self.objective: float = below
         self.bound: float = -np.inf
@@ -79,12 +82,12 @@ class Best:
 
     def left_s(self) -> float:
         """Seconds left, at least 0."""
-        return max(0.0, self.ends - monotonic())
+        return max(0.0, self.ends - now())
 
     def _tell(self) -> None:
         if self.on_progress is not None:
             cost = np.inf if self.choice is None else self.objective
-            self.on_progress(Progress(monotonic() - self.began, cost, self.bound))
+            self.on_progress(Progress(now() - self.began, cost, self.bound))
 
 
 @dataclass(frozen=True, eq=False)

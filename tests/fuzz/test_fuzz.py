@@ -15,11 +15,12 @@ from tests.fuzz.case import FuzzCase, Outcome, check, compiled, draw_case
 from tests.fuzz.generate import generate
 from tests.fuzz.shrink import shrink
 
-CASES, PART = 300, 15
+CASES, PART, QUICK = 300, 15, 120
 COMPILED = tuple(range(fuzz.COMPILED_FROM, fuzz.COMPILED_FROM + 6))
+PARTS = [pytest.param(first, marks=[pytest.mark.slow] * (first >= QUICK)) for first in range(0, CASES, PART)]
 
 
-@pytest.mark.parametrize("first", range(0, CASES, PART))
+@pytest.mark.parametrize("first", PARTS)
 def test_interpreted(first: int) -> None:
     outcomes = {seed: check(draw_case(seed)) for seed in range(first, first + PART)}
     assert not {seed: outcome for seed, outcome in outcomes.items() if outcome.verdict == "failed"}

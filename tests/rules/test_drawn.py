@@ -131,7 +131,7 @@ def gathers(draw: st.DrawFn) -> Case:
     return case("gather", lambda x, i: read(x, i), floats(found.shape), found.indices())
 
 
-@settings(QUICK, max_examples=30)
+@settings(QUICK, max_examples=16)
 @given(gathers())
 def test_gather(found: Case) -> None:
     check(found)
@@ -158,7 +158,7 @@ def scatters(draw: st.DrawFn) -> Case:
     return case(kind, lambda x, i, u: write(x, i, u), floats(found.shape), found.indices(), found.updates())
 
 
-@settings(QUICK, max_examples=40)
+@settings(QUICK, max_examples=24)
 @given(scatters())
 def test_scatter(found: Case) -> None:
     check(found)

@@ -27,7 +27,8 @@ from autopar.search.attempt import account_of
 from autopar.search.front import Point, find_front, limits, monotone, thinned
 from autopar.search.ground import Ground
 from autopar.search.mesh_shapes import mesh_shapes
-from autopar.search.task import Task
+from autopar.search.task import SearchOptions, Task
+from autopar.solve import SolveOptions
 from autopar.solve.problem import objective
 from autopar.trace import trace
 from cost_models import Cluster, load_cluster, replace_link
@@ -109,7 +110,9 @@ def test_the_front_is_that_of_all_plans(case: int) -> None:
 
 def test_over_several_shapes_no_point_is_worse_than_on_any_one() -> None:
     fn, shapes, bandwidth = CASES[0]
-    task = task_of(fn, shapes, cluster_of(4, bandwidth))
+    quick = SolveOptions(max_price_steps=8, max_sweeps=40, max_rounds=1, anneal_passes=50)
+    options = SearchOptions(max_tightenings=3, solve=quick)
+    task = replace(task_of(fn, shapes, cluster_of(4, bandwidth)), options=options)
     meshes = mesh_shapes((4,), 2)
     found = find_front([task], meshes, 3)
     again = find_front([task], meshes, 3)

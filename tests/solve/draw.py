@@ -65,3 +65,28 @@ def chain_with_skips(nodes: int, strategies: int, period: int, seed: int, memory
                 edges.append(Edge(u, v, shared[key]))
     usages = tuple(Usage(v, v, 2 * nodes - v, size[v % period]) for v in range(nodes)) if memory else ()
     return Problem(tuple(cost[v % period] for v in range(nodes)), tuple(edges), usages)
+
+
+def tangled(seed: int, nodes: int = 6, strategies: int = 3, limit: float | None = None) -> Problem:
+    """What reductions leave: nearly all nodes tied to all others by costs without a pattern, some of them forbidden.
+
+    `limit` says how far the memory limit lies between the least and the most that strategies take: 0 to 1.
+    """
+    rng = np.random.default_rng(seed)
+    whole = seed % 2 == 0
+
+    def drawn(*shape: int) -> np.ndarray:
+        return rng.integers(0, 12, shape).astype(float) if whole else rng.random(shape)
+
+    pairs = [(u, v) for v in range(nodes) for u in range(v) if rng.random() < 0.85]
+    edges = [Edge(u, v, drawn(strategies, strategies)) for u, v in pairs]
+    for edge in edges:
+        if rng.random() < 0.3:
+            edge.cost[rng.integers(strategies), rng.integers(strategies)] = np.inf
+    costs = tuple(0.5 * drawn(strategies) for _ in range(nodes))
+    if limit is None:
+        return Problem(costs, tuple(edges))
+    starts = rng.integers(0, 3, nodes).tolist()
+    usages = tuple(Usage(v, start, start + 3, 4.0 * drawn(strategies)) for v, start in enumerate(starts))
+    least, most = (sum(float(take(use.size_bytes)) for use in usages) for take in (np.min, np.max))
+    return Problem(costs, tuple(edges), usages, least + limit * (most - least))

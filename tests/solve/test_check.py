@@ -228,6 +228,7 @@ HARMLESS: dict[str, Proof] = {
     "wild messages": (Pass(replace(GOOD, to=((np.full(3, 1e30), np.full(3, -1e30)), GOOD.to[1]))),),
     "wild prices": (Price(Prices(ids(0, 1, 2), np.array([1e30, 1e30, 1e30]))), Eliminate((0, 1, 2))),
     "a fold that loses": (Fold(((0, 1),)), Eliminate((0, 1, 2))),
+    "the best is not among what is searched": (Exhaust({0: ids(1)}, NO_PRICES, GOOD, INF, "X"),),
 }
 
 
@@ -236,6 +237,28 @@ def test_wrong_numbers_prove_less_never_more(name: str) -> None:
     found = proven(PROBLEM, HARMLESS[name])
     assert not found.bound > BEST
     assert found.stated_by == ()
+
+
+HUGE = Messages(np.array([[0, 1]]), ((np.array([1e16]), np.zeros(1)),))
+HUGE_PRICE = Prices(ids(0), np.array([1e16]))
+NO_MESSAGES = Messages(np.array([[0, 1]]), ((np.zeros(1), np.zeros(1)),))
+ROUNDED: dict[str, Proof] = {
+    "pass": (Pass(HUGE),),
+    "price": (Price(HUGE_PRICE),),
+    "exceed by messages": (Exceed({0: ids()}, NO_PRICES, HUGE),),
+    "exceed by prices": (Exceed({0: ids()}, HUGE_PRICE, NO_MESSAGES),),
+    "exceed exactly": (ExceedExactly({0: ids()}, HUGE_PRICE, (0, 1)),),
+    "exhaust": (Exhaust({}, NO_PRICES, HUGE, 0.0, "X"),),
+}
+
+
+@pytest.mark.parametrize("name", ROUNDED)
+def test_what_rounding_adds_to_a_bound_is_taken_off(name: str) -> None:
+    """The only choice costs 3, and 3 + 1e16 - 1e16 is 4."""
+    use = Usage(0, 0, 1, np.array([1.0]))
+    problem = Problem((np.array([3.0]), np.zeros(1)), (Edge(0, 1, np.zeros((1, 1))),), (use,), 1.0)
+    assert 3.0 + 1e16 - 1e16 == 4.0
+    assert proven(problem, ROUNDED[name]).bound <= 3.0
 
 
 @settings(max_examples=60, deadline=None)

@@ -1,0 +1,140 @@
+"""Problems that reductions do not solve: each way through the core against all choices, and its witness replayed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from autopar.solve import Infeasible, NothingCheaper, Problem, Solution, SolveOptions, core, proven, solve, verify
+from autopar.solve.ascent import Answer
+from autopar.solve.lagrange import solve_at_prices
+from tests.solve.draw import tangled
+from tests.solve.oracle import cost_of, optimum, peak_of
+
+WAYS = {
+    "default": SolveOptions(),
+    "windows above messages": SolveOptions(max_table_entries=9, max_sweeps=12),
+    "rounds": SolveOptions(max_table_entries=1, max_sweeps=12, max_cp_sat_entries=1, anneal_passes=30),
+    "rounds without annealing": SolveOptions(max_table_entries=1, max_sweeps=4, max_cp_sat_entries=1, anneal_passes=0),
+    "CP-SAT": SolveOptions(max_table_entries=1, max_sweeps=2, anneal_passes=0),
+}
+LIMITS = [None, 0.15, 0.35, 0.6]
+SEEDS = range(12)
+
+
+@cache
+def drawn(seed: int, limit: float | None) -> tuple[Problem, float]:
+    """A problem and its optimum."""
+    problem = tangled(seed, limit=limit)
+    return problem, optimum(problem)
+
+
+def check(seed: int, limit: float | None, options: SolveOptions) -> str:
+    """What came of it; that it is so."""
+    problem, best = drawn(seed, limit)
+    try:
+        found = solve(problem, options=options)
+    except Infeasible:
+        assert best == np.inf
+        return "infeasible"
+    assert cost_of(problem, found.choice) == pytest.approx(found.objective, rel=1e-12)
+    assert problem.usage_limit is None or peak_of(problem, found.choice) <= problem.usage_limit
+    assert verify(problem, found, search_work=1.0).bound <= best * (1 + 1e-9)
+    assert found.lower_bound <= best * (1 + 1e-9)
+    if found.gap > 1e-6:
+        assert found.objective >= best * (1 - 1e-9)
+        return "found"
+    assert found.objective == pytest.approx(best, rel=1e-6)
+    return "optimal"
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+@pytest.mark.parametrize("way", WAYS)
+def test_what_is_said_is_true(way: str, limit: float | None) -> None:
+    """And all is proven, but by little work."""
+    told = Counter(check(seed, limit, WAYS[way]) for seed in SEEDS)
+    assert told["optimal"] + told["infeasible"] >= (1 if "rounds" in way else len(SEEDS))
+
+
+@pytest.mark.parametrize("limit", [None, 0.35])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_cutoff_leaves_what_is_cheaper(way: str, limit: float | None) -> None:
+    for seed in SEEDS[:4]:
+        problem, best = drawn(seed, limit)
+        nothing = cheaper_than(best * (1 - 1e-12), problem, WAYS[way])
+        assert isinstance(nothing, NothingCheaper)
+        assert nothing.lower_bound <= best
+        assert nothing.is_proven or "rounds" in way
+        found = cheaper_than(best * 1.01, problem, WAYS[way])
+        assert found.lower_bound <= best * (1 + 1e-9)
+        if isinstance(found, NothingCheaper):
+            assert "rounds" in way
+            continue
+        assert best * (1 - 1e-9) <= found.objective < best * 1.01
+        assert verify(problem, found, search_work=1.0).bound <= best * (1 + 1e-9)
+
+
+def cheaper_than(below: float, problem: Problem, options: SolveOptions) -> Solution | NothingCheaper:
+    try:
+        return solve(problem, options=options, below=below)
+    except NothingCheaper as nothing:
+        return nothing
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_same_again(way: str) -> None:
+    problem, _ = drawn(1, 0.35)
+    assert solve(problem, options=WAYS[way]) == solve(problem, options=WAYS[way])
+
+
+@pytest.mark.parametrize(
+    ("way", "limit", "functions"),
+    [
+        ("windows above messages", None, ["_close_above"]),
+        ("rounds", None, ["_minimise_core", "_narrowed", "_inside"]),
+        ("rounds", 0.35, ["_mixed", "_at_prices", "_minimise_core", "_inside"]),
+        ("CP-SAT", 0.35, ["_finished"]),
+    ],
+)
+def test_these_ways_are_taken(
+    way: str, limit: float | None, functions: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the tests above test nothing."""
+    calls: Counter[str] = Counter()
+
+    def counted(name: str) -> Any:
+        whole = getattr(core, name)
+
+        def call(*args: Any) -> Any:
+            calls[name] += 1
+            return whole(*args)
+
+        return call
+
+    for name in functions:
+        monkeypatch.setattr(core, name, counted(name))
+    for seed in SEEDS:
+        check(seed, limit, WAYS[way])
+    assert all(calls[name] >= 5 for name in functions), calls
+
+
+def test_prices_by_exact_elimination_bound_what_the_limit_costs() -> None:
+    """Their bound lies between the optima without the limit and with it, mostly nearer to the second."""
+    shares: list[float] = []
+    for seed in SEEDS:
+        problem, best = drawn(seed, 0.35)
+        free = optimum(Problem(problem.node_costs, problem.edges))
+        _, reduction, found = solve_at_prices(problem, SolveOptions(), Answer(None, np.inf, -np.inf))
+        assert free * (1 - 1e-9) <= found.bound <= best * (1 + 1e-9)
+        assert proven(problem, found.proof).bound == pytest.approx(found.bound, rel=1e-9)
+        shares += [(found.bound - free) / (best - free)] if best > free * 1.01 else []
+        if found.choice is not None:
+            assert best * (1 - 1e-9) <= found.objective == pytest.approx(cost_of(problem, found.choice))
+            assert peak_of(problem, found.choice) <= (problem.usage_limit or 0.0)
+        assert reduction.problem.counts
+    assert min(shares) > 0.1
+    assert np.median(shares) > 0.5

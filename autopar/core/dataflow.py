@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from autopar.core.graph import OpGraph, TensorInfo
 from autopar.core.memo import once_per_graph
 from autopar.core.regions import CONTROL
 
 
-@dataclass(frozen=True)
-class Use:
+class Use(NamedTuple):
     """One reading of a tensor: operand `position` of operator `op`, or output `position` of the graph (op None).
 
     `time` is the operator's position; for outputs the number of operators. `region` is where it reads.
@@ -90,10 +90,11 @@ class Dataflow:
 def uses_of(graph: OpGraph) -> Mapping[int, tuple[Use, ...]]:
     """The uses of every tensor that is not a literal, in time order, by tensor id."""
     found: dict[int, list[Use]] = {}
+    reads_in = graph.tree.reads_in
     for op in graph.ops:
         for position, tensor in enumerate(op.ins):
             if tensor.literal is None:
-                region = graph.tree.reads_in(op.kind, op.region, position)
+                region = None if op.region is None else reads_in(op.kind, op.region, position)
                 found.setdefault(tensor.id, []).append(Use(op.id, position, op.id, region))
     for position, tensor in enumerate(graph.outputs):
         if tensor.literal is None:
@@ -128,6 +129,9 @@ def dataflow(graph: OpGraph) -> Dataflow:
     results = [tensor for op in graph.ops for tensor in op.outs]
     for tensor in (*graph.inputs, *results):
         mine = uses.get(tensor.id, ())
+        if len(mine) < 2 and tensor.id not in joined:
+            source.update(dict.fromkeys(mine, None))
+            continue
         made_in = graph.made_in(tensor)
         producer = graph.producers.get(tensor.id)
         entered = graph.tree.kind(made_in) in CONTROL

@@ -147,7 +147,7 @@ class OpGraph:
     def made_in(self, tensor: TensorInfo) -> int | None:
         """The region in which `tensor` is seen first; None for inputs."""
         producer = self.producers.get(tensor.id)
-        return None if producer is None else self.tree.made_in(producer.kind, producer.region)
+        return None if producer is None or producer.region is None else self.tree.made_in(producer.kind, producer.region)
 
     def ready_at(self, op: OpNode) -> int:
         """The position after which the results of `op` can be read: what leaves a region does so when that ends."""

@@ -86,7 +86,12 @@ class Builder:
 
     def node_costs(self, pricing: Pricing) -> tuple[Floats, ...]:
         """The costs of every variable."""
-        costs: list[Floats] = [np.zeros(len(candidates)) for candidates in self.space.inputs]
+        free: dict[int, Floats] = {}
+
+        def none(count: int) -> Floats:
+            return free[count] if count in free else free.setdefault(count, np.zeros(count))
+
+        costs: list[Floats] = [none(len(candidates)) for candidates in self.space.inputs]
         known: dict[tuple[object, ...], Floats] = {}
         for op, strategies in zip(self.graph.ops, self.space.strategies, strict=True):
             if op.id in self.entering:
@@ -96,8 +101,8 @@ class Builder:
             if key not in known:
                 known[key] = weight * costs_of(pricing, op, strategies, self._layout(op))
             costs.append(known[key])
-        costs += [np.zeros(len(c) * (2 if self._doubled(copy) else 1)) for copy, c in self._copies()]
-        costs += [np.zeros(len(candidates)) for candidates in self.space.outputs if candidates]
+        costs += [none(len(c) * (2 if self._doubled(copy) else 1)) for copy, c in self._copies()]
+        costs += [none(len(candidates)) for candidates in self.space.outputs if candidates]
         return tuple(costs)
 
     def _layout(self, op: OpNode) -> Layout:
@@ -134,7 +139,8 @@ class Builder:
             node, made, region = self._source(tensor, source)
             if node != target:
                 cost = self._matrix(tensor, made, wanted, self._weight(region, use.region))
-                found.append(self._widened(Edge(node, target, cost), source))
+                edge = Edge(node, target, cost)
+                found.append(edge if source is None else self._widened(edge, source))
         return tuple(found)
 
     def _weight(self, source: int | None, reader: int | None) -> float:
@@ -235,7 +241,8 @@ class Builder:
             node = self.input_node[tensor.id]
             return node, self._candidates(self.space.inputs[node]), None
         op, position = self.made_by[tensor.id]
-        return self.op_node[op], self._placed(op, "outs", position), self.graph.made_in(tensor)
+        region = None if self.graph.ops[op].region is None else self.graph.made_in(tensor)
+        return self.op_node[op], self._placed(op, "outs", position), region
 
     def _placed(self, op: int, side: str, position: int) -> Column:
         """The placements of an operand or result under each strategy; a carry_out's are those of its carry_in."""

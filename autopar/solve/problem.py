@@ -133,14 +133,19 @@ class Solution:
 
 def check(problem: Problem) -> None:
     """Raises ValueError if `problem` breaks an invariant."""
+    lawful: set[int] = set()
     for v, cost in enumerate(problem.node_costs):
+        if id(cost) in lawful:
+            continue
         if cost.ndim != 1 or not len(cost) or not _is_cost(cost):
             raise ValueError(f"node {v}: costs must be a vector of at least one number, none NaN or -inf: {cost}")
+        lawful.add(id(cost))
+    counts = problem.counts
     for edge in problem.edges:
         if edge.u == edge.v:
             raise ValueError(f"edge from node {edge.u} to itself")
-        expected = (len(problem.node_costs[edge.u]), len(problem.node_costs[edge.v]))
-        if edge.cost.shape != expected:
+        if edge.cost.shape != (counts[edge.u], counts[edge.v]):
+            expected = (counts[edge.u], counts[edge.v])
             raise ValueError(f"edge ({edge.u}, {edge.v}): matrix {edge.cost.shape}, nodes want {expected}")
     if not all(map(_is_cost, {id(edge.cost): edge.cost for edge in problem.edges}.values())):
         raise ValueError("an edge matrix holds NaN or -inf")

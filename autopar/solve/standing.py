@@ -160,8 +160,12 @@ def standing(problem: Problem, options: SolveOptions) -> Standing | None:
     choice, readers = [0] * len(whole.counts), dict[int, list[int]]()
     for v, strategy in zip(remainder.nodes, settled.choice, strict=True):
         choice[v] = strategy
+    best: dict[tuple[int, ...], int] = {}  # of equal tables, which left one and the same, at equal choices
     for bucket in reversed(buckets):
-        choice[bucket.node] = bucket.best(bucket.tables(costs, left), choice)
+        key = (id(left[bucket.node]), *(choice[u] for u in bucket.scope))
+        if key not in best:
+            best[key] = bucket.best(bucket.tables(costs, left), choice)
+        choice[bucket.node] = best[key]
         for u in bucket.scope:
             readers.setdefault(u, []).append(bucket.node)
     by_node = {v: tuple(nodes) for v, nodes in readers.items()}

@@ -61,13 +61,13 @@ class Dataflow:
 
     @cached_property
     def by_op(self) -> Mapping[int, Mapping[int, int | None]]:
-        """For every operator that reads anything, by id: the copy that each of its operands, by position, is read from.
+        """For every operator that reads copies, by id: which one each operand, by position, is read from.
 
-        (None: the tensor itself.)
+        Operands that are left out are read as they are.
         """
         found: dict[int, dict[int, int | None]] = {}
         for use, copy in self.source.items():
-            if use.op is not None:
+            if copy is not None and use.op is not None:
                 found.setdefault(use.op, {})[use.position] = copy
         return found
 

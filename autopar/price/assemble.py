@@ -97,7 +97,7 @@ class Builder:
             if op.id in self.entering:
                 continue
             weight = self.graph.tree.weight(op.region)
-            key = (id(strategies), op.signature, pricing.context(op), weight)
+            key = (id(strategies), self.graph.alike[op.id], pricing.context(op), weight)
             if key not in known:
                 known[key] = weight * costs_of(pricing, op, strategies, self._layout(op))
             costs.append(known[key])
@@ -153,10 +153,10 @@ class Builder:
     def usages(self, tensors_only: bool) -> tuple[Usage, ...]:
         """The bytes of every variable over time."""
         graph, space, end = self.graph, self.space, len(self.graph.ops) + 1
-        in_memory = materialised(graph)
+        in_memory, donated = materialised(graph), frozenset(graph.donated)
         found: list[Usage] = []
         for n, (tensor, candidates) in enumerate(zip(graph.inputs, space.inputs, strict=True)):
-            stop = self._last_use(tensor) + 1 if n in graph.donated else end
+            stop = self._last_use(tensor) + 1 if n in donated else end
             found.append(Usage(n, 0, stop, self._bytes(tensor, self._candidates(candidates))))
         stored = {copy.tensor.id for copy in self.flow.copies if copy.stored}
         for op in graph.ops:
@@ -195,7 +195,7 @@ class Builder:
             if not strategies:
                 continue
             read = tuple(tensor.id in in_memory for tensor in op.ins)
-            key = (id(strategies), op.signature, read)
+            key = (id(strategies), self.graph.alike[op.id], read)
             if key not in known:
                 sizes = [beside_bytes(op, strategy, self.space.mesh, read) for strategy in strategies]
                 known[key] = np.array(sizes, dtype=np.float64)

@@ -71,14 +71,15 @@ class Order:
 
     def rest(self, most_entries: int) -> bool:
         """Takes out the other nodes, always of smallest table; False, and none, if one has more entries than that."""
-        near, scopes = [set(nodes) for nodes in self.near], dict(self.scopes)
         entries = {v: self._entries(v) for v in range(len(self.counts)) if v not in self.scopes}
+        near, scopes = {v: set(self.near[v]) for v in entries}, dict(self.scopes)
         heap = [(size, v) for v, size in entries.items()]
         heapify(heap)
         while entries:
             small = _smallest(heap, entries, most_entries)
             if not small:
-                self.near, self.scopes = near, scopes
+                self.near = [near.get(v, nodes) for v, nodes in enumerate(self.near)]
+                self.scopes = scopes
                 return False
             chosen = self._apart(small)
             changed = {u for v in chosen for u in self._take(v)}

@@ -146,7 +146,8 @@ def standing(problem: Problem, options: SolveOptions) -> Standing | None:
         return None
     same: dict[bytes, Floats] = {}
     costs = whole.costs(range(len(whole.counts)), problem.node_costs)
-    costs = {v: same.setdefault(cost.tobytes(), cost) for v, cost in costs.items()}
+    shared = {id(cost): same.setdefault(cost.tobytes(), cost) for cost in costs.values()}
+    costs = {v: shared[id(cost)] for v, cost in costs.items()}
     order = Order(whole.counts, whole.edges)
     order.chains(options.max_table_entries)
     few = dict(order.scopes)

@@ -11,7 +11,6 @@ from autopar._payload import Payload
 from autopar.core.graph import OpGraph, OpNode, TensorInfo
 from autopar.trace.params import plain_params
 
-
 _PLAIN = frozenset({bool, int, float, str})
 
 

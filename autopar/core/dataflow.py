@@ -7,6 +7,7 @@ an all-reduce is paid once however many operators read its result, and a gathere
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -89,16 +90,16 @@ class Dataflow:
 @once_per_graph
 def uses_of(graph: OpGraph) -> Mapping[int, tuple[Use, ...]]:
     """The uses of every tensor that is not a literal, in time order, by tensor id."""
-    found: dict[int, list[Use]] = {}
+    found: defaultdict[int, list[Use]] = defaultdict(list)
     reads_in = graph.tree.reads_in
     for op in graph.ops:
         for position, tensor in enumerate(op.ins):
             if tensor.literal is None:
                 region = None if op.region is None else reads_in(op.kind, op.region, position)
-                found.setdefault(tensor.id, []).append(Use(op.id, position, op.id, region))
+                found[tensor.id].append(Use(op.id, position, op.id, region))
     for position, tensor in enumerate(graph.outputs):
         if tensor.literal is None:
-            found.setdefault(tensor.id, []).append(Use(None, position, len(graph.ops)))
+            found[tensor.id].append(Use(None, position, len(graph.ops)))
     return {tensor: tuple(uses) for tensor, uses in found.items()}
 
 
@@ -130,7 +131,8 @@ def dataflow(graph: OpGraph) -> Dataflow:
     for tensor in (*graph.inputs, *results):
         mine = uses.get(tensor.id, ())
         if len(mine) < 2 and tensor.id not in joined:
-            source.update(dict.fromkeys(mine, None))
+            for use in mine:
+                source[use] = None
             continue
         made_in = graph.made_in(tensor)
         producer = graph.producers.get(tensor.id)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -127,18 +129,18 @@ class Builder:
             if self._doubled(copy):
                 cost = self._aliased(cost, made, wanted)
             found.append(self._widened(Edge(node, self.first_copy + copy.id, cost), copy.source))
-        for use, source in self.flow.source.items():
-            if use.op is not None:
-                tensor = self.graph.ops[use.op].ins[use.position]
-                target = self.op_node[use.op]
-                wanted = self._placed(use.op, "ins", use.position)
+        for (op, position, _, reader), source in self.flow.source.items():
+            if op is not None:
+                tensor = self.graph.ops[op].ins[position]
+                target = self.op_node[op]
+                wanted = self._sides[op][0][position]
             else:
-                tensor = self.graph.outputs[use.position]
-                target = self.output_node[use.position]
-                wanted = self._candidates(self.space.outputs[use.position] or self.space.inputs[target])
+                tensor = self.graph.outputs[position]
+                target = self.output_node[position]
+                wanted = self._candidates(self.space.outputs[position] or self.space.inputs[target])
             node, made, region = self._source(tensor, source)
             if node != target:
-                cost = self._matrix(tensor, made, wanted, self._weight(region, use.region))
+                cost = self._matrix(tensor, made, wanted, self._weight(region, reader))
                 edge = Edge(node, target, cost)
                 found.append(edge if source is None else self._widened(edge, source))
         return tuple(found)
@@ -242,17 +244,28 @@ class Builder:
             return node, self._candidates(self.space.inputs[node]), None
         op, position = self.made_by[tensor.id]
         region = None if self.graph.ops[op].region is None else self.graph.made_in(tensor)
-        return self.op_node[op], self._placed(op, "outs", position), region
+        return self.op_node[op], self._sides[op][1][position], region
 
-    def _placed(self, op: int, side: str, position: int) -> Column:
+    def _placed(self, op: int, side: Literal["ins", "outs"], position: int) -> Column:
         """The placements of an operand or result under each strategy; a carry_out's are those of its carry_in."""
-        if op in self.entering:
-            op, side, position = self.entering[op], "outs", 0
-        strategies = self.space.strategies[op]
-        key = (id(strategies), side, position)
-        if key not in self._columns:
-            self._columns[key] = self.columns.of(tuple(getattr(s, side)[position] for s in strategies))
-        return self._columns[key]
+        ins, outs = self._sides[op]
+        return (ins if side == "ins" else outs)[position]
+
+    @cached_property
+    def _sides(self) -> list[tuple[tuple[Column, ...], tuple[Column, ...]]]:
+        """The columns of the operands and the results of every operator, made once for those that share strategies."""
+        known: dict[int, tuple[tuple[Column, ...], tuple[Column, ...]]] = {}
+        for strategies in self.space.strategies:
+            if strategies and id(strategies) not in known:
+                ins, outs = zip(*[(s.ins, s.outs) for s in strategies], strict=True)
+                known[id(strategies)] = self._columns_of(ins), self._columns_of(outs)
+        found = [known.get(id(strategies), ((), ())) for strategies in self.space.strategies]
+        for leaving, entering in self.entering.items():
+            found[leaving] = found[entering][1], found[entering][1]
+        return found
+
+    def _columns_of(self, sides: Sequence[Placements]) -> tuple[Column, ...]:
+        return tuple(self.columns.of(placements) for placements in zip(*sides, strict=True))
 
     def _candidates(self, placements: Placements) -> Column:
         key = (id(placements),)

@@ -7,17 +7,18 @@ an all-reduce is paid once however many operators read its result, and a gathere
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from autopar.core.graph import OpGraph, TensorInfo
 from autopar.core.memo import once_per_graph
 from autopar.core.regions import CONTROL
 
 
-@dataclass(frozen=True)
-class Use:
+class Use(NamedTuple):
     """One reading of a tensor: operand `position` of operator `op`, or output `position` of the graph (op None).
 
     `time` is the operator's position; for outputs the number of operators. `region` is where it reads.
@@ -61,13 +62,13 @@ class Dataflow:
 
     @cached_property
     def by_op(self) -> Mapping[int, Mapping[int, int | None]]:
-        """For every operator that reads anything, by id: the copy that each of its operands, by position, is read from.
+        """For every operator that reads copies, by id: which one each operand, by position, is read from.
 
-        (None: the tensor itself.)
+        Operands that are left out are read as they are.
         """
         found: dict[int, dict[int, int | None]] = {}
         for use, copy in self.source.items():
-            if use.op is not None:
+            if copy is not None and use.op is not None:
                 found.setdefault(use.op, {})[use.position] = copy
         return found
 
@@ -89,15 +90,16 @@ class Dataflow:
 @once_per_graph
 def uses_of(graph: OpGraph) -> Mapping[int, tuple[Use, ...]]:
     """The uses of every tensor that is not a literal, in time order, by tensor id."""
-    found: dict[int, list[Use]] = {}
+    found: defaultdict[int, list[Use]] = defaultdict(list)
+    reads_in = graph.tree.reads_in
     for op in graph.ops:
         for position, tensor in enumerate(op.ins):
             if tensor.literal is None:
-                region = graph.tree.reads_in(op.kind, op.region, position)
-                found.setdefault(tensor.id, []).append(Use(op.id, position, op.id, region))
+                region = None if op.region is None else reads_in(op.kind, op.region, position)
+                found[tensor.id].append(Use(op.id, position, op.id, region))
     for position, tensor in enumerate(graph.outputs):
         if tensor.literal is None:
-            found.setdefault(tensor.id, []).append(Use(None, position, len(graph.ops)))
+            found[tensor.id].append(Use(None, position, len(graph.ops)))
     return {tensor: tuple(uses) for tensor, uses in found.items()}
 
 
@@ -128,6 +130,10 @@ def dataflow(graph: OpGraph) -> Dataflow:
     results = [tensor for op in graph.ops for tensor in op.outs]
     for tensor in (*graph.inputs, *results):
         mine = uses.get(tensor.id, ())
+        if len(mine) < 2 and tensor.id not in joined:
+            for use in mine:
+                source[use] = None
+            continue
         made_in = graph.made_in(tensor)
         producer = graph.producers.get(tensor.id)
         entered = graph.tree.kind(made_in) in CONTROL

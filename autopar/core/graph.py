@@ -81,10 +81,16 @@ class OpNode:
     @cached_property
     def signature(self) -> tuple[object, ...]:
         """What a rule's answer depends on: kind, shapes, types, related and (zero) literal operands, parameters."""
-        first = {tensor.root: i for i, tensor in reversed(list(enumerate(self.ins)))}
-        ins = tuple((t.shape, t.dtype, first[t.root], t.literal is None, t.literal == 0) for t in self.ins)
-        outs = tuple((t.shape, t.dtype) for t in self.outs)
-        return (self.kind, ins, outs, repr(sorted(self.params.items(), key=lambda item: item[0])))
+        first: dict[int, int] = {}
+        ins = tuple(
+            [
+                (t.shape, t.dtype, first.setdefault(t.root, i), t.literal is None, t.literal == 0)
+                for i, t in enumerate(self.ins)
+            ]
+        )
+        outs = tuple([(t.shape, t.dtype) for t in self.outs])
+        params = sorted(self.params.items(), key=lambda item: item[0]) if self.params else []
+        return (self.kind, ins, outs, repr(params))
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,6 +127,12 @@ class OpGraph:
         return {tensor.id: op for op in self.ops for tensor in op.outs}
 
     @cached_property
+    def alike(self) -> tuple[int, ...]:
+        """For every operator the id of the first one of its signature: what is known of that one holds for it too."""
+        first: dict[tuple[object, ...], int] = {}
+        return tuple([first.setdefault(op.signature, op.id) for op in self.ops])
+
+    @cached_property
     def tree(self) -> RegionTree:
         """The regions, and what lies in which."""
         return RegionTree(self.regions)
@@ -147,7 +159,9 @@ class OpGraph:
     def made_in(self, tensor: TensorInfo) -> int | None:
         """The region in which `tensor` is seen first; None for inputs."""
         producer = self.producers.get(tensor.id)
-        return None if producer is None else self.tree.made_in(producer.kind, producer.region)
+        if producer is None or producer.region is None:
+            return None
+        return self.tree.made_in(producer.kind, producer.region)
 
     def ready_at(self, op: OpNode) -> int:
         """The position after which the results of `op` can be read: what leaves a region does so when that ends."""

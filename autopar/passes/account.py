@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
 
 from autopar.core.graph import OpNode
 from autopar.core.regions import BOUNDARY
@@ -83,53 +82,57 @@ def _peak(
     that stays in registers takes nothing but keeps its operands alive until it is used. The results of a bucket are
     parts of its flat buffer.
     """
-    registers = _registers(program, in_memory)
-    last = _last_uses(program, registers, _anew(program, recomputed))
-    fixed = {*program.inputs, *program.outputs}
+    moved = {value for i in program.instructions if not isinstance(i, Compute) for value in i.ins}
+    registers = _registers(program, in_memory, moved)
+    last = _last_uses(program, registers, _anew(program, recomputed, moved))
     size = {value: 0 if value in registers else program.local_bytes(value) for value in program.values}
-    born: dict[int, int] = {}
-    gone: dict[int, int] = {}  # value -> when: twice the instruction's position, one more for behind it
-    leaving: dict[int, list[int]] = {}
-    for value, position in last.items():
-        leaving.setdefault(position, []).append(value)
+    before = sum(size[v] for v in (*program.inputs, *program.outputs)) - _taken_over(program, donated)
+    spans = _alive(program, last)
+    change = [0] * (len(program.instructions) + 1)
+    for value, (start, stop) in spans.items():
+        change[start] += size[value]
+        change[stop] -= size[value]
+    now, peak, peak_at = before, before, -1
+    for position, instruction in enumerate(program.instructions):
+        now += change[position]
+        held = now + _beside(instruction, size, workspace)
+        if held > peak:
+            peak, peak_at = held, position
+    alive = {v for v, (start, stop) in spans.items() if start <= peak_at < stop}.union(program.inputs, program.outputs)
+    return peak, peak_at, tuple(sorted((v for v in alive if size[v]), key=lambda v: (-size[v], v)))
+
+
+def _alive(program: ShardedProgram, last: Mapping[int, int]) -> dict[int, tuple[int, int]]:
+    """When the memory of each value is taken and free again (first <= position < second), but of inputs and outputs.
+
+    It is free behind the last use, where that enters or leaves a region before its own results are there.
+    """
+    fixed = {*program.inputs, *program.outputs}
     begins = _begins(program)
-    now = sum(size[v] for v in (*program.inputs, *program.outputs)) - _taken_over(program, donated)
-    peak, peak_at = now, -1
-
-    def leave(position: int, values: Iterable[int], behind: bool) -> int:
-        freed = 0
-        for value in values:
-            if value in born and value not in gone and last.get(value, position) <= position:
-                gone[value] = 2 * position + behind
-                freed += size[value]
-        return freed
-
+    found: dict[int, tuple[int, int]] = {}
     for position, instruction in enumerate(program.instructions):
-        if isinstance(instruction, Compute) and instruction.op.kind in BOUNDARY:
-            now -= leave(position, leaving.get(position, ()), behind=False)
-        for value in begins.get(position, ()):
-            if value not in fixed:
-                born[value] = position
-                now += size[value]
-        extra = _beside(instruction, size, workspace)
-        if now + extra > peak:
-            peak, peak_at = now + extra, position
-        now -= leave(position, (*leaving.get(position, ()), *instruction.outs), behind=True)
-    held = fixed.union(v for v, start in born.items() if start <= peak_at and gone.get(v, inf) > 2 * peak_at)
-    return peak, peak_at, tuple(sorted((v for v in held if size[v]), key=lambda v: (-size[v], v)))
-
-
-def _begins(program: ShardedProgram) -> Mapping[int, Sequence[int]]:
-    """The values whose memory is taken at each instruction: a scan's stack before its first round."""
-    if not program.regions:
-        return {position: instruction.outs for position, instruction in enumerate(program.instructions)}
-    found: dict[int, list[int]] = {}
-    spans = _spans(program)
-    for position, instruction in enumerate(program.instructions):
-        is_stack = isinstance(instruction, Compute) and instruction.op.kind == "scan_stack"
-        first = spans[instruction.region][0] if is_stack and instruction.region is not None else position
-        found.setdefault(first, []).extend(instruction.outs)
+        for value in instruction.outs:
+            if value in fixed:
+                continue
+            stop = last.get(value, position)
+            if stop <= position:
+                stop = position + 1
+            elif not _ends_first(program.instructions[stop]):
+                stop += 1
+            found[value] = begins.get(value, position), stop
     return found
+
+
+def _ends_first(instruction: Instruction) -> bool:
+    """Whether the memory of operands is free before that of the results is taken."""
+    return isinstance(instruction, Compute) and instruction.op.kind in BOUNDARY
+
+
+def _begins(program: ShardedProgram) -> Mapping[int, int]:
+    """When the memory of a scan's stacks is taken: before the first round."""
+    spans = _spans(program)
+    stacks = _of_kind(program, "scan_stack").values() if spans else ()
+    return {value: spans[i.region][0] for i in stacks if i.region is not None for value in i.outs}
 
 
 def _spans(program: ShardedProgram) -> dict[int, tuple[int, int]]:
@@ -176,19 +179,17 @@ def _taken_over(program: ShardedProgram, donated: Sequence[int]) -> int:
     return taken
 
 
-def _registers(program: ShardedProgram, in_memory: Collection[int]) -> set[int]:
-    """The values that never reach memory: fused into the one operator that reads them."""
-    kept = set(program.inputs) | set(program.outputs)
+def _registers(program: ShardedProgram, in_memory: Collection[int], moved: set[int]) -> set[int]:
+    """The values that never reach memory: fused into the one operator that reads them. `moved` are read by moves."""
+    kept = moved.union(program.inputs, program.outputs)
     made = (v for i in program.instructions if isinstance(i, Compute) for v in i.outs)
     found = {v for v in made if v not in kept and program.values[v].tensor.id not in in_memory}
-    read = Counter(v for i in program.instructions for v in i.ins if v in found)
-    moved = {v for i in program.instructions if not isinstance(i, Compute) for v in i.ins}
-    return {v for v in found if read[v] == 1 and v not in moved}
+    read = Counter([v for i in program.instructions for v in i.ins if v in found])
+    return {v for v in found if read[v] == 1}
 
 
-def _anew(program: ShardedProgram, recomputed: Collection[int]) -> set[int]:
+def _anew(program: ShardedProgram, recomputed: Collection[int], moved: set[int]) -> set[int]:
     """The values that a compiler may compute in each reader rather than keep, all of them being operators."""
-    moved = {value for i in program.instructions if not isinstance(i, Compute) for value in i.ins}
     kept = moved.union(program.inputs, program.outputs)
     return {v for i in program.instructions for v in i.outs if program.values[v].tensor.id in recomputed} - kept
 
@@ -200,6 +201,11 @@ def _last_uses(program: ShardedProgram, registers: set[int], anew: set[int]) -> 
     """
     tree, spans = program.tree, _spans(program)
     made_in = {v: _made_in(program, i) for i in program.instructions for v in i.outs} if spans else {}
+
+    def behind_loops(instruction: Instruction, operand: int, until: int) -> int:
+        loop = tree.loop_around(made_in.get(instruction.ins[operand]), _read_in(program, instruction, operand))
+        return until if loop is None else max(until, spans[loop][1])
+
     last: dict[int, int] = {}
     through = registers | anew
     for position in range(len(program.instructions) - 1, -1, -1):
@@ -209,8 +215,7 @@ def _last_uses(program: ShardedProgram, registers: set[int], anew: set[int]) -> 
             if value in through:
                 until = max(until, last.get(value, position))
         for operand, value in enumerate(instruction.ins):
-            loop = tree.loop_around(made_in.get(value), _read_in(program, instruction, operand)) if spans else None
-            stop = until if loop is None else max(until, spans[loop][1])
+            stop = behind_loops(instruction, operand, until) if spans else until
             if stop > last.get(value, -1):
                 last[value] = stop
     if not spans:

@@ -35,7 +35,7 @@ class FuseAllReduce:
             waiting: list[tuple[Instruction, ...]] = []
             late: set[int] = set()
             for unit in rest:
-                if any(not late.isdisjoint((*i.ins, *_order(i))) or state.may_wait(i) for i in unit):
+                if any((late and not late.isdisjoint((*i.ins, *_order(i)))) or state.may_wait(i) for i in unit):
                     waiting.append(unit)
                     late.update(value for i in unit for value in (*i.outs, *_order(i)))
                 else:
@@ -67,12 +67,11 @@ class FuseAllReduce:
 
 def _early(program: ShardedProgram) -> ShardedProgram:
     """Every all-reduce right behind what makes its operand, if that is in its region."""
+    sums = [i for i in program.instructions if isinstance(i, Move) and i.kind == "all_reduce" and len(i.ins) == 1]
+    if not sums:
+        return program
     region = {value: i.region for i in program.instructions for value in i.outs}
-    reductions = {
-        i.ins[0]: i
-        for i in program.instructions
-        if isinstance(i, Move) and i.kind == "all_reduce" and len(i.ins) == 1 and region.get(i.ins[0], -1) == i.region
-    }
+    reductions = {i.ins[0]: i for i in sums if region.get(i.ins[0], -1) == i.region}
     moved = set(map(id, reductions.values()))
     done: list[Instruction] = []
     for instruction in program.instructions:
@@ -90,6 +89,8 @@ def _order(instruction: Instruction) -> tuple[int, ...]:
 
 def _units(program: ShardedProgram) -> list[tuple[Instruction, ...]]:
     """The instructions one by one, those of an outermost region together: a region is never torn apart."""
+    if not program.regions:
+        return [(instruction,) for instruction in program.instructions]
     parent = {region.id: region.parent for region in program.regions}
 
     def unit(numbered: tuple[int, Instruction]) -> tuple[str, int]:
@@ -115,8 +116,9 @@ class _Buckets:
 
     def may_wait(self, instruction: Instruction) -> bool:
         """Whether the instruction is the update's or a move, and reads a gradient whose bucket is still open."""
-        is_forced = isinstance(instruction, Compute) and instruction.op.phase != "update"
-        if is_forced or not self.pending or instruction.region is not None:
+        if not self.pending or (isinstance(instruction, Compute) and instruction.op.phase != "update"):
+            return False
+        if self.pending.keys().isdisjoint(instruction.ins) or instruction.region is not None:
             return False
         keys = {self.pending[value] for value in instruction.ins if value in self.pending}
         return any(move.role == "mirror" for key in keys for move in self.open[key])
@@ -124,7 +126,8 @@ class _Buckets:
     def run(self, instruction: Instruction) -> None:
         """Takes up the next instruction, after the buckets that it reads from."""
         self.enter(instruction.region)
-        self.flush_for(instruction.ins)
+        if self.pending:
+            self.flush_for(instruction.ins)
         if isinstance(instruction, Move) and instruction.kind == "all_reduce":
             self.add(instruction)
         else:
@@ -157,7 +160,7 @@ class _Buckets:
     def __post_init__(self) -> None:
         parent = {region.id: region.parent for region in self.program.regions}
         reads: dict[int, list[int]] = {region: [] for region in parent}
-        for instruction in self.program.instructions:
+        for instruction in self.program.instructions if parent else ():
             region = instruction.region
             while region is not None:
                 reads[region] += instruction.ins

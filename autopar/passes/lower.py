@@ -80,8 +80,7 @@ class _Lowering:
 
     def _operand(self, op: OpNode, position: int, value: int, placement: Placement) -> int:
         """`value` in the `placement` in which `op` wants it."""
-        held = self.values[value].placement
-        if held is placement or held == placement:
+        if self.values[value].placement == placement:
             return value
         reader = self.graph.tree.reads_in(op.kind, op.region, position)
         site = self.graph.tree.site(self.region_of[value], reader)
@@ -111,14 +110,17 @@ class _Lowering:
     def _compute(self, op: OpNode) -> None:
         strategy = self.stage.strategies[op.id]
         copies = self.flow.by_op.get(op.id, _NO_COPIES)
-        ins = tuple(
-            self._operand(op, position, self._read(tensor, copies.get(position)), placement)
-            for position, (tensor, placement) in enumerate(zip(op.ins, strategy.ins, strict=True))
-        )
-        region = self.graph.tree.made_in(op.kind, op.region)
-        outs = tuple(self._value(t, placement, region) for t, placement in zip(op.outs, strategy.outs, strict=True))
-        self.made.update((tensor.id, value) for tensor, value in zip(op.outs, outs, strict=True))
-        self.blocks.append(Compute(op, strategy, ins, outs), op.region)
+        ins: list[int] = []
+        for position, (tensor, placement) in enumerate(zip(op.ins, strategy.ins, strict=True)):
+            value = self._read(tensor, copies.get(position))
+            held = self.values[value].placement
+            ins.append(value if held is placement else self._operand(op, position, value, placement))
+        region = None if op.region is None else self.graph.tree.made_in(op.kind, op.region)
+        outs: list[int] = []
+        for tensor, placement in zip(op.outs, strategy.outs, strict=True):
+            self.made[tensor.id] = self._value(tensor, placement, region)
+            outs.append(self.made[tensor.id])
+        self.blocks.append(Compute(op, strategy, tuple(ins), tuple(outs)), op.region)
 
     def _output(self, position: int) -> int:
         tensor = self.graph.outputs[position]

@@ -10,6 +10,7 @@ from autopar.core.strategy import Strategy
 from autopar.passes.program import Compute, Instruction, Move, ShardedProgram, Value
 
 _VIEWS = frozenset({"reshape", "transpose", "squeeze", "expand_dims", "copy"})
+_SCALINGS = frozenset({"neg", "mul", "div"})
 
 
 def is_view(op: OpNode) -> bool:
@@ -22,13 +23,17 @@ def is_view(op: OpNode) -> bool:
     return op.kind in _VIEWS
 
 
+def _may_swap(op: OpNode) -> bool:
+    return op.kind in _SCALINGS or is_view(op)
+
+
 def scales(op: OpNode, position: int) -> bool:
     """Whether the result of `op` is operand `position` times something else: linear in it, and of its size and type.
 
     Of a tensor and a multiple of it neither operand is: unreduced halves of a square would become another product.
     What the update does with a gradient comes after the gradient is whole.
     """
-    if op.kind not in ("neg", "mul", "div") or op.phase == "update":
+    if op.kind not in _SCALINGS or op.phase == "update":
         return False
     held, (made,) = op.ins[position], op.outs
     if (held.shape, held.dtype) != (made.shape, made.dtype):
@@ -49,10 +54,9 @@ class SinkAllReduce:
 
     def apply(self, program: ShardedProgram) -> ShardedProgram:
         """`program` with every all-reduce of a sum behind the views and scalings of its result."""
-        readers: dict[int, list[Instruction]] = {}
-        for instruction in program.instructions:
-            for value in instruction.ins:
-                readers.setdefault(value, []).append(instruction)
+        readers = _readers_of_sums(program)
+        if not readers:
+            return program
         values = dict(program.values)
         sunk: dict[int, Move] = {}
         done: list[Instruction] = []
@@ -65,23 +69,39 @@ class SinkAllReduce:
                 instruction, move = _swapped(values, move, instruction)
                 done.append(instruction)
             waiting = move or instruction
-            if _can_sink(program, values, waiting, readers):
-                assert isinstance(waiting, Move)
+            if isinstance(waiting, Move) and _can_sink(program, values, waiting, readers):
                 sunk[waiting.outs[0]] = waiting
             else:
                 done.append(waiting)
         return program.with_instructions(tuple(done), values)
 
 
+def _readers_of_sums(program: ShardedProgram) -> dict[int, list[Instruction]]:
+    """Who reads the result of each all-reduce, and what views and scalings make of it, but of the program's outputs."""
+    kept = frozenset(program.outputs)
+    readers: dict[int, list[Instruction]] = {}
+    for instruction in program.instructions:
+        read = [value for value in instruction.ins if value in readers] if readers else []
+        for value in read:
+            readers[value].append(instruction)
+        if isinstance(instruction, Move):
+            is_sum = instruction.kind == "all_reduce"
+        else:
+            is_sum = bool(read) and isinstance(instruction, Compute) and _may_swap(instruction.op)
+        if is_sum:
+            readers.update((value, []) for value in instruction.outs if value not in kept)
+    return readers
+
+
 def _can_sink(
-    program: ShardedProgram, values: dict[int, Value], move: Instruction, readers: dict[int, list[Instruction]]
+    program: ShardedProgram, values: dict[int, Value], move: Move, readers: dict[int, list[Instruction]]
 ) -> bool:
     """Whether `move` is an all-reduce whose only reader can come before it."""
-    if not isinstance(move, Move) or move.kind != "all_reduce" or len(move.outs) != 1:
+    if move.kind != "all_reduce" or len(move.outs) != 1:
         return False
     (value,) = move.outs
     only = readers.get(value, [])
-    if len(only) != 1 or value in program.outputs or not isinstance(only[0], Compute):
+    if len(only) != 1 or not isinstance(only[0], Compute):
         return False
     reader = only[0]
     if reader.region != move.region or is_view(reader.op):

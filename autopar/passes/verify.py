@@ -51,7 +51,8 @@ def _verify_order(program: ShardedProgram) -> set[int]:
         for value in instruction.ins:
             if value not in known and program.values[value].tensor.literal is None:
                 raise ProgramError(f"instruction {position} reads value {value} before it is made")
-        if again := known.intersection(instruction.outs):
+        if not known.isdisjoint(instruction.outs):
+            again = known.intersection(instruction.outs)
             raise ProgramError(f"instruction {position} makes value {sorted(again)[0]} a second time")
         known.update(instruction.outs)
     return known
@@ -70,15 +71,16 @@ def moved(placement: Placement, move: Move) -> Placement | None:
 
 
 def _verify_instruction(program: ShardedProgram, where: str, instruction: Instruction) -> None:
-    ins = tuple(program.values[v].placement for v in instruction.ins)
-    outs = tuple(program.values[v].placement for v in instruction.outs)
+    read, made = ([program.values[v] for v in side] for side in (instruction.ins, instruction.outs))
+    ins, outs = (tuple([value.placement for value in side]) for side in (read, made))
     if isinstance(instruction, Compute):
+        op = instruction.op
         if ins != instruction.strategy.ins or outs != instruction.strategy.outs:
-            raise ProgramError(f"{where} ({instruction.op.kind}) is not placed as its strategy says")
-        ids = tuple(program.values[v].tensor.id for v in (*instruction.ins, *instruction.outs))
-        if ids != tuple(tensor.id for tensor in (*instruction.op.ins, *instruction.op.outs)):
-            raise ProgramError(f"{where} ({instruction.op.kind}) reads or makes other tensors than its operator")
-        _verify_exchanges(program, where, instruction)
+            raise ProgramError(f"{where} ({op.kind}) is not placed as its strategy says")
+        if [value.tensor.id for value in read + made] != [tensor.id for tensor in op.ins + op.outs]:
+            raise ProgramError(f"{where} ({op.kind}) reads or makes other tensors than its operator")
+        if instruction.exchanges or instruction.strategy.exchanges:
+            _verify_exchanges(program, where, instruction)
         return
     tensors = [program.values[v].tensor for v in (*instruction.ins, *instruction.outs)]
     if len(ins) != len(outs) or tensors[: len(ins)] != tensors[len(ins) :]:

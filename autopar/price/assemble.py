@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,18 +88,23 @@ class Builder:
 
     def node_costs(self, pricing: Pricing) -> tuple[Floats, ...]:
         """The costs of every variable."""
-        costs: list[Floats] = [np.zeros(len(candidates)) for candidates in self.space.inputs]
+        free: dict[int, Floats] = {}
+
+        def none(count: int) -> Floats:
+            return free[count] if count in free else free.setdefault(count, np.zeros(count))
+
+        costs: list[Floats] = [none(len(candidates)) for candidates in self.space.inputs]
         known: dict[tuple[object, ...], Floats] = {}
         for op, strategies in zip(self.graph.ops, self.space.strategies, strict=True):
             if op.id in self.entering:
                 continue
             weight = self.graph.tree.weight(op.region)
-            key = (id(strategies), op.signature, pricing.context(op), weight)
+            key = (id(strategies), self.graph.alike[op.id], pricing.context(op), weight)
             if key not in known:
                 known[key] = weight * costs_of(pricing, op, strategies, self._layout(op))
             costs.append(known[key])
-        costs += [np.zeros(len(c) * (2 if self._doubled(copy) else 1)) for copy, c in self._copies()]
-        costs += [np.zeros(len(candidates)) for candidates in self.space.outputs if candidates]
+        costs += [none(len(c) * (2 if self._doubled(copy) else 1)) for copy, c in self._copies()]
+        costs += [none(len(candidates)) for candidates in self.space.outputs if candidates]
         return tuple(costs)
 
     def _layout(self, op: OpNode) -> Layout:
@@ -122,19 +129,20 @@ class Builder:
             if self._doubled(copy):
                 cost = self._aliased(cost, made, wanted)
             found.append(self._widened(Edge(node, self.first_copy + copy.id, cost), copy.source))
-        for use, source in self.flow.source.items():
-            if use.op is not None:
-                tensor = self.graph.ops[use.op].ins[use.position]
-                target = self.op_node[use.op]
-                wanted = self._placed(use.op, "ins", use.position)
+        for (op, position, _, reader), source in self.flow.source.items():
+            if op is not None:
+                tensor = self.graph.ops[op].ins[position]
+                target = self.op_node[op]
+                wanted = self._sides[op][0][position]
             else:
-                tensor = self.graph.outputs[use.position]
-                target = self.output_node[use.position]
-                wanted = self._candidates(self.space.outputs[use.position] or self.space.inputs[target])
+                tensor = self.graph.outputs[position]
+                target = self.output_node[position]
+                wanted = self._candidates(self.space.outputs[position] or self.space.inputs[target])
             node, made, region = self._source(tensor, source)
             if node != target:
-                cost = self._matrix(tensor, made, wanted, self._weight(region, use.region))
-                found.append(self._widened(Edge(node, target, cost), source))
+                cost = self._matrix(tensor, made, wanted, self._weight(region, reader))
+                edge = Edge(node, target, cost)
+                found.append(edge if source is None else self._widened(edge, source))
         return tuple(found)
 
     def _weight(self, source: int | None, reader: int | None) -> float:
@@ -147,10 +155,10 @@ class Builder:
     def usages(self, tensors_only: bool) -> tuple[Usage, ...]:
         """The bytes of every variable over time."""
         graph, space, end = self.graph, self.space, len(self.graph.ops) + 1
-        in_memory = materialised(graph)
+        in_memory, donated = materialised(graph), frozenset(graph.donated)
         found: list[Usage] = []
         for n, (tensor, candidates) in enumerate(zip(graph.inputs, space.inputs, strict=True)):
-            stop = self._last_use(tensor) + 1 if n in graph.donated else end
+            stop = self._last_use(tensor) + 1 if n in donated else end
             found.append(Usage(n, 0, stop, self._bytes(tensor, self._candidates(candidates))))
         stored = {copy.tensor.id for copy in self.flow.copies if copy.stored}
         for op in graph.ops:
@@ -189,7 +197,7 @@ class Builder:
             if not strategies:
                 continue
             read = tuple(tensor.id in in_memory for tensor in op.ins)
-            key = (id(strategies), op.signature, read)
+            key = (id(strategies), self.graph.alike[op.id], read)
             if key not in known:
                 sizes = [beside_bytes(op, strategy, self.space.mesh, read) for strategy in strategies]
                 known[key] = np.array(sizes, dtype=np.float64)
@@ -235,17 +243,29 @@ class Builder:
             node = self.input_node[tensor.id]
             return node, self._candidates(self.space.inputs[node]), None
         op, position = self.made_by[tensor.id]
-        return self.op_node[op], self._placed(op, "outs", position), self.graph.made_in(tensor)
+        region = None if self.graph.ops[op].region is None else self.graph.made_in(tensor)
+        return self.op_node[op], self._sides[op][1][position], region
 
-    def _placed(self, op: int, side: str, position: int) -> Column:
+    def _placed(self, op: int, side: Literal["ins", "outs"], position: int) -> Column:
         """The placements of an operand or result under each strategy; a carry_out's are those of its carry_in."""
-        if op in self.entering:
-            op, side, position = self.entering[op], "outs", 0
-        strategies = self.space.strategies[op]
-        key = (id(strategies), side, position)
-        if key not in self._columns:
-            self._columns[key] = self.columns.of(tuple(getattr(s, side)[position] for s in strategies))
-        return self._columns[key]
+        ins, outs = self._sides[op]
+        return (ins if side == "ins" else outs)[position]
+
+    @cached_property
+    def _sides(self) -> list[tuple[tuple[Column, ...], tuple[Column, ...]]]:
+        """The columns of the operands and the results of every operator, made once for those that share strategies."""
+        known: dict[int, tuple[tuple[Column, ...], tuple[Column, ...]]] = {}
+        for strategies in self.space.strategies:
+            if strategies and id(strategies) not in known:
+                ins, outs = zip(*[(s.ins, s.outs) for s in strategies], strict=True)
+                known[id(strategies)] = self._columns_of(ins), self._columns_of(outs)
+        found = [known.get(id(strategies), ((), ())) for strategies in self.space.strategies]
+        for leaving, entering in self.entering.items():
+            found[leaving] = found[entering][1], found[entering][1]
+        return found
+
+    def _columns_of(self, sides: Sequence[Placements]) -> tuple[Column, ...]:
+        return tuple(self.columns.of(placements) for placements in zip(*sides, strict=True))
 
     def _candidates(self, placements: Placements) -> Column:
         key = (id(placements),)

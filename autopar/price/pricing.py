@@ -187,7 +187,8 @@ class Roofline:
 
     def context(self, op: OpNode) -> Hashable:
         """Which operands and results reach memory."""
-        return tuple(tensor.id in self._in_memory for tensor in (*op.ins, *op.outs))
+        in_memory = self._in_memory
+        return tuple([tensor.id in in_memory for tensor in op.ins + op.outs])
 
     def step_cost(self, kind: StepKind, axes: tuple[str, ...], size_bytes: int) -> float:
         """Seconds of one redistribution step."""

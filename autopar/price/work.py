@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from math import prod
 
 from autopar.core.dataflow import Use, uses_of
@@ -59,7 +59,12 @@ def work_flops(op: OpNode) -> float:
 
 def is_fusible(op: OpNode) -> bool:
     """Whether a compiler computes the operator inside its consumers' loop: element by element, or a view."""
-    return op.body is None and op.kind not in _UNFUSED and not op.kind.startswith(_UNFUSED_PREFIXES)
+    return op.body is None and _fuses(op.kind)
+
+
+@cache
+def _fuses(kind: str) -> bool:
+    return kind not in _UNFUSED and not kind.startswith(_UNFUSED_PREFIXES)
 
 
 @once_per_graph

@@ -54,7 +54,7 @@ class Ground:
 
     @cached_property
     def _priced(self) -> Pricing:
-        return Remembered(self.make_pricing(self.graph, self.mesh))
+        return Remembered(self.make_pricing(self.graph, self.mesh), self.graph)
 
     def pricing(self, step_kinds: StepKinds) -> Pricing:
         """The prices where these steps are allowed."""

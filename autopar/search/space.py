@@ -110,16 +110,15 @@ def _free(shape: tuple[int, ...], mesh: DeviceMesh, is_key: bool) -> tuple[Place
 def _strategies(
     graph: OpGraph, mesh: DeviceMesh, keep: Keep, strict: bool, find: FindRule
 ) -> tuple[tuple[Strategy, ...], ...]:
-    known: dict[object, tuple[Strategy, ...]] = {}
+    known: dict[int, tuple[Strategy, ...]] = {}
     found: list[tuple[Strategy, ...]] = []
-    for op in graph.ops:
+    for op, first in zip(graph.ops, graph.alike, strict=True):
         if op.id in graph.loop_carries:
             found.append(())
             continue
-        signature = op.signature
-        if signature not in known:
-            known[signature] = keep(op, _of(op, mesh, strict, find))
-        found.append(known[signature])
+        if first not in known:
+            known[first] = keep(op, _of(op, mesh, strict, find))
+        found.append(known[first])
     return tuple(found)
 
 

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from threading import Event
 
 import numpy as np
@@ -112,8 +113,13 @@ class Ascent:
     def __init__(self, problem: Problem, options: SolveOptions, messages: Floats | None = None) -> None:
         self.problem, self.options = problem, options
         self.rows = memory_rows(problem)
-        self.search, self.dual = LocalSearch(problem, self.rows), Dual(problem, self.rows, messages)
+        self.dual = Dual(problem, self.rows, messages)
         self.prices, self.held = Prices(self.rows), self.dual.state()
+
+    @cached_property
+    def search(self) -> LocalSearch:
+        """Moves on choices."""
+        return LocalSearch(self.problem, self.rows)
 
     def round(self, number: int, upper: float, start: Choice | None, watch: Watch) -> tuple[Certificate, Answer]:
         """The best bound found so far, and the best choice met; `start` is a good choice known already."""

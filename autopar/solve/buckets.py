@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 from math import prod
 
 import numpy as np
@@ -70,23 +71,29 @@ class Order:
 
     def rest(self, most_entries: int) -> bool:
         """Takes out the other nodes, always of smallest table; False, and none, if one has more entries than that."""
-        near, scopes = [set(nodes) for nodes in self.near], dict(self.scopes)
         entries = {v: self._entries(v) for v in range(len(self.counts)) if v not in self.scopes}
+        near, scopes = {v: set(self.near[v]) for v in entries}, dict(self.scopes)
+        heap = [(size, v) for v, size in entries.items()]
+        heapify(heap)
         while entries:
-            most = min(entries.values())
-            if most > most_entries:
-                self.near, self.scopes = near, scopes
+            small = _smallest(heap, entries, most_entries)
+            if not small:
+                self.near = [near.get(v, nodes) for v, nodes in enumerate(self.near)]
+                self.scopes = scopes
                 return False
-            small = [v for v, size in entries.items() if size <= max(most, _SMALL)]
-            chosen = self._apart(sorted(small, key=lambda v: (entries[v], v)))
+            chosen = self._apart(small)
             changed = {u for v in chosen for u in self._take(v)}
             for v in chosen:
                 del entries[v]
-            entries.update((u, self._entries(u)) for u in changed)
+            for v in set(small).difference(chosen, changed):
+                heappush(heap, (entries[v], v))
+            for u in changed:
+                entries[u] = self._entries(u)
+                heappush(heap, (entries[u], u))
         return True
 
     def _entries(self, v: int) -> int:
-        return prod(self.counts[u] for u in self.near[v])
+        return prod(map(self.counts.__getitem__, self.near[v]))
 
     def _apart(self, nodes: Sequence[int]) -> list[int]:
         """The first of the nodes, without neighbours of those before."""
@@ -111,22 +118,41 @@ def buckets_of(
     counts: Sequence[int], edges: Sequence[Edge], scopes: Mapping[int, tuple[int, ...]]
 ) -> tuple[Bucket, ...]:
     """The buckets of the nodes in `scopes`, in its order; edges between other nodes are in none."""
-    rank = {v: n for n, v in enumerate(scopes)}
-    place = {v: {u: n for n, u in enumerate(scope)} | {v: -1} for v, scope in scopes.items()}
+    never = len(counts)
+    rank = [never] * never
+    for n, v in enumerate(scopes):
+        rank[v] = n
     tables: dict[int, list[Table]] = {}
     for edge in edges:
-        first = first_of((edge.u, edge.v), rank)
-        if first is not None:
-            tables.setdefault(first, []).append((edge.cost, (place[first][edge.u], place[first][edge.v])))
+        u, v = edge.u, edge.v
+        if rank[u] < rank[v]:
+            tables.setdefault(u, []).append((edge.cost, (-1, scopes[u].index(v))))
+        elif rank[v] < never:
+            tables.setdefault(v, []).append((edge.cost, (scopes[v].index(u), -1)))
     handed: dict[int, list[tuple[int, tuple[int, ...]]]] = {}
     for v, scope in scopes.items():
-        to = first_of(scope, rank)
-        if to is not None:
-            handed.setdefault(to, []).append((v, tuple(place[to][u] for u in scope)))
+        to = min(scope, key=rank.__getitem__, default=v)
+        if to != v and rank[to] < never:
+            over = scopes[to]
+            handed.setdefault(to, []).append((v, tuple([-1 if u == to else over.index(u) for u in scope])))
     return tuple(
-        Bucket(v, scope, tuple(counts[u] for u in scope), tuple(tables.get(v, ())), tuple(handed.get(v, ())))
+        Bucket(v, scope, tuple([counts[u] for u in scope]), tuple(tables.get(v, ())), tuple(handed.get(v, ())))
         for v, scope in scopes.items()
     )
+
+
+def _smallest(heap: list[tuple[int, int]], entries: Mapping[int, int], most_entries: int) -> list[int]:
+    """Takes the nodes of smallest table off the heap, and small ones; none if that has more than `most_entries`.
+
+    What is in the heap with other entries than the node has is out of date.
+    """
+    found, most = list[int](), most_entries
+    while heap and heap[0][0] <= most:
+        size, v = heappop(heap)
+        if entries.get(v) == size and (not found or found[-1] != v):
+            most = most if found else max(size, _SMALL)
+            found.append(v)
+    return found
 
 
 def first_of(nodes: Sequence[int], rank: Mapping[int, int]) -> int | None:

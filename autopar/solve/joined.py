@@ -36,8 +36,15 @@ class Joined:
     steps: Proof
 
     def costs(self, nodes: Sequence[int], node_costs: Sequence[Floats]) -> dict[int, Floats]:
-        """The costs of `nodes` that stay, from those of all nodes of the whole problem."""
-        return {v: self._cost(v, node_costs) for v in nodes}
+        """The costs of `nodes` that stay, from those of all nodes of the whole problem; equal sums are one array."""
+        known: dict[tuple[int, ...], Floats] = {}
+        found: dict[int, Floats] = {}
+        for v in nodes:
+            key = (id(self.fixed[v]), *[id(part) for u, to_v in self.members[v] for part in (node_costs[u], to_v)])
+            if key not in known:
+                known[key] = self._cost(v, node_costs)
+            found[v] = known[key]
+        return found
 
     def _cost(self, node: int, node_costs: Sequence[Floats]) -> Floats:
         total = self.fixed[node]
@@ -52,7 +59,9 @@ class Joined:
 
 def joined(problem: Problem) -> Joined:
     """`problem`, its limit left out, with followers and one-sided edges joined to nodes."""
-    free = derived(tuple(map(_zeros, problem.counts)), share_equal(derived((), problem.edges)).problem.edges)
+    zeros = {count: np.zeros(count) for count in set(problem.counts)}
+    edges = share_equal(derived((), problem.edges)).problem.edges
+    free = derived(tuple([zeros[count] for count in problem.counts]), edges)
     smaller, stay, followers = contracted(free)
     fixed, edges, steps = _folded(smaller)
     steps = (Follow(tuple(followers)), *steps) if followers else steps
@@ -65,24 +74,25 @@ def joined(problem: Problem) -> Joined:
     return Joined(smaller.counts, edges, tuple(map(tuple, members)), place, fixed, stay, followers, steps)
 
 
-def _zeros(count: int) -> Floats:
-    return np.zeros(count)
-
-
 def _folded(problem: Problem) -> tuple[tuple[Floats, ...], tuple[Edge, ...], Proof]:
     """The costs of nodes with those of edges that depend on one end only, and the other edges, equal ones shared."""
     along: dict[int, tuple[bool, bool]] = {}
     costs, others, moved = list(problem.node_costs), list[Edge](), list[tuple[Edge, bool]]()
+    sums: dict[tuple[int, int, bool], tuple[Floats, Floats]] = {}  # with what was added to: it keeps its id
+
+    def add(v: int, cost: Floats, by_row: bool) -> None:
+        key = id(costs[v]), id(cost), by_row
+        if key not in sums:
+            sums[key] = costs[v] + (cost[:, 0] if by_row else cost[0]), costs[v]
+        costs[v] = sums[key][0]
+
     for edge in share_equal(derived((), problem.edges)).problem.edges:
         cost = edge.cost
         if id(cost) not in along:
             along[id(cost)] = bool((cost == cost[:, :1]).all()), bool((cost == cost[:1]).all())
         by_row, by_column = along[id(cost)]
-        if by_row:
-            costs[edge.u] = costs[edge.u] + cost[:, 0]
-        elif by_column:
-            costs[edge.v] = costs[edge.v] + cost[0]
         if by_row or by_column:
+            add(edge.u if by_row else edge.v, cost, by_row)
             moved.append((edge, by_row))
         else:
             others.append(edge)

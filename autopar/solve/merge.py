@@ -25,9 +25,13 @@ def share_equal(problem: Problem) -> Reduction:
             by_id[id(array)] = known.setdefault(key, array)
         return by_id[id(array)]
 
+    def with_shared(edge: Edge) -> Edge:
+        cost = shared(edge.cost)
+        return edge if cost is edge.cost else Edge(edge.u, edge.v, cost)
+
     same = derived(
         tuple(shared(cost) for cost in problem.node_costs),
-        tuple(Edge(edge.u, edge.v, shared(edge.cost)) for edge in problem.edges),
+        tuple(with_shared(edge) for edge in problem.edges),
         problem.usages,
         problem.usage_limit,
     )

@@ -19,11 +19,12 @@ _SEARCHES = 2  # for the far end
 
 def sweep_order(problem: Problem) -> Ints:
     """The nodes in the order of sweeps; linear in the edges, but for sorting the neighbours of each node."""
-    near: list[set[int]] = [set() for _ in problem.node_costs]
+    sets: list[set[int]] = [set() for _ in problem.node_costs]
     for edge in problem.edges:
-        near[edge.u].add(edge.v)
-        near[edge.v].add(edge.u)
-    hubs = [v for v, nodes in enumerate(near) if len(nodes) > _HUB]
+        sets[edge.u].add(edge.v)
+        sets[edge.v].add(edge.u)
+    hubs = [v for v, nodes in enumerate(sets) if len(nodes) > _HUB]
+    near = [sorted(nodes, key=lambda u: (len(sets[u]), u)) for nodes in sets]
     seen, order = set(hubs), list[int]()
     for v in range(len(near)):
         if v not in seen:
@@ -35,12 +36,11 @@ def sweep_order(problem: Problem) -> Ints:
     return np.array([*hubs, *reversed(order)], dtype=np.intp)
 
 
-def _breadth_first(near: list[set[int]], start: int, closed: set[int]) -> list[int]:
-    """The nodes that can be reached without those that are closed, the nearest first."""
+def _breadth_first(near: list[list[int]], start: int, closed: set[int]) -> list[int]:
+    """The nodes that can be reached without those that are closed, the nearest first, neighbours in the given order."""
     found, seen = [start], {start}
     for v in found:
         fresh = [u for u in near[v] if u not in seen and u not in closed]
-        fresh.sort(key=lambda u: (len(near[u]), u))
         found += fresh
         seen.update(fresh)
     return found

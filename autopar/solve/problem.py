@@ -9,6 +9,7 @@ One strategy s_v for every node v. An infinite entry is a combination that is fo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
@@ -133,22 +134,31 @@ class Solution:
 
 def check(problem: Problem) -> None:
     """Raises ValueError if `problem` breaks an invariant."""
-    for v, cost in enumerate(problem.node_costs):
+    for v, cost in _distinct(problem.node_costs):
         if cost.ndim != 1 or not len(cost) or not _is_cost(cost):
             raise ValueError(f"node {v}: costs must be a vector of at least one number, none NaN or -inf: {cost}")
+    counts = problem.counts
     for edge in problem.edges:
         if edge.u == edge.v:
             raise ValueError(f"edge from node {edge.u} to itself")
-        expected = (len(problem.node_costs[edge.u]), len(problem.node_costs[edge.v]))
-        if edge.cost.shape != expected:
+        if edge.cost.shape != (counts[edge.u], counts[edge.v]):
+            expected = (counts[edge.u], counts[edge.v])
             raise ValueError(f"edge ({edge.u}, {edge.v}): matrix {edge.cost.shape}, nodes want {expected}")
-    if not all(map(_is_cost, {id(edge.cost): edge.cost for edge in problem.edges}.values())):
+    if not all(_is_cost(cost) for _, cost in _distinct([edge.cost for edge in problem.edges])):
         raise ValueError("an edge matrix holds NaN or -inf")
     for usage in problem.usages:
         if usage.size_bytes.shape != problem.node_costs[usage.node].shape or usage.start >= usage.stop:
             raise ValueError(f"usage of node {usage.node}: shape {usage.size_bytes.shape}, {usage.start}..{usage.stop}")
         if not np.isfinite(usage.size_bytes).all() or (usage.size_bytes < 0).any():
             raise ValueError(f"usage of node {usage.node} is negative or not finite")
+
+
+def _distinct(arrays: Sequence[Floats]) -> list[tuple[int, Floats]]:
+    """The arrays, each object once, with the first place where it stands."""
+    first: dict[int, int] = {}
+    for place, array in enumerate(arrays):
+        first.setdefault(id(array), place)
+    return [(place, arrays[place]) for place in first.values()]
 
 
 def _is_cost(cost: Floats) -> bool:

@@ -20,7 +20,7 @@ from autopar.solve.minplus import MinSum
 from autopar.solve.options import SolveOptions
 from autopar.solve.problem import Edge, Floats, Problem, derived
 from autopar.solve.proof import Forbid, Proof
-from autopar.solve.reduction import Choice, restrict
+from autopar.solve.reduction import Bools, Choice, restrict
 from autopar.solve.watch import Best
 
 Given = tuple[Floats | int, bool]
@@ -126,13 +126,20 @@ def settle(problem: Problem, options: SolveOptions, messages: Floats | None = No
     """
     keep = possible(problem)
     small = restrict(problem, keep, Forbid)
-    own = [keep[int(v)] for v in owners(problem)]
-    mask = np.concatenate([np.zeros(0, dtype=np.bool_), *own])
-    ascent = Ascent(small.problem, options, None if messages is None else messages[mask])
+    mask = None if small.problem is problem else _kept_messages(problem, keep)
+    ascent = Ascent(small.problem, options, messages if messages is None or mask is None else messages[mask])
     found, certificate = ascent.sweeps(np.inf, Best(problem, options.time_limit_s, None))
     if found.choice is None or not np.isfinite(found.objective):
         return None
-    kept = np.zeros(len(mask))
-    kept[mask] = ascent.held.messages
+    kept = ascent.held.messages
+    if mask is not None:
+        kept = np.zeros(len(mask))
+        kept[mask] = ascent.held.messages
     proof = small.steps + certificate.proof()
     return Settled(small.lift(found.choice), found.objective, certificate.bound, proof, kept)
+
+
+def _kept_messages(problem: Problem, keep: Sequence[Bools]) -> Bools:
+    """Which messages of all are those of strategies that are kept."""
+    own = [keep[int(v)] for v in owners(problem)]
+    return np.concatenate([np.zeros(0, dtype=np.bool_), *own])

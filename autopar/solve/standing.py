@@ -147,7 +147,8 @@ def standing(problem: Problem, options: SolveOptions) -> Standing | None:
         return None
     same: dict[bytes, Floats] = {}
     costs = whole.costs(range(len(whole.counts)), problem.node_costs)
-    costs = {v: same.setdefault(cost.tobytes(), cost) for v, cost in costs.items()}
+    shared = {id(cost): same.setdefault(cost.tobytes(), cost) for cost in costs.values()}
+    costs = {v: shared[id(cost)] for v, cost in costs.items()}
     order = Order(whole.counts, whole.edges)
     order.chains(options.max_table_entries)
     few = dict(order.scopes)
@@ -161,8 +162,12 @@ def standing(problem: Problem, options: SolveOptions) -> Standing | None:
     choice, readers = [0] * len(whole.counts), dict[int, list[int]]()
     for v, strategy in zip(remainder.nodes, settled.choice, strict=True):
         choice[v] = strategy
+    best: dict[tuple[int, ...], int] = {}  # of equal tables, which left one and the same, at equal choices
     for bucket in reversed(buckets):
-        choice[bucket.node] = bucket.best(bucket.tables(costs, left), choice)
+        key = (id(left[bucket.node]), *(choice[u] for u in bucket.scope))
+        if key not in best:
+            best[key] = bucket.best(bucket.tables(costs, left), choice)
+        choice[bucket.node] = best[key]
         for u in bucket.scope:
             readers.setdefault(u, []).append(bucket.node)
     by_node = {v: tuple(nodes) for v, nodes in readers.items()}

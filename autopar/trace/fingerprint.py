@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any, cast
 
@@ -10,6 +10,8 @@ from autopar import _compat
 from autopar._payload import Payload
 from autopar.core.graph import OpGraph, OpNode, TensorInfo
 from autopar.trace.params import plain_params
+
+_PLAIN = frozenset({bool, int, float, str})
 
 
 def fingerprint(graph: OpGraph) -> str:
@@ -19,30 +21,44 @@ def fingerprint(graph: OpGraph) -> str:
     literals, inputs, outputs, carry and regions. It leaves out source lines, name stacks, input names and the values
     of hoisted constants.
     """
-    return sha256(repr(_structure(graph)).encode()).hexdigest()
+    return sha256(_structure(graph).encode()).hexdigest()
 
 
-def _structure(graph: OpGraph) -> tuple[object, ...]:
-    return (
-        tuple(_tensor(tensor) for tensor in graph.inputs),
-        tuple(_operator(op) for op in graph.ops),
-        tuple(_tensor(tensor) for tensor in graph.outputs),
-        graph.carry,
-        tuple((region.id, region.kind, region.parent, _region(region.payload)) for region in graph.regions),
-        graph.donated,
-        (graph.key_inputs, graph.key_outputs),
+def _structure(graph: OpGraph) -> str:
+    """The graph as text, as `repr` of nested tuples would be; that of each tensor is made once."""
+    texts: dict[int, str] = {}
+
+    def tensor(tensor: TensorInfo) -> str:
+        if id(tensor) not in texts:
+            texts[id(tensor)] = repr((tensor.id, tensor.shape, tensor.dtype, repr(tensor.literal)))
+        return texts[id(tensor)]
+
+    def tensors(side: tuple[TensorInfo, ...]) -> str:
+        return _tuple(list(map(tensor, side)))
+
+    return _tuple(
+        [
+            tensors(graph.inputs),
+            _tuple([_operator(op, tensors(op.ins), tensors(op.outs)) for op in graph.ops]),
+            tensors(graph.outputs),
+            repr(graph.carry),
+            repr(tuple((region.id, region.kind, region.parent, _region(region.payload)) for region in graph.regions)),
+            repr(graph.donated),
+            repr((graph.key_inputs, graph.key_outputs)),
+        ]
     )
 
 
-def _tensor(tensor: TensorInfo) -> tuple[object, ...]:
-    return (tensor.id, tensor.shape, tensor.dtype, repr(tensor.literal))
+def _operator(op: OpNode, ins: str, outs: str) -> str:
+    inner = repr(_inner(op.payload.params)) if isinstance(op.payload, Payload) else "()"
+    body = _structure(op.body) if op.body else "()"
+    params = repr(_sorted(op.params)) if op.params else "()"
+    return f"({op.kind!r}, {ins}, {outs}, {params}, {op.phase!r}, {op.region!r}, {inner}, {body})"
 
 
-def _operator(op: OpNode) -> tuple[object, ...]:
-    ins, outs = (tuple(_tensor(tensor) for tensor in side) for side in (op.ins, op.outs))
-    inner = _inner(op.payload.params) if isinstance(op.payload, Payload) else ()
-    body = _structure(op.body) if op.body else ()
-    return (op.kind, ins, outs, _sorted(op.params), op.phase, op.region, inner, body)
+def _tuple(members: Sequence[str]) -> str:
+    """The text of a tuple whose members have these."""
+    return f"({members[0]},)" if len(members) == 1 else f"({', '.join(members)})"
 
 
 def _sorted(params: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
@@ -58,6 +74,8 @@ def _inner(params: Mapping[str, Any]) -> tuple[object, ...]:
     found: list[object] = []
     for name in sorted(params):
         value = params[name]
+        if value is None or type(value) in _PLAIN:
+            continue
         members: tuple[Any, ...] = tuple(value) if isinstance(value, tuple | list) else (value,)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
         found += [(name, _jaxpr(member)) for member in members if _compat.is_jaxpr(member)]
     return tuple(found)

@@ -43,6 +43,27 @@ def test_what_was_off_stays_off() -> None:
     assert not gc.isenabled()
 
 
+def test_what_was_made_counts_as_old() -> None:
+    gc.enable()
+    gc.collect()
+    with collection_paused():
+        made = [[n] for n in range(10_000)]
+    assert len(made) > len(gc.get_objects(generation=0)) + len(gc.get_objects(generation=1))
+    made.clear()
+
+
+def test_what_the_user_froze_stays_frozen() -> None:
+    gc.enable()
+    gc.freeze()
+    try:
+        assert gc.get_freeze_count()
+        with collection_paused():
+            pass
+        assert gc.get_freeze_count()
+    finally:
+        gc.unfreeze()
+
+
 def test_a_function_is_planned_without_collections() -> None:
     gc.enable()
     seen: list[bool] = []

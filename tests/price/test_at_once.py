@@ -44,7 +44,7 @@ GRAPHS = {"convolution": lambda: graph_of(convolve, (8, 16, 16, 8), (3, 3, 8, 16
 PRICINGS = {
     "roofline": lambda graph: Roofline(graph, MESH, CLUSTER),
     "restricted": lambda graph: restricted(Roofline(graph, MESH, CLUSTER), ("all_gather", "all_reduce", "slice")),
-    "remembered": lambda graph: Remembered(Roofline(graph, MESH, CLUSTER)),
+    "remembered": lambda graph: Remembered(Roofline(graph, MESH, CLUSTER), graph),
 }
 
 
@@ -57,7 +57,7 @@ def test_equal_operators_are_priced_once() -> None:
             asked.append((op, strategy))
             return super().op_cost(op, strategy)
 
-    plain, price = Roofline(graph, MESH, CLUSTER), Remembered(Counting(graph, MESH, CLUSTER))
+    plain, price = Roofline(graph, MESH, CLUSTER), Remembered(Counting(graph, MESH, CLUSTER), graph)
     space = build_space(graph, dataflow(graph), MESH, keep=price.keep)
     pairs = [(op, s) for op, strategies in zip(graph.ops, space.strategies, strict=True) for s in strategies]
     for _ in range(2):

@@ -13,6 +13,7 @@ from autopar.solve.tables import Floats, Ints, Scope, Tables
 Bools = NDArray[np.bool_]
 
 _SAME_BYTES = 1e-12
+_MORE_BYTES = 1 + 1e-12
 
 
 def consistent(tables: Tables) -> dict[int, Bools]:
@@ -31,6 +32,21 @@ def consistent(tables: Tables) -> dict[int, Bools]:
                 alive[w] = alive[w] & supported
                 waiting |= tables.near[w] & partial
     return alive
+
+
+def overflowing(tables: Tables) -> dict[int, Bools]:
+    """The strategies whose bytes exceed the limit at some time, those of all other nodes being the least there."""
+    if tables.limit is None:
+        raise InvalidSolution("nothing exceeds a limit that is not there")
+    usages = {v: tables.usages[v] for v in tables.names}
+    least = np.zeros(max((stop for parts in usages.values() for _, stop, _ in parts), default=0))
+    for start, stop, size in (part for parts in usages.values() for part in parts):
+        least[start:stop] += size.min()
+    result = {v: np.zeros(tables.count(v), dtype=bool) for v in tables.names}
+    for v, parts in usages.items():
+        for start, stop, size in parts:
+            result[v] |= least[start:stop].max(initial=0.0) + (size - size.min()) > tables.limit * _MORE_BYTES
+    return result
 
 
 def replacing_costs(tables: Tables, v: int, a: Ints, b: Ints) -> Floats:

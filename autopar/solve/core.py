@@ -14,6 +14,7 @@ from functools import partial
 import numpy as np
 
 from autopar.solve.ascent import Answer, Ascent, better, is_closed
+from autopar.solve.branch import Branches
 from autopar.solve.cp_sat import entries, finish
 from autopar.solve.dual import Certificate
 from autopar.solve.exact import NOTHING, eliminated, exactly, lifted, reduced, reduced_fully, weight
@@ -34,6 +35,7 @@ _PRICED_SWEEPS = 2  # times as many sweeps where prices have to settle too
 _NARROW = 1_000_000  # edge entries
 _SHRUNK = 0.9
 _MAX_DEPTH = 12
+_MOST_LONGER = 4  # times that the work of branch and bound is doubled
 
 
 def minimise(problem: Problem, options: SolveOptions, watch: Watch, upper: float = np.inf, depth: int = 0) -> Answer:
@@ -176,6 +178,7 @@ def _close_above(certificate: Certificate, options: SolveOptions, watch: Watch, 
 def _minimise_core(problem: Problem, options: SolveOptions, watch: Watch, upper: float, depth: int) -> Answer:
     """Rounds of bound and choices; after each, smaller problems within windows above the bound, or CP-SAT."""
     ascent, best, low = Ascent(problem, options), Answer(None, np.inf, -np.inf), -np.inf
+    branches: Branches | None = None
     for round_ in range(options.max_rounds):
         certificate, found = ascent.round(round_, min(upper, best.objective), best.choice, watch)
         best, low = better(best, found), max(low, certificate.bound)
@@ -190,7 +193,19 @@ def _minimise_core(problem: Problem, options: SolveOptions, watch: Watch, upper:
         if entries(certificate) <= options.max_cp_sat_entries:
             known = _finished(certificate, options, watch, _Known(best, low, upper))
             return _answer(known.best, known.low, upper)
+        if certificate.prices.any() and _is_narrow(problem):
+            branches = branches or Branches(certificate, options)
+            branches.grow(_splits(problem, options, round_), min(upper, best.objective), watch)
+            best = better(best, branches.best)
+            low = max(low, min(branches.bound, upper, best.objective))
+            if is_closed(low, min(upper, best.objective)):
+                break
     return _answer(best, low, upper)
+
+
+def _splits(problem: Problem, options: SolveOptions, round_: int) -> int:
+    """How many parts branch and bound may split after a round; as annealing, it goes on for longer each time."""
+    return 2 ** min(round_, _MOST_LONGER) * options.branch_entries // weight(problem)
 
 
 @dataclass(frozen=True)

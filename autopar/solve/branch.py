@@ -27,7 +27,7 @@ from autopar.solve.dual import Certificate
 from autopar.solve.exact import exactly
 from autopar.solve.options import SolveOptions
 from autopar.solve.oversize import drop_oversized
-from autopar.solve.problem import Floats, Infeasible, Problem, derived, objective
+from autopar.solve.problem import Floats, Infeasible, derived, objective
 from autopar.solve.proof import Cases, Eliminate, Exceed, Forbid, Kept, Pass, Price, Prices, Proof
 from autopar.solve.reduce import reduce_cheaply
 from autopar.solve.reduction import Bools, Choice, Ints, Reduction, kept, restrict, unchanged

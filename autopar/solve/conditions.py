@@ -38,15 +38,22 @@ def overflowing(tables: Tables) -> dict[int, Bools]:
     """The strategies whose bytes exceed the limit at some time, those of all other nodes being the least there."""
     if tables.limit is None:
         raise InvalidSolution("nothing exceeds a limit that is not there")
-    usages = {v: tables.usages[v] for v in tables.names}
-    least = np.zeros(max((stop for parts in usages.values() for _, stop, _ in parts), default=0))
-    for start, stop, size in (part for parts in usages.values() for part in parts):
+    sizes = {v: _over_time(tables.usages[v]) for v in tables.names}
+    least = np.zeros(max((stop for parts in sizes.values() for _, stop, _ in parts), default=0))
+    for start, stop, size in (part for parts in sizes.values() for part in parts):
         least[start:stop] += size.min()
     result = {v: np.zeros(tables.count(v), dtype=bool) for v in tables.names}
-    for v, parts in usages.items():
+    for v, parts in sizes.items():
         for start, stop, size in parts:
-            result[v] |= least[start:stop].max(initial=0.0) + (size - size.min()) > tables.limit * _MORE_BYTES
+            result[v] |= least[start:stop].max() + (size - size.min()) > tables.limit * _MORE_BYTES
     return result
+
+
+def _over_time(parts: list[tuple[int, int, Floats]]) -> list[tuple[int, int, Floats]]:
+    """A node's bytes from each of its usages' ends to the next."""
+    ends = sorted({end for start, stop, _ in parts for end in (start, stop)})
+    live = [[size for start, stop, size in parts if start <= first < stop] for first in ends[:-1]]
+    return [(first, last, np.sum(sizes, axis=0)) for first, last, sizes in zip(ends, ends[1:], live, strict=False) if sizes]
 
 
 def replacing_costs(tables: Tables, v: int, a: Ints, b: Ints) -> Floats:

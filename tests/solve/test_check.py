@@ -24,6 +24,7 @@ from autopar.solve import (
 )
 from autopar.solve.excess import by_elimination
 from autopar.solve.proof import (
+    Cases,
     Dominate,
     Eliminate,
     Exceed,
@@ -34,6 +35,7 @@ from autopar.solve.proof import (
     Forbid,
     Look,
     Messages,
+    Overflow,
     Pass,
     Price,
     Prices,
@@ -120,6 +122,7 @@ ZERO = Messages(EDGES, ((np.zeros(3), np.zeros(3)), (np.zeros(3), np.zeros(2))))
 GOOD = Messages(EDGES, ((np.array([-1.0, -3.0, -9.0]), np.array([1.0, 3.0, 2.0])), (np.zeros(3), np.zeros(2))))
 NO_PRICES = Prices(np.zeros(0, dtype=np.intp), np.zeros(0))
 DEAR = Prices(np.array([1]), np.array([0.25]))
+LEFT = Messages(np.array([[0, 1]]), (GOOD.to[0],))
 FOLLOWS = np.array([0, 1, 0])
 ORDER = (0, 2, 1)
 
@@ -149,7 +152,20 @@ LAWFUL: dict[str, tuple[Proof, float]] = {
     "exceed": ((Exceed({0: ids(0)}, NO_PRICES, GOOD), Unlimit(), Eliminate((0, 1, 2))), 3.0),
     "exceed exactly": ((ExceedExactly({1: ids(0)}, NO_PRICES, ORDER), Eliminate((0, 1, 2))), 3.0),
     "a strategy that matters exceeds": ((ExceedExactly({1: ids(1, 2)}, NO_PRICES, ORDER), Eliminate((0, 1, 2))), 3.0),
+    "exceed after an elimination": (
+        (Exceed({0: ids(0)}, NO_PRICES, LEFT, (2,)), Unlimit(), Eliminate((0, 1, 2))),
+        3.0,
+    ),
+    "exceed at prices after an elimination": ((Exceed({0: ids(0)}, DEAR, LEFT, (2,)), Eliminate((0, 1, 2))), 2.75),
     "exhaust": ((Exhaust({}, NO_PRICES, ZERO, 1.5, "X"),), 3.0),
+    "overflow": ((Overflow({0: ids(0, 2)}), Unlimit(), Eliminate((0, 1, 2))), 3.0),
+    "cases": ((Cases(0, ((ids(0), (Eliminate((0, 1, 2)),)), (ids(1, 2), ()))),), 3.0),
+    "cases that overlap": ((Cases(1, ((ids(0, 1), ()), (ids(2, 0, 1), (Pass(ZERO),)))),), 1.5),
+    "cases that change nothing outside": ((Cases(0, ((ids(0), ()), (ids(1, 2), ()))), Eliminate((0, 1, 2))), 3.0),
+    "cases within cases": (
+        (Cases(0, ((ids(0), (Cases(1, ((ids(0), ()), (ids(1, 2), ()))),)), (ids(1, 2), ()))),),
+        3.0,
+    ),
 }
 
 
@@ -209,6 +225,12 @@ UNLAWFUL: dict[str, tuple[Proof, str]] = {
         "too large",
     ),
     "infinite messages": ((Pass(replace(GOOD, to=((np.array([INF, 0, 0]), np.zeros(3)), GOOD.to[1]))),), "too large"),
+    "overflow of what fits": ((Overflow({0: ids(1, 2)}),), "keeps within the limit"),
+    "overflow of no limit": ((Unlimit(), Overflow({0: ids(0, 2)})), "not there"),
+    "cases that leave one out": ((Cases(0, ((ids(0), ()), (ids(2), ()))),), r"strategies \[1\] are in no case"),
+    "no cases": ((Cases(0, ()),), "in no case"),
+    "an unlawful step in a case": ((Cases(0, ((ids(0, 1, 2), (Overflow({0: ids(1, 2)}),)),)),), "Cases: step 0 .*Overflow"),
+    "cases by masks": ((Cases(0, ((np.array([True, True, True]), ()),)),), "not a list of indices"),
     "nobody's word": ((Exhaust({}, NO_PRICES, GOOD, float("nan"), "X"),), "not a number"),
 }
 
@@ -227,6 +249,11 @@ HARMLESS: dict[str, Proof] = {
     "no strategy left, exactly": (ExceedExactly({0: ids()}, NO_PRICES, ORDER),),
     "wild messages": (Pass(replace(GOOD, to=((np.full(3, 1e30), np.full(3, -1e30)), GOOD.to[1]))),),
     "wild prices": (Price(Prices(ids(0, 1, 2), np.array([1e30, 1e30, 1e30]))), Eliminate((0, 1, 2))),
+    "wild messages after an elimination": (
+        Exceed({0: ids(1)}, DEAR, replace(LEFT, to=((np.full(3, 1e30), np.full(3, -1e30)),)), (2,)),
+        Eliminate((0, 1, 2)),
+    ),
+    "a case of no strategies": (Cases(0, ((ids(), ()), (ids(0, 1, 2), ()))),),
     "a fold that loses": (Fold(((0, 1),)), Eliminate((0, 1, 2))),
 }
 

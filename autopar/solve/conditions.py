@@ -53,7 +53,9 @@ def _over_time(parts: list[tuple[int, int, Floats]]) -> list[tuple[int, int, Flo
     """A node's bytes from each of its usages' ends to the next."""
     ends = sorted({end for start, stop, _ in parts for end in (start, stop)})
     live = [[size for start, stop, size in parts if start <= first < stop] for first in ends[:-1]]
-    return [(first, last, np.sum(sizes, axis=0)) for first, last, sizes in zip(ends, ends[1:], live, strict=False) if sizes]
+    return [
+        (first, last, np.sum(sizes, axis=0)) for first, last, sizes in zip(ends, ends[1:], live, strict=False) if sizes
+    ]
 
 
 def replacing_costs(tables: Tables, v: int, a: Ints, b: Ints) -> Floats:

@@ -52,4 +52,6 @@ def _drop(problem: Problem) -> Reduction:
 
 
 def _infeasible(limit: float, left: Kept) -> Infeasible:
-    return Infeasible(f"there is a node none of whose strategies finds room in {limit} bytes", witness=(Overflow(left),))
+    return Infeasible(
+        f"there is a node none of whose strategies finds room in {limit} bytes", witness=(Overflow(left),)
+    )

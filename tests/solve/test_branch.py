@@ -1,4 +1,4 @@
-"""Strategies that find no room, and branch and bound: against every choice; and where prices and messages prove little."""
+"""Strategies that find no room, and branch and bound: against every choice, and where prices and messages fail."""
 
 from __future__ import annotations
 
@@ -48,14 +48,21 @@ def steps_of(proof: Proof) -> list[object]:
 @given(problem=problems(limited=True))
 def test_what_finds_no_room_is_in_no_choice_within_the_limit(problem: Problem) -> None:
     best = optimum(problem)
-    try:
-        reduction = drop_oversized(problem)
-    except Infeasible as error:
-        assert best == np.inf
-        assert proven(problem, error.witness or ()).bound == np.inf
+    if best == np.inf:
         return
+    reduction = drop_oversized(problem)
     assert optimum(reduction.problem) == best
     proven(problem, reduction.steps)
+
+
+def test_that_nothing_finds_room_is_proven() -> None:
+    """One node at one time; and a node none of whose strategies keeps within the limit at all times."""
+    alone = Problem((np.zeros(2),), (), (Usage(0, 0, 1, np.array([3.0, 4.0])),), 2.0)
+    turns = (Usage(0, 0, 1, np.array([3.0, 1.0])), Usage(0, 1, 2, np.array([1.0, 3.0])))
+    for problem in (alone, replace(alone, usages=turns)):
+        with pytest.raises(Infeasible, match="finds room in 2.0 bytes") as caught:
+            drop_oversized(problem)
+        assert proven(problem, caught.value.witness or ()).bound == np.inf
 
 
 def test_room_is_made_by_what_goes() -> None:

@@ -156,7 +156,10 @@ LAWFUL: dict[str, tuple[Proof, float]] = {
         (Exceed({0: ids(0)}, NO_PRICES, LEFT, (2,)), Unlimit(), Eliminate((0, 1, 2))),
         3.0,
     ),
-    "exceed at prices after an elimination": ((Exceed({0: ids(0)}, DEAR, LEFT, (2,)), Eliminate((0, 1, 2))), 2.75),
+    "the best exceeds at prices, after an elimination": (
+        (Exceed({0: ids(1, 2)}, DEAR, LEFT, (2,)), Eliminate((0, 1, 2))),
+        3.0 - 0.25,
+    ),
     "exhaust": ((Exhaust({}, NO_PRICES, ZERO, 1.5, "X"),), 3.0),
     "overflow": ((Overflow({0: ids(0, 2)}), Unlimit(), Eliminate((0, 1, 2))), 3.0),
     "cases": ((Cases(0, ((ids(0), (Eliminate((0, 1, 2)),)), (ids(1, 2), ()))),), 3.0),
@@ -164,7 +167,7 @@ LAWFUL: dict[str, tuple[Proof, float]] = {
     "cases that change nothing outside": ((Cases(0, ((ids(0), ()), (ids(1, 2), ()))), Eliminate((0, 1, 2))), 3.0),
     "cases within cases": (
         (Cases(0, ((ids(0), (Cases(1, ((ids(0), ()), (ids(1, 2), ()))),)), (ids(1, 2), ()))),),
-        3.0,
+        1.0 + 0.5 + 1.0,
     ),
 }
 
@@ -229,7 +232,10 @@ UNLAWFUL: dict[str, tuple[Proof, str]] = {
     "overflow of no limit": ((Unlimit(), Overflow({0: ids(0, 2)})), "not there"),
     "cases that leave one out": ((Cases(0, ((ids(0), ()), (ids(2), ()))),), r"strategies \[1\] are in no case"),
     "no cases": ((Cases(0, ()),), "in no case"),
-    "an unlawful step in a case": ((Cases(0, ((ids(0, 1, 2), (Overflow({0: ids(1, 2)}),)),)),), "Cases: step 0 .*Overflow"),
+    "an unlawful step in a case": (
+        (Cases(0, ((ids(0, 1, 2), (Overflow({0: ids(1, 2)}),)),)),),
+        "Cases: step 0 .*Overflow",
+    ),
     "cases by masks": ((Cases(0, ((np.array([True, True, True]), ()),)),), "not a list of indices"),
     "nobody's word": ((Exhaust({}, NO_PRICES, GOOD, float("nan"), "X"),), "not a number"),
 }
@@ -281,12 +287,14 @@ def test_marginals_by_elimination(problem: Problem) -> None:
 
 
 FREE = chain_with_skips(40, 6, 40, 1, memory=True)
-CORE = SolveOptions(max_table_entries=1, max_cp_sat_entries=1, anneal_passes=50)
+SPLIT = SolveOptions(max_table_entries=1, max_cp_sat_entries=1, anneal_passes=50)
+CORE = replace(SPLIT, branch_entries=0)
 SOLVED = {
     "without a limit": (FREE, SolveOptions()),
     "by prices": (replace(FREE, usages=FREE.usages[::2], usage_limit=35.0), CORE),
     "by windows": (replace(FREE, usages=FREE.usages[::2], usage_limit=40.0), CORE),
-    "by CP-SAT": (replace(FREE, usages=FREE.usages[::2], usage_limit=40.0), SolveOptions()),
+    "by cases": (replace(FREE, usages=FREE.usages[::2], usage_limit=40.0), SPLIT),
+    "by CP-SAT": (replace(FREE, usages=FREE.usages[::2], usage_limit=42.0), SolveOptions()),
 }
 
 
@@ -305,6 +313,15 @@ def tampered(step: Step) -> list[Step]:
             return [replace(step, keep={v: left[1:] for v, left in keep.items()})]
         case Forbid(keep):
             return [replace(step, keep={v: left[1:] for v, left in keep.items()})]
+        case Overflow(keep):
+            return [replace(step, keep={v: left[1:] for v, left in keep.items()})]
+        case Cases(node, cases):
+            (ids, proof), *others = cases
+            return [
+                Cases(node, tuple(others)),
+                Cases(node, ((ids, ()), *others)),
+                Cases(node, ((ids, proof[:-1]), *others)),
+            ]
         case Dominate(pairs):
             return [Dominate({v: rows[:, ::-1] for v, rows in pairs.items()})]
         case _:

@@ -41,6 +41,7 @@ _PRICE_STEPS = 2  # bounds at fixed prices
 _STEP = 0.25  # of a price step, from prices that were good for more choices
 _HEAVY = 0.02  # of the gap: smaller differences of the price of a node's bytes decide nothing
 _MOST_DEPTH = 100
+_TOLD = 8  # splits from one proof to the next
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +95,7 @@ class Branches:
     """The tree of a problem's parts; it grows from where it was. `start` has the prices to begin with."""
 
     def __init__(self, start: Certificate, options: SolveOptions) -> None:
-        self._problem, self._options = start.problem, replace(options, max_sweeps=_SWEEPS, anneal_passes=0)
+        self.problem, self._options = start.problem, replace(options, max_sweeps=_SWEEPS, anneal_passes=0)
         whole = _Part(unchanged(start.problem), 0.0, start.bound, start.proof(), start.parts()[0])
         self._root, self._made = _Branch(whole, None, 0), 0
         self._open: list[tuple[float, int, _Branch]] = []
@@ -112,7 +113,9 @@ class Branches:
             self._closed = math.inf
             self._take(self._root, _assessed(self._root.part, upper, self._options, watch), -math.inf)
         with ThreadPoolExecutor(2) as pool:
-            for _ in range(splits):
+            for number in range(splits):
+                if number % _TOLD == 0:
+                    self._tell(watch)
                 cutoff = min(upper, self.best.objective)
                 if not self._open or is_closed(self.bound, cutoff) or watch.left_s() <= 0:
                     break
@@ -121,6 +124,9 @@ class Branches:
                 low, _, branch = heappop(self._open)
                 assess = partial(_assessed, cutoff=cutoff, options=self._options, watch=watch)
                 self._split(branch, low, list(pool.map(assess, _halves(branch.part))))
+        self._tell(watch)
+
+    def _tell(self, watch: Watch) -> None:
         if self.best.choice is not None:
             watch.offer(self.best.choice)
         watch.raise_bound(self.bound, self._root.proof())
@@ -137,7 +143,7 @@ class Branches:
         """Puts a part into the tree: among those to be split, unless there is nothing to be gained."""
         branch.part, self._made = part, self._made + 1
         for choice in map(branch.lift, part.choices):
-            self.best = better(self.best, Answer(choice, objective(self._problem, choice), -math.inf))
+            self.best = better(self.best, Answer(choice, objective(self.problem, choice), -math.inf))
         if part.split is None:
             self._closed = min(self._closed, max(low, part.bound))
         else:

@@ -195,17 +195,19 @@ def _minimise_core(problem: Problem, options: SolveOptions, watch: Watch, upper:
             return _answer(known.best, known.low, upper)
         if certificate.prices.any() and _is_narrow(problem):
             branches = branches or Branches(certificate, options)
-            branches.grow(_splits(problem, options, round_), min(upper, best.objective), watch)
-            best = better(best, branches.best)
-            low = max(low, min(branches.bound, upper, best.objective))
-            if is_closed(low, min(upper, best.objective)):
+            known = _split(branches, options, watch, _Known(best, low, upper), round_)
+            best, low = known.best, known.low
+            if is_closed(low, known.cutoff) or _is_enough(known, problem, options):
                 break
     return _answer(best, low, upper)
 
 
-def _splits(problem: Problem, options: SolveOptions, round_: int) -> int:
-    """How many parts branch and bound may split after a round; as annealing, it goes on for longer each time."""
-    return 2 ** min(round_, _MOST_LONGER) * options.branch_entries // weight(problem)
+def _split(branches: Branches, options: SolveOptions, watch: Watch, known: _Known, round_: int) -> _Known:
+    """What is known after branch and bound, which goes on for longer after each round, as annealing does."""
+    splits = 2 ** min(round_, _MOST_LONGER) * options.branch_entries // weight(branches.problem)
+    branches.grow(splits, known.cutoff, watch)
+    best = better(known.best, branches.best)
+    return _Known(best, max(known.low, min(branches.bound, known.cutoff, best.objective)), known.upper)
 
 
 @dataclass(frozen=True)

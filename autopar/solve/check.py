@@ -15,11 +15,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autopar.solve.conditions import check_bytes, consistent, decides, folded, replacing_costs, taken
+from autopar.solve.conditions import (
+    check_bytes,
+    consistent,
+    decides,
+    folded,
+    overflowing,
+    replacing_costs,
+    taken,
+)
 from autopar.solve.excess import by_elimination, by_messages, moved, priced, rounding, rounding_of
 from autopar.solve.exhaust import none_below
 from autopar.solve.problem import InvalidSolution, Problem
 from autopar.solve.proof import (
+    Cases,
     Dominate,
     Eliminate,
     Exceed,
@@ -30,8 +39,10 @@ from autopar.solve.proof import (
     Forbid,
     Kept,
     Look,
+    Overflow,
     Pass,
     Price,
+    Prices,
     Proof,
     Unlimit,
 )
@@ -39,6 +50,7 @@ from autopar.solve.tables import Floats, Ints, Scope, Tables
 
 Bools = NDArray[np.bool_]
 
+_NO_TIMES = np.zeros(0, dtype=np.intp)
 _ROUNDING = 1e-9  # of a bound that is searched for again
 
 
@@ -64,7 +76,7 @@ def proven(problem: Problem, proof: Proof, search_work: float = 0.0) -> Proven:
       InvalidSolution: if a step's condition does not hold, with the step.
     """
     with np.errstate(invalid="ignore"):  # inf - inf, where every choice costs infinity
-        return _replayed(_Replay(problem, search_work), proof)
+        return _replayed(_Replay(Tables(problem), search_work), proof)
 
 
 def _replayed(replay: _Replay, proof: Proof) -> Proven:
@@ -81,12 +93,16 @@ def _replayed(replay: _Replay, proof: Proof) -> Proven:
 class _Replay:
     """The problem as far as the steps have taken it, and what they lost."""
 
-    def __init__(self, problem: Problem, search_work: float) -> None:
-        self.tables, self.search_work = Tables(problem), search_work
+    def __init__(self, tables: Tables, search_work: float) -> None:
+        self.tables, self.search_work = tables, search_work
         self.lost: list[float] = []
         self.cap, self.stated_bound = math.inf, -math.inf
         self.stated: tuple[str, ...] = ()
         self.repeated: tuple[str, ...] = ()
+
+    def copy(self) -> _Replay:
+        """The same problem, with nothing lost, capped or stated."""
+        return _Replay(self.tables.copy(), self.search_work)
 
     def proven(self) -> Proven:
         """What is proven of the first problem."""
@@ -126,6 +142,14 @@ def _forbid(replay: _Replay, step: Forbid) -> None:
     replay.restrict(step.keep)
 
 
+def _overflow(replay: _Replay, step: Overflow) -> None:
+    over = overflowing(replay.tables)
+    for v, gone in replay.dropped(step.keep).items():
+        if (gone & ~over[v]).any():
+            raise InvalidSolution(f"node {v}: a strategy goes that keeps within the limit")
+    replay.restrict(step.keep)
+
+
 def _dominate(replay: _Replay, step: Dominate) -> None:
     tables = replay.tables
     left: dict[int, Ints] = {}
@@ -145,9 +169,20 @@ def _dominate(replay: _Replay, step: Dominate) -> None:
 
 
 def _exceed(replay: _Replay, step: Exceed) -> None:
-    least, _ = by_messages(replay.tables, step.prices, step.messages)
+    if step.without:
+        least = _least_without(replay.copy(), step)
+    else:
+        least, _ = by_messages(replay.tables, step.prices, step.messages)
     replay.lower_cap(step.keep, least)
     replay.restrict(step.keep)
+
+
+def _least_without(replay: _Replay, step: Exceed) -> dict[int, Floats]:
+    """What a choice with each strategy of the nodes that are not eliminated costs at least."""
+    _price(replay, Price(step.prices))
+    _eliminate(replay, Eliminate(step.without))
+    least, _ = by_messages(replay.tables, Prices(_NO_TIMES, np.zeros(0)), step.messages)
+    return {v: costs - math.fsum(replay.lost) for v, costs in least.items()}
 
 
 def _exhaust(replay: _Replay, step: Exhaust) -> None:
@@ -250,8 +285,26 @@ def _pass(replay: _Replay, step: Pass) -> None:
         tables[u, v] = tables[u, v] - to_u[:, None] - to_v
 
 
+def _cases(replay: _Replay, step: Cases) -> None:
+    v = replay.tables.name(step.node)
+    left = np.ones(replay.tables.count(v), dtype=bool)
+    low = math.inf
+    for ids, proof in step.cases:
+        left[ids] = False
+        case = replay.copy()
+        case.restrict({step.node: ids})
+        found = _replayed(case, proof)
+        low = min(low, found.bound)
+        replay.stated += found.stated_by
+        replay.repeated += found.repeated
+    if left.any():
+        raise InvalidSolution(f"node {v}: strategies {np.flatnonzero(left).tolist()} are in no case")
+    replay.stated_bound = max(replay.stated_bound, low)
+
+
 _RULES: dict[type, Callable[[_Replay, Any], None]] = {
     Forbid: _forbid,
+    Overflow: _overflow,
     Dominate: _dominate,
     Exceed: _exceed,
     ExceedExactly: _exceed_exactly,
@@ -263,4 +316,5 @@ _RULES: dict[type, Callable[[_Replay, Any], None]] = {
     Look: _look,
     Price: _price,
     Pass: _pass,
+    Cases: _cases,
 }

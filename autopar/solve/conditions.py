@@ -13,6 +13,7 @@ from autopar.solve.tables import Floats, Ints, Scope, Tables
 Bools = NDArray[np.bool_]
 
 _SAME_BYTES = 1e-12
+_MORE_BYTES = 1 + 1e-12
 
 
 def consistent(tables: Tables) -> dict[int, Bools]:
@@ -31,6 +32,30 @@ def consistent(tables: Tables) -> dict[int, Bools]:
                 alive[w] = alive[w] & supported
                 waiting |= tables.near[w] & partial
     return alive
+
+
+def overflowing(tables: Tables) -> dict[int, Bools]:
+    """The strategies whose bytes exceed the limit at some time, those of all other nodes being the least there."""
+    if tables.limit is None:
+        raise InvalidSolution("nothing exceeds a limit that is not there")
+    sizes = {v: _over_time(tables.usages[v]) for v in tables.names}
+    least = np.zeros(max((stop for parts in sizes.values() for _, stop, _ in parts), default=0))
+    for start, stop, size in (part for parts in sizes.values() for part in parts):
+        least[start:stop] += size.min()
+    result = {v: np.zeros(tables.count(v), dtype=bool) for v in tables.names}
+    for v, parts in sizes.items():
+        for start, stop, size in parts:
+            result[v] |= least[start:stop].max() + (size - size.min()) > tables.limit * _MORE_BYTES
+    return result
+
+
+def _over_time(parts: list[tuple[int, int, Floats]]) -> list[tuple[int, int, Floats]]:
+    """A node's bytes from each of its usages' ends to the next."""
+    ends = sorted({end for start, stop, _ in parts for end in (start, stop)})
+    live = [[size for start, stop, size in parts if start <= first < stop] for first in ends[:-1]]
+    return [
+        (first, last, np.sum(sizes, axis=0)) for first, last, sizes in zip(ends, ends[1:], live, strict=False) if sizes
+    ]
 
 
 def replacing_costs(tables: Tables, v: int, a: Ints, b: Ints) -> Floats:

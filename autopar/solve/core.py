@@ -14,6 +14,7 @@ from functools import partial
 import numpy as np
 
 from autopar.solve.ascent import Answer, Ascent, better, is_closed
+from autopar.solve.branch import Branches
 from autopar.solve.cp_sat import entries, finish
 from autopar.solve.dual import Certificate
 from autopar.solve.exact import NOTHING, eliminated, exactly, lifted, reduced, reduced_fully, weight
@@ -34,6 +35,7 @@ _PRICED_SWEEPS = 2  # times as many sweeps where prices have to settle too
 _NARROW = 1_000_000  # edge entries
 _SHRUNK = 0.9
 _MAX_DEPTH = 12
+_MOST_LONGER = 4  # times that the work of branch and bound is doubled
 
 
 def minimise(problem: Problem, options: SolveOptions, watch: Watch, upper: float = np.inf, depth: int = 0) -> Answer:
@@ -176,6 +178,7 @@ def _close_above(certificate: Certificate, options: SolveOptions, watch: Watch, 
 def _minimise_core(problem: Problem, options: SolveOptions, watch: Watch, upper: float, depth: int) -> Answer:
     """Rounds of bound and choices; after each, smaller problems within windows above the bound, or CP-SAT."""
     ascent, best, low = Ascent(problem, options), Answer(None, np.inf, -np.inf), -np.inf
+    branches: Branches | None = None
     for round_ in range(options.max_rounds):
         certificate, found = ascent.round(round_, min(upper, best.objective), best.choice, watch)
         best, low = better(best, found), max(low, certificate.bound)
@@ -191,7 +194,21 @@ def _minimise_core(problem: Problem, options: SolveOptions, watch: Watch, upper:
             known = _finished(certificate, options, watch, known)
             return _answer(known.best, known.low, upper)
         best, low = known.best, known.low
+        if certificate.prices.any() and _is_narrow(problem):
+            branches = branches or Branches(certificate, options)
+            known = _split(branches, options, watch, known, round_)
+            best, low = known.best, known.low
+            if is_closed(low, known.cutoff) or _is_enough(known, problem, options):
+                break
     return _answer(best, low, upper)
+
+
+def _split(branches: Branches, options: SolveOptions, watch: Watch, known: _Known, round_: int) -> _Known:
+    """What is known after branch and bound, which goes on for longer after each round, as annealing does."""
+    splits = 2 ** min(round_, _MOST_LONGER) * options.branch_entries // weight(branches.problem)
+    branches.grow(splits, known.cutoff, watch)
+    best = better(known.best, branches.best)
+    return _Known(best, max(known.low, min(branches.bound, known.cutoff, best.objective)), known.upper)
 
 
 @dataclass(frozen=True)

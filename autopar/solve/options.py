@@ -18,6 +18,8 @@ class SolveOptions:
       max_rounds: of bounds and choices on a core that elimination and CP-SAT do not close; 0: what messages prove.
       anneal_passes: exact re-solves of random forests by annealing; a round has this twice, small problems less.
       region_steps: exact re-solves of a forest in a small region after annealing; less where passes are few.
+      branch_entries: edge entries and strategies of all parts that branch and bound, where memory has a price and
+        CP-SAT is not tried, splits after the first round; twice as many after each of the next.
       max_cp_sat_entries: CP-SAT is not tried on a core with more edge entries.
       cp_sat_work: deterministic time (roughly seconds) of one CP-SAT search.
       cp_sat_workers: threads of CP-SAT; part of the result's identity, as is `seed`.
@@ -36,6 +38,7 @@ class SolveOptions:
     max_rounds: int = 2
     anneal_passes: int = 1000
     region_steps: int = 15_000
+    branch_entries: int = 4_000_000
     max_cp_sat_entries: int = 300_000
     cp_sat_work: float = 20.0
     cp_sat_workers: int = 2
@@ -47,7 +50,7 @@ class SolveOptions:
     def __post_init__(self) -> None:
         limits = (self.max_table_entries, self.max_total_entries, self.max_elimination_work, self.max_sweeps)
         others = (self.anneal_passes, self.region_steps, self.max_rounds, self.max_cp_sat_entries, self.cp_sat_work)
-        gaps = (self.enough_gap, self.large_gap)
+        gaps = (self.enough_gap, self.large_gap, self.branch_entries)
         if min(limits) < 1 or min(*others, *gaps) < 0 or self.max_price_steps < 0 or self.cp_sat_workers < 1:
             raise ValueError(f"work limits must be positive: {self}")
         if self.time_limit_s is not None and not self.time_limit_s >= 0:

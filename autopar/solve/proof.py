@@ -48,6 +48,13 @@ class Forbid:
 
 
 @dataclass(frozen=True, eq=False)
+class Overflow:
+    """Strategies go that exceed the limit at some time, although all other nodes take the least there."""
+
+    keep: Kept
+
+
+@dataclass(frozen=True, eq=False)
 class Dominate:
     """Strategies go that another of the node can replace: rows (which goes, which replaces it), in this order."""
 
@@ -58,12 +65,14 @@ class Dominate:
 class Exceed:
     """Strategies go that are dear: with them a choice costs more than what prices and messages say, at least.
 
-    What follows holds for the other choices only: the least cost of those with such a strategy caps the bound.
+    What follows holds for the other choices only: the least cost of those with such a strategy caps the bound. The
+    messages are those of what is left once the nodes in `without` are eliminated at these prices.
     """
 
     keep: Kept
     prices: Prices
     messages: Messages
+    without: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,5 +145,28 @@ class Pass:
     messages: Messages
 
 
-Step = Forbid | Dominate | Exceed | ExceedExactly | Exhaust | Follow | Fold | Eliminate | Unlimit | Look | Price | Pass
+@dataclass(frozen=True, eq=False)
+class Cases:
+    """Every choice takes one of the strategies of some case at the node, and costs what the case's proof proves."""
+
+    node: int
+    cases: tuple[tuple[_Ints, Proof], ...]
+
+
+Step = (
+    Forbid
+    | Overflow
+    | Dominate
+    | Exceed
+    | ExceedExactly
+    | Exhaust
+    | Follow
+    | Fold
+    | Eliminate
+    | Unlimit
+    | Look
+    | Price
+    | Pass
+    | Cases
+)
 Proof = tuple[Step, ...]

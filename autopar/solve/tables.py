@@ -73,6 +73,15 @@ class Tables:
         for use in problem.usages:
             self.usages[use.node].append((use.start, use.stop, use.size_bytes))
 
+    def copy(self) -> Tables:
+        """The same tables, from which nodes, strategies and edges can be taken without a trace here."""
+        result = object.__new__(Tables)
+        result.__dict__.update(self.__dict__)
+        result.once = Once()
+        result.names, result.constants, result.tables = list(self.names), list(self.constants), dict(self.tables)
+        result.near, result.usages = [set(scopes) for scopes in self.near], [list(parts) for parts in self.usages]
+        return result
+
     def add(self, scope: Scope, table: Floats) -> None:
         """Adds a table to the one with this scope, if there is one. Axes are put in order of the nodes."""
         if not scope:

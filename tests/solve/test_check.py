@@ -24,6 +24,7 @@ from autopar.solve import (
 )
 from autopar.solve.excess import by_elimination
 from autopar.solve.proof import (
+    Cases,
     Dominate,
     Eliminate,
     Exceed,
@@ -34,6 +35,7 @@ from autopar.solve.proof import (
     Forbid,
     Look,
     Messages,
+    Overflow,
     Pass,
     Price,
     Prices,
@@ -120,6 +122,7 @@ ZERO = Messages(EDGES, ((np.zeros(3), np.zeros(3)), (np.zeros(3), np.zeros(2))))
 GOOD = Messages(EDGES, ((np.array([-1.0, -3.0, -9.0]), np.array([1.0, 3.0, 2.0])), (np.zeros(3), np.zeros(2))))
 NO_PRICES = Prices(np.zeros(0, dtype=np.intp), np.zeros(0))
 DEAR = Prices(np.array([1]), np.array([0.25]))
+LEFT = Messages(np.array([[0, 1]]), (GOOD.to[0],))
 FOLLOWS = np.array([0, 1, 0])
 ORDER = (0, 2, 1)
 
@@ -149,7 +152,23 @@ LAWFUL: dict[str, tuple[Proof, float]] = {
     "exceed": ((Exceed({0: ids(0)}, NO_PRICES, GOOD), Unlimit(), Eliminate((0, 1, 2))), 3.0),
     "exceed exactly": ((ExceedExactly({1: ids(0)}, NO_PRICES, ORDER), Eliminate((0, 1, 2))), 3.0),
     "a strategy that matters exceeds": ((ExceedExactly({1: ids(1, 2)}, NO_PRICES, ORDER), Eliminate((0, 1, 2))), 3.0),
+    "exceed after an elimination": (
+        (Exceed({0: ids(0)}, NO_PRICES, LEFT, (2,)), Unlimit(), Eliminate((0, 1, 2))),
+        3.0,
+    ),
+    "the best exceeds at prices, after an elimination": (
+        (Exceed({0: ids(1, 2)}, DEAR, LEFT, (2,)), Eliminate((0, 1, 2))),
+        3.0 - 0.25,
+    ),
     "exhaust": ((Exhaust({}, NO_PRICES, ZERO, 1.5, "X"),), 3.0),
+    "overflow": ((Overflow({0: ids(0, 2)}), Unlimit(), Eliminate((0, 1, 2))), 3.0),
+    "cases": ((Cases(0, ((ids(0), (Eliminate((0, 1, 2)),)), (ids(1, 2), ()))),), 3.0),
+    "cases that overlap": ((Cases(1, ((ids(0, 1), ()), (ids(2, 0, 1), (Pass(ZERO),)))),), 1.5),
+    "cases that change nothing outside": ((Cases(0, ((ids(0), ()), (ids(1, 2), ()))), Eliminate((0, 1, 2))), 3.0),
+    "cases within cases": (
+        (Cases(0, ((ids(0), (Cases(1, ((ids(0), ()), (ids(1, 2), ()))),)), (ids(1, 2), ()))),),
+        1.0 + 0.5 + 1.0,
+    ),
 }
 
 
@@ -209,6 +228,15 @@ UNLAWFUL: dict[str, tuple[Proof, str]] = {
         "too large",
     ),
     "infinite messages": ((Pass(replace(GOOD, to=((np.array([INF, 0, 0]), np.zeros(3)), GOOD.to[1]))),), "too large"),
+    "overflow of what fits": ((Overflow({0: ids(1, 2)}),), "keeps within the limit"),
+    "overflow of no limit": ((Unlimit(), Overflow({0: ids(0, 2)})), "not there"),
+    "cases that leave one out": ((Cases(0, ((ids(0), ()), (ids(2), ()))),), r"strategies \[1\] are in no case"),
+    "no cases": ((Cases(0, ()),), "in no case"),
+    "an unlawful step in a case": (
+        (Cases(0, ((ids(0, 1, 2), (Overflow({0: ids(1, 2)}),)),)),),
+        "Cases: step 0 .*Overflow",
+    ),
+    "cases by masks": ((Cases(0, ((np.array([True, True, True]), ()),)),), "not a list of indices"),
     "nobody's word": ((Exhaust({}, NO_PRICES, GOOD, float("nan"), "X"),), "not a number"),
 }
 
@@ -227,6 +255,11 @@ HARMLESS: dict[str, Proof] = {
     "no strategy left, exactly": (ExceedExactly({0: ids()}, NO_PRICES, ORDER),),
     "wild messages": (Pass(replace(GOOD, to=((np.full(3, 1e30), np.full(3, -1e30)), GOOD.to[1]))),),
     "wild prices": (Price(Prices(ids(0, 1, 2), np.array([1e30, 1e30, 1e30]))), Eliminate((0, 1, 2))),
+    "wild messages after an elimination": (
+        Exceed({0: ids(1)}, DEAR, replace(LEFT, to=((np.full(3, 1e30), np.full(3, -1e30)),)), (2,)),
+        Eliminate((0, 1, 2)),
+    ),
+    "a case of no strategies": (Cases(0, ((ids(), ()), (ids(0, 1, 2), ()))),),
     "a fold that loses": (Fold(((0, 1),)), Eliminate((0, 1, 2))),
     "the best is not among what is searched": (Exhaust({0: ids(1)}, NO_PRICES, GOOD, INF, "X"),),
 }
@@ -277,12 +310,14 @@ def test_marginals_by_elimination(problem: Problem) -> None:
 
 
 FREE = chain_with_skips(40, 6, 40, 1, memory=True)
-CORE = SolveOptions(max_table_entries=1, max_cp_sat_entries=1, anneal_passes=50)
+SPLIT = SolveOptions(max_table_entries=1, max_cp_sat_entries=1, anneal_passes=50)
+CORE = replace(SPLIT, branch_entries=0)
 SOLVED = {
     "without a limit": (FREE, SolveOptions()),
     "by prices": (replace(FREE, usages=FREE.usages[::2], usage_limit=35.0), CORE),
     "by windows": (replace(FREE, usages=FREE.usages[::2], usage_limit=40.0), CORE),
-    "by CP-SAT": (replace(FREE, usages=FREE.usages[::2], usage_limit=40.0), SolveOptions()),
+    "by cases": (replace(FREE, usages=FREE.usages[::2], usage_limit=40.0), SPLIT),
+    "by CP-SAT": (replace(FREE, usages=FREE.usages[::2], usage_limit=42.0), SolveOptions()),
 }
 
 
@@ -301,6 +336,15 @@ def tampered(step: Step) -> list[Step]:
             return [replace(step, keep={v: left[1:] for v, left in keep.items()})]
         case Forbid(keep):
             return [replace(step, keep={v: left[1:] for v, left in keep.items()})]
+        case Overflow(keep):
+            return [replace(step, keep={v: left[1:] for v, left in keep.items()})]
+        case Cases(node, cases):
+            (ids, proof), *others = cases
+            return [
+                Cases(node, tuple(others)),
+                Cases(node, ((ids, ()), *others)),
+                Cases(node, ((ids, proof[:-1]), *others)),
+            ]
         case Dominate(pairs):
             return [Dominate({v: rows[:, ::-1] for v, rows in pairs.items()})]
         case _:

@@ -1,0 +1,57 @@
+"""Reduction: strategies go whose bytes find no room at some time, even if every other node takes the least there.
+
+least use at t  +  size[s] - min size  >  limit        for some time t of the usage
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from autopar.solve.problem import Infeasible, Problem
+from autopar.solve.proof import Kept, Overflow
+from autopar.solve.reduction import Reduction, kept, restrict, unchanged
+from autopar.solve.rows import memory_rows
+
+_NONE = np.zeros(0, dtype=np.intp)
+_TOLERANCE = 1e-9  # of the bytes: what exceeds the limit by less may be rounding
+
+
+def drop_oversized(problem: Problem) -> Reduction:
+    """Drops strategies until the least of all others leaves room for each; equal nodes share what they keep.
+
+    Raises:
+      Infeasible: if the least of the others leaves no room for any strategy of some node.
+    """
+    result = unchanged(problem)
+    while True:
+        before = result.problem
+        result = result.then(_drop)
+        if result.problem is before:
+            return result
+
+
+def _drop(problem: Problem) -> Reduction:
+    rows = memory_rows(problem)
+    if not rows.count:
+        return unchanged(problem)
+    least = rows.sums(np.array([segment.size_bytes.min() for segment in rows.segments]))
+    room = rows.limit - least + _TOLERANCE * max(rows.limit, float(least.max()))
+    keep = [np.ones(count, dtype=bool) for count in problem.counts]
+    if room.min() < 0:
+        row = int(room.argmin())
+        node = next(segment.node for segment in rows.segments if segment.low <= row < segment.high)
+        raise _infeasible(rows.limit, {node: _NONE})
+    for segment in rows.segments:
+        more = segment.size_bytes - segment.size_bytes.min()
+        if more.max() > room.min():
+            keep[segment.node] &= more <= room[segment.low : segment.high].min()
+    masks = {mask.tobytes(): mask for mask in keep}
+    if not all(mask.any() for mask in masks.values()):
+        raise _infeasible(rows.limit, kept(keep))
+    return restrict(problem, [masks[mask.tobytes()] for mask in keep], Overflow)
+
+
+def _infeasible(limit: float, left: Kept) -> Infeasible:
+    return Infeasible(
+        f"there is a node none of whose strategies finds room in {limit} bytes", witness=(Overflow(left),)
+    )

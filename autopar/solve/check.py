@@ -16,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autopar.solve.conditions import check_bytes, consistent, decides, folded, replacing_costs, taken
-from autopar.solve.excess import by_elimination, by_messages, moved, priced, rounding, rounding_of
+from autopar.solve.excess import by_elimination, by_messages, moved, of_pairs, priced, rounding, rounding_of
 from autopar.solve.exhaust import none_below
 from autopar.solve.problem import InvalidSolution, Problem
 from autopar.solve.proof import (
+    Bar,
     Dominate,
     Eliminate,
     Exceed,
@@ -30,6 +31,7 @@ from autopar.solve.proof import (
     Forbid,
     Kept,
     Look,
+    Messages,
     Pass,
     Price,
     Proof,
@@ -39,6 +41,7 @@ from autopar.solve.tables import Floats, Ints, Scope, Tables
 
 Bools = NDArray[np.bool_]
 
+_UNMOVED = Messages(np.zeros((0, 2), dtype=np.intp), ())
 _ROUNDING = 1e-9  # of a bound that is searched for again
 
 
@@ -150,6 +153,22 @@ def _exceed(replay: _Replay, step: Exceed) -> None:
     replay.restrict(step.keep)
 
 
+def _bar(replay: _Replay, step: Bar) -> None:
+    tables = replay.tables
+    least, bound = by_messages(tables, step.prices, _UNMOVED)
+    for (i, j), bits in step.pairs.items():
+        u, v = tables.name(i), tables.name(j)
+        table = tables.beside(u, (min(u, v), max(u, v)))
+        if len(bits) != (table.size + 7) // 8:
+            raise InvalidSolution(f"edge ({i}, {j}): {len(bits)} bytes of bits for {table.size} pairs")
+        gone = np.unpackbits(bits, count=table.size).reshape(table.shape).astype(bool) & np.isfinite(table)
+        if math.isfinite(bound):
+            dear = of_pairs(table, least[u] - bound, least[v] - bound)[gone]
+            replay.cap = min(replay.cap, bound + float(dear.min(initial=math.inf)))
+        table = np.where(gone, np.inf, table)
+        tables.tables[min(u, v), max(u, v)] = table if u < v else np.ascontiguousarray(table.T)
+
+
 def _exhaust(replay: _Replay, step: Exhaust) -> None:
     if math.isnan(step.beyond):
         raise InvalidSolution("what is stated is not a number")
@@ -255,6 +274,7 @@ _RULES: dict[type, Callable[[_Replay, Any], None]] = {
     Dominate: _dominate,
     Exceed: _exceed,
     ExceedExactly: _exceed_exactly,
+    Bar: _bar,
     Exhaust: _exhaust,
     Follow: _follow,
     Fold: _fold,

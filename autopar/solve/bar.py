@@ -24,6 +24,8 @@ from autopar.solve.problem import Edge, Floats, Infeasible, Problem, derived
 from autopar.solve.proof import Bar, Exceed, Messages, Pass
 from autopar.solve.reduction import Bools, Reduction, restrict
 
+_SAMPLE = 2_000_000  # entries of edges
+
 Bits = NDArray[np.uint8]
 
 _UNMOVED = Messages(np.zeros((0, 2), dtype=np.intp), ())
@@ -47,6 +49,22 @@ def barred(certificate: Certificate, window: float) -> Reduction:
     edges, bars = _without_dear(priced, edges, window + rounding_error(certificate))
     smaller = derived(tuple(costs), edges, left.problem.usages, left.problem.usage_limit)
     return Reduction(smaller, 0.0, left.lift, (Pass(messages), *left.steps, *((Bar(bars, prices),) if bars else ())))
+
+
+def window_of(certificate: Certificate, pairs: int) -> float:
+    """The window in which about as many pairs are left, judged by some of the edges; inf if there are no more."""
+    total = sum(edge.cost.size for edge in certificate.problem.edges)
+    stride = max(1, total // _SAMPLE)
+    values: list[Floats] = []
+    for e in range(0, len(certificate.messages), stride):
+        edge, (to_u, to_v) = certificate.problem.edges[e], certificate.messages[e]
+        over = edge.cost - to_u[:, None] - to_v
+        over -= over.min()
+        u, v = certificate.excess[edge.u] - over.min(axis=1), certificate.excess[edge.v] - over.min(axis=0)
+        values.append((over + u[:, None] + v).ravel())
+    found = np.concatenate([np.zeros(0), *values])
+    wanted = pairs * len(found) // max(total, 1)
+    return float(np.partition(found, wanted)[wanted]) if wanted < len(found) else np.inf
 
 
 def _moved(

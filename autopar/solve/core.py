@@ -91,9 +91,8 @@ def by_messages(problem: Problem, options: SolveOptions, watch: Watch, upper: fl
     if best.choice is not None:
         watch.offer(best.choice)
     watch.raise_bound(known.low, certificate.proof())
-    if not is_closed(known.low, known.cutoff):
-        if not problem.usages:
-            known = _squeezed(certificate, options, watch, known)
+    if not is_closed(known.low, known.cutoff) and not problem.usages:
+        known = _squeezed(certificate, options, watch, known)
     if not is_closed(known.low, known.cutoff):
         search = _mixed if certificate.prices.any() and _is_narrow(problem) else _close_above
         known = search(certificate, options, watch, known)

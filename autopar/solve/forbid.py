@@ -81,9 +81,9 @@ def _supported_everywhere(alive: list[Bools], partial: Sequence[Edge]) -> list[B
     return [old if np.array_equal(old, new) else new for old, new in zip(alive, masks, strict=True)]
 
 
-def _revise_by_arrays(rows: Bools, columns: Bools, mask: Bools, _: Bools) -> tuple[bool, bool]:
+def _revise_by_arrays(rows: Bools, columns: Bools, mask: Bools, seen: Bools) -> tuple[bool, bool]:
     by_row = rows & mask[:, columns].any(axis=1)
-    by_column = columns & mask[by_row].any(axis=0)
+    by_column = seen[: len(columns)] = columns & mask[by_row].any(axis=0)
     changed = bool((by_row != rows).any()), bool((by_column != columns).any())
     rows[:], columns[:] = by_row, by_column
     return changed

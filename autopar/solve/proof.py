@@ -147,5 +147,19 @@ class Pass:
     messages: Messages
 
 
-Step = Forbid | Dominate | Exceed | ExceedExactly | Bar | Exhaust | Follow | Fold | Eliminate | Unlimit | Look | Price | Pass
+Step = (
+    Forbid
+    | Dominate
+    | Exceed
+    | ExceedExactly
+    | Bar
+    | Exhaust
+    | Follow
+    | Fold
+    | Eliminate
+    | Unlimit
+    | Look
+    | Price
+    | Pass
+)
 Proof = tuple[Step, ...]

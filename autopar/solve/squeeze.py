@@ -1,4 +1,4 @@
-"""The exact finish without search: within a window above the bound, what is too dear goes, and the bound rises, in turn.
+"""The exact finish without search: within a window above a bound, what is too dear goes and the bound rises, in turn.
 
 Strategies and pairs of strategies go that exceed the window (`bar`); what is left is reduced, swept a little, and so
 on, until it is eliminated or has nothing left. Every pair that goes makes the next bound stronger than that of the
@@ -17,9 +17,10 @@ from autopar.solve.ascent import Answer, Ascent, better
 from autopar.solve.bar import barred
 from autopar.solve.dual import Certificate
 from autopar.solve.exact import exactly, lifted, reduced, weight
+from autopar.solve.forbid import drop_forbidden
 from autopar.solve.options import SolveOptions
 from autopar.solve.problem import Infeasible, Problem, objective
-from autopar.solve.reduction import unchanged
+from autopar.solve.reduction import Reduction, unchanged
 from autopar.solve.watch import Inner, Watch
 
 _SWEEPS = 30  # between two cuts
@@ -28,16 +29,16 @@ _SHRUNK = 0.98
 
 
 def squeeze(certificate: Certificate, upper: float, options: SolveOptions, watch: Watch) -> Answer:
-    """The cheapest choice met below `upper`, and a bound on all of those; both meet unless the problem stops shrinking.
+    """The cheapest choice met, and a bound on all below `upper`: they meet unless the problem stops shrinking first.
 
-    `upper` is the cost of a choice that is known, or a guess. A bound of `upper` without a choice says there is none.
+    `upper` is the cost of a choice that is known, or a guess. A bound of `upper` says that none costs less.
     """
     problem, best, low = certificate.problem, Answer(None, np.inf, -np.inf), certificate.bound
     left, little = unchanged(problem), replace(options, max_sweeps=_SWEEPS, max_elimination_work=_WORK)
     while True:
-        before, window = weight(left.problem), upper - left.offset - certificate.bound
+        before = weight(left.problem)
         try:
-            left = left.then(lambda _, c=certificate, w=window: barred(c, w)).then(partial(reduced, options=options))
+            left = left.then(partial(_cut, certificate, upper - left.offset, options))
         except Infeasible as error:
             watch.raise_bound(upper, error.witness or ())
             return replace(best, bound=upper)
@@ -47,7 +48,7 @@ def squeeze(certificate: Certificate, upper: float, options: SolveOptions, watch
             inner.raise_bound(found.bound, found.proof)
             best = better(best, _whole(problem, lifted(left, found), watch))
             return replace(best, bound=min(upper, best.objective))
-        if weight(left.problem) > _SHRUNK * before:
+        if weight(left.problem) > _SHRUNK * before or watch.left_s() <= 0:
             return replace(best, bound=low)
         met, certificate = Ascent(left.problem, little).sweeps(upper - left.offset, inner)
         inner.raise_bound(certificate.bound, certificate.proof())
@@ -55,8 +56,18 @@ def squeeze(certificate: Certificate, upper: float, options: SolveOptions, watch
         upper, low = min(upper, best.objective), max(low, min(certificate.bound + left.offset, upper))
 
 
+def _cut(certificate: Certificate, upper: float, options: SolveOptions, _: Problem) -> Reduction:
+    """What can be part of a choice that costs less than `upper`, reduced.
+
+    Raises:
+      Infeasible: if nothing can.
+    """
+    cut = barred(certificate, upper - certificate.bound).then(partial(reduced, options=options))
+    return cut.then(drop_forbidden)  # sums of edges may forbid more; sweeps want a finite partner for every strategy
+
+
 def _whole(problem: Problem, found: Answer, watch: Watch) -> Answer:
-    """An answer with the cost of its choice as the whole problem counts, rounding aside the same."""
+    """An answer with the cost of its choice as the whole problem counts; rounding aside it is the same."""
     if found.choice is None:
         return found
     watch.offer(found.choice)

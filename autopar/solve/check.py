@@ -24,10 +24,11 @@ from autopar.solve.conditions import (
     replacing_costs,
     taken,
 )
-from autopar.solve.excess import by_elimination, by_messages, moved, priced, rounding, rounding_of
+from autopar.solve.excess import by_elimination, by_messages, moved, of_pairs, priced, rounding, rounding_of
 from autopar.solve.exhaust import none_below
 from autopar.solve.problem import InvalidSolution, Problem
 from autopar.solve.proof import (
+    Bar,
     Cases,
     Dominate,
     Eliminate,
@@ -39,6 +40,7 @@ from autopar.solve.proof import (
     Forbid,
     Kept,
     Look,
+    Messages,
     Overflow,
     Pass,
     Price,
@@ -51,6 +53,7 @@ from autopar.solve.tables import Floats, Ints, Scope, Tables
 Bools = NDArray[np.bool_]
 
 _NO_TIMES = np.zeros(0, dtype=np.intp)
+_UNMOVED = Messages(np.zeros((0, 2), dtype=np.intp), ())
 _ROUNDING = 1e-9  # of a bound that is searched for again
 
 
@@ -185,6 +188,22 @@ def _least_without(replay: _Replay, step: Exceed) -> dict[int, Floats]:
     return {v: costs - math.fsum(replay.lost) for v, costs in least.items()}
 
 
+def _bar(replay: _Replay, step: Bar) -> None:
+    tables = replay.tables
+    least, bound = by_messages(tables, step.prices, _UNMOVED)
+    for (i, j), bits in step.pairs.items():
+        u, v = tables.name(i), tables.name(j)
+        table = tables.beside(u, (min(u, v), max(u, v)))
+        if len(bits) != (table.size + 7) // 8:
+            raise InvalidSolution(f"edge ({i}, {j}): {len(bits)} bytes of bits for {table.size} pairs")
+        gone = np.unpackbits(bits, count=table.size).reshape(table.shape).astype(bool) & np.isfinite(table)
+        if math.isfinite(bound):
+            dear = of_pairs(table, least[u] - bound, least[v] - bound)[gone]
+            replay.cap = min(replay.cap, bound + float(dear.min(initial=math.inf)))
+        table = np.where(gone, np.inf, table)
+        tables.tables[min(u, v), max(u, v)] = table if u < v else np.ascontiguousarray(table.T)
+
+
 def _exhaust(replay: _Replay, step: Exhaust) -> None:
     if math.isnan(step.beyond):
         raise InvalidSolution("what is stated is not a number")
@@ -308,6 +327,7 @@ _RULES: dict[type, Callable[[_Replay, Any], None]] = {
     Dominate: _dominate,
     Exceed: _exceed,
     ExceedExactly: _exceed_exactly,
+    Bar: _bar,
     Exhaust: _exhaust,
     Follow: _follow,
     Fold: _fold,

@@ -14,6 +14,7 @@ from functools import partial
 import numpy as np
 
 from autopar.solve.ascent import Answer, Ascent, better, is_closed
+from autopar.solve.bar import window_of
 from autopar.solve.branch import Branches
 from autopar.solve.cp_sat import entries, finish
 from autopar.solve.dual import Certificate
@@ -22,11 +23,15 @@ from autopar.solve.options import SolveOptions
 from autopar.solve.problem import Infeasible, Problem, derived, objective
 from autopar.solve.proof import Exceed, Exhaust, Forbid
 from autopar.solve.reduction import Choice, Ints, Reduction, kept, restrict
+from autopar.solve.squeeze import squeeze
 from autopar.solve.watch import Inner, Watch
 
 _GUESSES = (1e-4, 1e-3, 1e-2)  # of the bound: windows tried while no choice is known
 _SHORT = 100  # passes of an annealing where a gap is let be
 _CLOSE = (1e-6, 1e-5, 1e-4, 1e-3)  # of the bound: windows eliminated as long as they fit
+_FEW_PAIRS = 0.02  # of all: what a first window leaves
+_MORE_PAIRS = 4  # times as many in the next window
+_MOST_PAIRS = 4_000_000
 _SHARES = (0.99, 1.01, 1.1, 1.5, 3.0)  # of the memory prices, until a choice keeps within the limit
 _PRICED_WINDOW = 3e-4  # of the bound
 _MIXTURE_PASSES = 100
@@ -88,6 +93,8 @@ def by_messages(problem: Problem, options: SolveOptions, watch: Watch, upper: fl
     if best.choice is not None:
         watch.offer(best.choice)
     watch.raise_bound(known.low, certificate.proof())
+    if watch.left_s() > 0 and not is_closed(known.low, known.cutoff) and not problem.usages:
+        known = _squeezed(certificate, options, watch, known)
     if watch.left_s() > 0 and not is_closed(known.low, known.cutoff):
         search = _mixed if certificate.prices.any() and _is_narrow(problem) else _close_above
         known = search(certificate, options, watch, known)
@@ -151,6 +158,22 @@ def _at_prices(certificate: Certificate, share: float, options: SolveOptions) ->
     close = restrict(priced, keep, Forbid)
     found = eliminated(close.problem, options, math.inf)
     return close.lift(found.choice) if found is not None and found.choice is not None else None
+
+
+def _squeezed(certificate: Certificate, options: SolveOptions, watch: Watch, known: _Known) -> _Known:
+    """What is known after windows that leave few pairs, and then more, as long as they come to an end."""
+    total = sum(edge.cost.size for edge in certificate.problem.edges)
+    pairs = min(max(options.max_cp_sat_entries, int(_FEW_PAIRS * total)), _MOST_PAIRS)
+    while not is_closed(known.low, known.cutoff):
+        upper = min(known.cutoff, certificate.bound + window_of(certificate, pairs))
+        if upper == np.inf:
+            return known
+        found = squeeze(certificate, upper, options, watch)
+        known = _Known(better(known.best, found), max(known.low, min(found.bound, upper)), known.upper)
+        if found.bound < min(upper, found.objective) or pairs >= _MOST_PAIRS:
+            return known
+        pairs *= _MORE_PAIRS
+    return known
 
 
 def _close_above(certificate: Certificate, options: SolveOptions, watch: Watch, known: _Known) -> _Known:

@@ -94,6 +94,12 @@ def by_messages(tables: Tables, prices: Prices, messages: Messages) -> tuple[dic
     return {v: bound + excess for v, excess in beyond.items()}, bound
 
 
+def of_pairs(table: Floats, beyond_u: Floats, beyond_v: Floats) -> Floats:
+    """What pairs of strategies cost beyond the bound, at least, given what each alone does and the table of both."""
+    over = table - table.min()
+    return over + (beyond_u - over.min(axis=1))[:, None] + (beyond_v - over.min(axis=0))
+
+
 def by_elimination(tables: Tables, prices: Prices, order: Sequence[int], wanted: Sequence[int]) -> Mapping[int, Floats]:
     """For the wanted nodes, the least cost at these prices of a choice with each strategy: exact.
 

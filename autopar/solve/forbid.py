@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
-from autopar.solve.problem import Floats, Infeasible, Problem
+from autopar.solve.jit import compiled, compiled_or
+from autopar.solve.problem import Edge, Floats, Infeasible, Problem
 from autopar.solve.proof import Forbid
-from autopar.solve.reduction import Bools, Reduction, kept, restrict
+from autopar.solve.reduction import Bools, Ints, Reduction, kept, restrict
+
+_UNSHARED = 0.5  # of edges: with more distinct matrices, nothing is gained by asking once of each
 
 
 def drop_forbidden(problem: Problem) -> Reduction:
@@ -31,6 +36,19 @@ def possible(problem: Problem) -> list[Bools]:
     partial = [edge for edge in problem.edges if not finite.everywhere(edge.cost)]
     if not partial and all(map(finite.everywhere, problem.node_costs)):
         return alive
+    if len({id(edge.cost) for edge in partial}) > _UNSHARED * len(partial):
+        alive = _supported_everywhere(alive, partial)
+    else:
+        _propagate(alive, partial, finite)
+    for v, mask in enumerate(alive):
+        if not mask.any():
+            message = f"node {v}: none of its {len(mask)} strategies is part of a finite choice"
+            raise Infeasible(message, witness=(Forbid(kept(alive)),))
+    return alive
+
+
+def _propagate(alive: list[Bools], partial: Sequence[Edge], finite: _Finite) -> None:
+    """Takes strategies without a finite partner out of `alive`; edges and masks that are one object are asked once."""
     incident: dict[int, list[int]] = {}
     for e, edge in enumerate(partial):
         incident.setdefault(edge.u, []).append(e)
@@ -47,11 +65,71 @@ def possible(problem: Problem) -> list[Bools]:
                 again = [other for other in incident[v] if other not in queued]
                 queue.extend(again)
                 queued.update(again)
-    for v, mask in enumerate(alive):
-        if not mask.any():
-            message = f"node {v}: none of its {len(mask)} strategies is part of a finite choice"
-            raise Infeasible(message, witness=(Forbid(kept(alive)),))
-    return alive
+
+
+def _supported_everywhere(alive: list[Bools], partial: Sequence[Edge]) -> list[Bools]:
+    """What is left of `alive` without strategies that have no finite partner: edge by edge, in a compiled loop."""
+    start = np.concatenate([[0], np.cumsum([len(mask) for mask in alive])]).astype(np.intp)
+    ends = np.array([(edge.u, edge.v) for edge in partial], dtype=np.intp)
+    place = np.concatenate([[0], np.cumsum([edge.cost.size for edge in partial])]).astype(np.intp)
+    pool = np.concatenate([np.isfinite(edge.cost).ravel() for edge in partial])
+    by_node = np.argsort(ends.ravel(), kind="stable") // 2
+    near = np.concatenate([[0], np.cumsum(np.bincount(ends.ravel(), minlength=len(alive)))]).astype(np.intp)
+    left = np.concatenate(alive)
+    propagate(start, ends, place, pool, near, by_node, left)
+    masks = [left[a:b] for a, b in pairwise(start.tolist())]
+    return [old if np.array_equal(old, new) else new for old, new in zip(alive, masks, strict=True)]
+
+
+def _revise_by_arrays(rows: Bools, columns: Bools, mask: Bools, seen: Bools) -> tuple[bool, bool]:
+    by_row = rows & mask[:, columns].any(axis=1)
+    by_column = seen[: len(columns)] = columns & mask[by_row].any(axis=0)
+    changed = bool((by_row != rows).any()), bool((by_column != columns).any())
+    rows[:], columns[:] = by_row, by_column
+    return changed
+
+
+@compiled_or(_revise_by_arrays)
+def revise(rows: Bools, columns: Bools, mask: Bools, seen: Bools) -> tuple[bool, bool]:
+    """Takes out rows and columns without a true entry beside each other; returns whether any of each went."""
+    less_rows = less_columns = False
+    seen[: len(columns)] = False
+    for s in range(len(rows)):
+        if rows[s]:
+            found = False
+            for t in range(len(columns)):
+                if mask[s, t] and columns[t]:
+                    found = seen[t] = True
+            less_rows, rows[s] = less_rows or not found, found
+    for t in range(len(columns)):
+        if columns[t] and not seen[t]:
+            less_columns, columns[t] = True, False
+    return less_rows, less_columns
+
+
+@compiled
+def propagate(start: Ints, ends: Ints, place: Ints, pool: Bools, near: Ints, by_node: Ints, alive: Bools) -> None:
+    """Revises edges, and again those of nodes that lost strategies, until none is lost.
+
+    Edge e is between the nodes ends[e], its matrix pool[place[e] ...]; v's edges are by_node[near[v] ... near[v + 1]].
+    """
+    count = len(ends)
+    queue, queued = np.arange(count), np.ones(count, dtype=np.bool_)
+    seen = np.empty(len(alive), dtype=np.bool_)
+    first, waiting = 0, count
+    while waiting:
+        e = queue[first]
+        first, waiting, queued[e] = (first + 1) % count, waiting - 1, False
+        u, v = ends[e]
+        rows, columns = alive[start[u] : start[u + 1]], alive[start[v] : start[v + 1]]
+        mask = pool[place[e] : place[e + 1]].reshape(len(rows), len(columns))
+        less_rows, less_columns = revise(rows, columns, mask, seen)
+        for w, less in ((u, less_rows), (v, less_columns)):
+            if less:
+                for k in range(near[w], near[w + 1]):
+                    if not queued[by_node[k]]:
+                        queue[(first + waiting) % count] = by_node[k]
+                        waiting, queued[by_node[k]] = waiting + 1, True
 
 
 class _Finite:

@@ -85,6 +85,17 @@ class ExceedExactly:
 
 
 @dataclass(frozen=True, eq=False)
+class Bar:
+    """As `Exceed`, but pairs of strategies go: with both a choice costs more than what prices say, at least.
+
+    `pairs` are, for edges (u, v), the bits (`np.packbits`) of a matrix with rows of u: 1 for the pairs that go.
+    """
+
+    pairs: Mapping[tuple[int, int], NDArray[np.uint8]]
+    prices: Prices
+
+
+@dataclass(frozen=True, eq=False)
 class Exhaust:
     """As `Exceed` and `Pass`; what is left costs no less than prices and messages say of all choices, plus `beyond`.
 
@@ -159,6 +170,7 @@ Step = (
     | Dominate
     | Exceed
     | ExceedExactly
+    | Bar
     | Exhaust
     | Follow
     | Fold

@@ -1,0 +1,74 @@
+"""The exact finish without search: within a window above a bound, what is too dear goes and the bound rises, in turn.
+
+Strategies and pairs of strategies go that exceed the window (`bar`); what is left is reduced, swept a little, and so
+on, until it is eliminated or has nothing left. Every pair that goes makes the next bound stronger than that of the
+whole problem could be. No choice below the cutoff is known to be needed: a cutoff that is only guessed, and that
+nothing undercuts, is a bound.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from autopar.solve.ascent import Answer, Ascent, better
+from autopar.solve.bar import barred
+from autopar.solve.dual import Certificate
+from autopar.solve.exact import exactly, lifted, reduced, weight
+from autopar.solve.forbid import drop_forbidden
+from autopar.solve.options import SolveOptions
+from autopar.solve.problem import Infeasible, Problem, objective
+from autopar.solve.reduction import Reduction, unchanged
+from autopar.solve.watch import Inner, Watch
+
+_SWEEPS = 30  # between two cuts
+_WORK = 3e8  # additions of an elimination: more takes longer than another cut
+_SHRUNK = 0.98
+
+
+def squeeze(certificate: Certificate, upper: float, options: SolveOptions, watch: Watch) -> Answer:
+    """The cheapest choice met, and a bound on all below `upper`: they meet unless the problem stops shrinking first.
+
+    `upper` is the cost of a choice that is known, or a guess. A bound of `upper` says that none costs less.
+    """
+    problem, best, low = certificate.problem, Answer(None, np.inf, -np.inf), certificate.bound
+    left, little = unchanged(problem), replace(options, max_sweeps=_SWEEPS, max_elimination_work=_WORK)
+    while True:
+        before = weight(left.problem)
+        try:
+            left = left.then(partial(_cut, certificate, upper - left.offset, options))
+        except Infeasible as error:
+            watch.raise_bound(upper, error.witness or ())
+            return replace(best, bound=upper)
+        inner = Inner(watch, left, upper)
+        found = exactly(left.problem, little)
+        if found is not None:
+            inner.raise_bound(found.bound, found.proof)
+            best = better(best, _whole(problem, lifted(left, found), watch))
+            return replace(best, bound=min(upper, best.objective))
+        if weight(left.problem) > _SHRUNK * before or watch.left_s() <= 0:
+            return replace(best, bound=low)
+        met, certificate = Ascent(left.problem, little).sweeps(upper - left.offset, inner)
+        inner.raise_bound(certificate.bound, certificate.proof())
+        best = better(best, _whole(problem, lifted(left, met), watch))
+        upper, low = min(upper, best.objective), max(low, min(certificate.bound + left.offset, upper))
+
+
+def _cut(certificate: Certificate, upper: float, options: SolveOptions, _: Problem) -> Reduction:
+    """What can be part of a choice that costs less than `upper`, reduced.
+
+    Raises:
+      Infeasible: if nothing can.
+    """
+    cut = barred(certificate, upper - certificate.bound).then(partial(reduced, options=options))
+    return cut.then(drop_forbidden)  # sums of edges may forbid more; sweeps want a finite partner for every strategy
+
+
+def _whole(problem: Problem, found: Answer, watch: Watch) -> Answer:
+    """An answer with the cost of its choice as the whole problem counts; rounding aside it is the same."""
+    if found.choice is None:
+        return found
+    watch.offer(found.choice)
+    return replace(found, objective=objective(problem, found.choice))

@@ -1,0 +1,183 @@
+"""What a window bars no choice within it contains; squeezing a window finds its optimum or proves it empty."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autopar.solve import Edge, Infeasible, InvalidSolution, Problem, SolveOptions, bar, proven, solve, verify
+from autopar.solve.bar import barred, window_of
+from autopar.solve.dual import Certificate, Dual
+from autopar.solve.eliminate import minimise_exactly, plan_elimination
+from autopar.solve.forbid import drop_forbidden, possible
+from autopar.solve.merge import merge_parallel
+from autopar.solve.proof import Bar, Eliminate, Prices, Unlimit
+from autopar.solve.reduction import kept, unchanged
+from autopar.solve.rows import memory_rows
+from autopar.solve.squeeze import squeeze
+from autopar.solve.watch import Best
+from tests.solve.draw import problems
+from tests.solve.oracle import choices, cost_of, optimum, peak_of
+
+NARROW = SolveOptions(max_table_entries=220)
+TABLES = SolveOptions(max_table_entries=100, max_rounds=0, max_cp_sat_entries=100)
+NO_PRICES = Prices(np.zeros(0, dtype=np.intp), np.zeros(0))
+
+
+def _certified(problem: Problem, price: float = 0.0) -> Certificate | None:
+    """A certificate after a sweep, of what is left of the problem without forbidden strategies; None if nothing is."""
+    try:
+        problem = unchanged(problem).then(merge_parallel).then(drop_forbidden).problem
+    except Infeasible:
+        return None
+    rows = memory_rows(problem)
+    dual = Dual(problem, rows)
+    dual.set_prices(np.full(rows.count, price))
+    dual.sweep()
+    return dual.certificate(dual.state())
+
+
+def _grid(side: int, strategies: int, seed: int) -> Problem:
+    """Nodes on a grid, at random costs: messages alone prove no choice of it."""
+    rng = np.random.default_rng(seed)
+    across = [(v, v + 1) for v in range(side * side) if (v + 1) % side]
+    down = [(v, v + side) for v in range(side * (side - 1))]
+    edges = tuple(Edge(u, v, rng.random((strategies, strategies))) for u, v in across + down)
+    return Problem(tuple(rng.random(strategies) for _ in range(side * side)), edges)
+
+
+@settings(max_examples=80, deadline=None)
+@given(problem=problems(max_nodes=5), price=st.floats(0, 0.5), window=st.floats(0, 3))
+def test_what_goes_is_in_no_choice_within_the_window(problem: Problem, price: float, window: float) -> None:
+    certificate = _certified(problem, price)
+    if certificate is None:
+        return
+    problem, most = certificate.problem, certificate.bound + window
+    limit = np.inf if problem.usage_limit is None else problem.usage_limit
+    wanted = {c for c in choices(problem) if cost_of(problem, c) <= most and peak_of(problem, c) <= limit}
+    try:
+        reduction = barred(certificate, window)
+    except Infeasible as error:
+        empty = error
+    else:
+        empty = None
+    if empty is not None:
+        assert not wanted
+        assert proven(problem, empty.witness or ()).bound <= optimum(problem) + 1e-9
+        return
+    small = reduction.problem
+    left = {reduction.lift(c): (cost_of(small, c), peak_of(small, c)) for c in choices(small)}
+    assert wanted <= {choice for choice, (cost, _) in left.items() if np.isfinite(cost)}
+    for choice, (cost, peak) in left.items():
+        if np.isfinite(cost):
+            assert cost == pytest.approx(cost_of(problem, choice), rel=1e-9, abs=1e-9)
+            assert peak == pytest.approx(peak_of(problem, choice), rel=1e-9)
+    order = tuple(range(len(small.node_costs)))
+    best, found = optimum(replace(problem, usage_limit=None)), proven(problem, (*reduction.steps, Eliminate(order)))
+    assert found.bound <= optimum(problem) * (1 + 1e-9) + 1e-9
+    assert found.bound >= min(best, most) - 1e-9
+
+
+@settings(max_examples=80, deadline=None)
+@given(problem=problems(), price=st.floats(0, 0.5), seed=st.integers(0, 1000))
+def test_whatever_pairs_go_no_more_is_proven_than_is_true(problem: Problem, price: float, seed: int) -> None:
+    rng, rows = np.random.default_rng(seed), memory_rows(problem)
+    shapes = {(e.u, e.v): e.cost.shape for e in problem.edges}
+    pairs = {ends: np.packbits(rng.random(shape) < 0.4) for ends, shape in shapes.items()}
+    step = Bar(pairs, rows.at_times(np.full(rows.count, price)))
+    order = tuple(range(len(problem.node_costs)))
+    found = proven(problem, (step, Unlimit(), Eliminate(order)))
+    assert not found.bound > optimum(problem) * (1 + 1e-9) + 1e-9
+
+
+def test_bits_for_another_matrix_are_refused() -> None:
+    problem = _grid(2, 3, 0)
+    with pytest.raises(InvalidSolution, match=r"edge \(0, 1\): 1 bytes of bits for 9 pairs"):
+        proven(problem, (Bar({(0, 1): np.packbits(np.ones(8, dtype=bool))}, NO_PRICES),))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_window_is_solved_or_proven_empty(seed: int) -> None:
+    problem = _grid(4, 6, seed)
+    _, best = minimise_exactly(problem, plan_elimination(problem))
+    certificate = _certified(problem)
+    assert certificate is not None
+    for share in (0.5, 0.999999, 1.000001, 1.3):
+        upper, watch = certificate.bound + share * (best - certificate.bound), Best(problem, None, None)
+        found = squeeze(certificate, upper, NARROW, watch)
+        assert found.bound <= min(best, upper) + 1e-9
+        assert watch.bound == pytest.approx(found.bound, rel=1e-9)
+        assert found.bound * (1 - 1e-9) <= proven(problem, watch.proof).bound <= best * (1 + 1e-9)
+        if share < 1:
+            assert found.bound == upper
+        if found.choice is not None:
+            assert found.objective == pytest.approx(cost_of(problem, found.choice), rel=1e-12)
+        if share == 1.000001:
+            assert (found.objective, found.bound) == (pytest.approx(best), pytest.approx(best))
+
+
+def test_it_says_where_it_stops() -> None:
+    """With no tables at all and a wide window nothing goes: the bound is what the messages prove."""
+    problem = _grid(4, 6, 0)
+    certificate = _certified(problem)
+    assert certificate is not None
+    none = SolveOptions(max_table_entries=1)
+    found = squeeze(certificate, certificate.bound + 100.0, none, Best(problem, None, None))
+    assert found.bound < minimise_exactly(problem, plan_elimination(problem))[1] - 1e-6
+
+
+@pytest.mark.parametrize("pairs", [0, 100, 400, 10_000])
+def test_the_window_that_leaves_so_many_pairs(pairs: int) -> None:
+    certificate = _certified(_grid(4, 6, 3))
+    assert certificate is not None
+    window = window_of(certificate, pairs)
+    if pairs == 10_000:
+        assert window == np.inf
+        return
+    left = barred(certificate, window).problem
+    assert 0.6 * pairs <= sum(int(np.isfinite(edge.cost).sum()) for edge in left.edges) <= pairs + 30
+
+
+@settings(max_examples=80, deadline=None)
+@given(problem=problems())
+def test_arc_consistency_is_the_same_with_and_without_sharing(problem: Problem) -> None:
+    found: list[Any] = []
+    for unshared in (0.0, 2.0):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("autopar.solve.forbid._UNSHARED", unshared)
+            try:
+                found.append({v: ids.tolist() for v, ids in kept(possible(problem)).items()})
+            except Infeasible:
+                found.append(None)
+    assert found[0] == found[1]
+
+
+def test_solving_ends_by_it_without_a_search() -> None:
+    """Neither elimination of the whole nor CP-SAT is needed, and the witness is replayed without anyone's word."""
+    problem = _grid(6, 8, 1)
+    best = solve(problem).objective
+    solution = solve(problem, options=TABLES)
+    assert (solution.gap, solution.objective) == (0.0, pytest.approx(best))
+    assert verify(problem, solution).stated_by == ()
+    assert any(isinstance(step, Bar) for step in solution.witness or ())
+
+
+def _narrowed(function: Callable[..., Any]) -> Callable[..., Any]:
+    def planted(costs: Any, edges: Any, most: float) -> Any:
+        return function(costs, edges, most / 4)
+
+    return planted
+
+
+def test_a_window_that_bars_too_much_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = _grid(6, 8, 1)
+    monkeypatch.setattr(bar, "_without_dear", _narrowed(bar._without_dear))
+    solution = solve(problem, options=TABLES)
+    with pytest.raises(InvalidSolution, match="its witness proves"):
+        verify(problem, solution)

@@ -13,7 +13,7 @@ import numpy as np
 from autopar.solve.problem import Problem
 from autopar.solve.reduction import Ints
 
-_HUB = 16  # neighbours: more do not count as near
+HUB = 16  # neighbours: more do not count as near
 _SEARCHES = 2  # for the far end
 
 
@@ -23,7 +23,7 @@ def sweep_order(problem: Problem) -> Ints:
     for edge in problem.edges:
         near[edge.u].add(edge.v)
         near[edge.v].add(edge.u)
-    hubs = [v for v, nodes in enumerate(near) if len(nodes) > _HUB]
+    hubs = [v for v, nodes in enumerate(near) if len(nodes) > HUB]
     seen, order = set(hubs), list[int]()
     for v in range(len(near)):
         if v not in seen:

@@ -111,3 +111,21 @@ class Inner:
     def left_s(self) -> float:
         """As the outer one."""
         return self.outer.left_s()
+
+
+@dataclass(frozen=True, eq=False)
+class Apart:
+    """The watch of a problem of its own, whose choices and bounds say nothing of the outer one's: only time is shared."""
+
+    outer: Watch
+    objective: float = np.inf
+
+    def offer(self, choice: Choice) -> None:
+        """Nothing to keep."""
+
+    def raise_bound(self, bound: float, proof: Proof) -> None:
+        """Nothing to keep."""
+
+    def left_s(self) -> float:
+        """As the outer one."""
+        return self.outer.left_s()

@@ -96,7 +96,8 @@ def by_messages(
     if best.choice is not None:
         watch.offer(best.choice)
     watch.raise_bound(known.low, certificate.proof())
-    if not is_closed(known.low, known.cutoff):
+    is_tiled = tiled.choice is not None and _is_enough(known, problem, options)
+    if not is_closed(known.low, known.cutoff) and not is_tiled:
         search = _mixed if certificate.prices.any() and _is_narrow(problem) else _close_above
         known = search(certificate, options, watch, known)
     if is_closed(known.low, known.cutoff):
@@ -132,8 +133,7 @@ def _tiled(ascent: Ascent, options: SolveOptions, watch: Watch) -> Answer:
     short = shortened(problem, ascent.dual.flat, ascent.dual.order)
     if short is None:
         return Answer(None, np.inf, -np.inf)
-    if _is_large(problem, options):
-        options = replace(options, enough_gap=max(options.enough_gap, _HEADROOM * options.large_gap))
+    options = replace(options, max_rounds=0, large_gap=0.0)
     small = _ascent(short.problem, options)
     found = by_messages(short.problem, options, Apart(watch), np.inf, ascent=small)
     ascent.start_from(short.messages(ascent.dual.flat, per_edge(small.dual.flat, small.held.messages)))

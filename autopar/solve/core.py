@@ -16,8 +16,8 @@ import numpy as np
 from autopar.solve.ascent import Answer, Ascent, better, is_closed
 from autopar.solve.cp_sat import entries, finish
 from autopar.solve.dual import Certificate
-from autopar.solve.flat import per_edge
 from autopar.solve.exact import NOTHING, eliminated, exactly, lifted, reduced, reduced_fully, weight
+from autopar.solve.flat import per_edge
 from autopar.solve.options import SolveOptions
 from autopar.solve.problem import Infeasible, Problem, derived, objective
 from autopar.solve.proof import Exceed, Exhaust, Forbid

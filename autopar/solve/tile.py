@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from autopar.solve.reduction import Bools, Choice, Ints
 
 _PERIODS = 8  # candidates: the most frequent distances of nodes that look alike
 _WORTH = 1 / 3  # of the nodes: if fewer can be left out, none are
-_ALIKE = 1e-9  # of an array's largest entry: rounding errors of equal layers may differ
+_ALIKE = 1e-6  # of an array's largest entry: rounding errors of equal layers may differ
 
 
 @dataclass(frozen=True)
@@ -39,38 +40,41 @@ class Stretch:
 class Shortened:
     """A problem with fewer periods, in the order of sweeps, and how the whole is made of it.
 
-    `at` is where each stretch is cut: a cut at any of `sites` gives the same short problem, but another tiling.
-    `edges[e]` is the short problem's edge that the whole's edge e is like. `band`: the farthest that two joined nodes
-    are apart.
+    A stretch may be cut at many sites: the short problem is the same, its tilings differ. `edges[e]` is the short
+    problem's edge that the whole's edge e is like. `band`: the farthest that two joined nodes are apart.
     """
 
     problem: Problem
     order: Ints
     stretches: tuple[Stretch, ...]
-    at: tuple[int, ...]
     edges: Ints
     band: int
 
     def messages(self, flat: Flat, short: Sequence[tuple[Floats, Floats]]) -> Floats:
         """The messages of the whole, from those of the short problem's edges."""
-        return with_per_edge(flat, [short[e] for e in self.edges.tolist()])
+        edges: list[int] = self.edges.tolist()
+        return with_per_edge(flat, [short[e] for e in edges])
 
     def choice(self, flat: Flat, short: Choice) -> Choice:
-        """The cheapest tiling of a choice of the short problem, each stretch cut where that is best."""
-        strategies, at = np.array(short, dtype=np.intp), list(self.at)
-        for i in range(len(self.stretches)):
-            tilings = [(*at[:i], site, *at[i + 1 :]) for site in self.sites(i)]
-            at = list(min(tilings, key=lambda tiling: _cost(flat, strategies[self._image(tiling)])))
+        """The cheapest tiling of a choice of the short problem: each stretch is cut where a period costs least."""
+        strategies, at = np.array(short, dtype=np.intp), list[int]()
+        for i, stretch in enumerate(self.stretches):
+            image = _image(len(self.order), self.stretches[:i], at)  # right as far as this stretch's cut
+            here = strategies[np.minimum(image, len(short) - 1)]
+            costs = [_period_cost(flat, here, site, stretch.period) for site in self.sites[i]]
+            at.append(self.sites[i][int(np.argmin(costs))])
+        return self.tiled(short, at)
+
+    def tiled(self, short: Choice, at: Sequence[int]) -> Choice:
+        """The choice of the whole with every stretch cut at one of its sites."""
         found = np.empty_like(self.order)
-        found[self.order] = strategies[self._image(at)]
+        found[self.order] = np.array(short, dtype=np.intp)[_image(len(self.order), self.stretches, at)]
         return tuple(found.tolist())
 
-    def sites(self, i: int) -> range:
-        """Where the stretch can be cut: a whole period before it, and room for edges behind what is left out."""
-        return _sites(self.stretches[i], self.band)
-
-    def _image(self, at: Sequence[int]) -> Ints:
-        return _image(len(self.order), self.stretches, at)
+    @property
+    def sites(self) -> list[range]:
+        """Where each stretch can be cut, by the position in the whole."""
+        return [_sites(stretch, self.band) for stretch in self.stretches]
 
 
 def shortened(problem: Problem, flat: Flat, order: Ints) -> Shortened | None:
@@ -81,40 +85,41 @@ def shortened(problem: Problem, flat: Flat, order: Ints) -> Shortened | None:
     if problem.usages:
         return None
     count, into = len(order), _into(flat)
-    is_hub = np.diff(flat.near) > HUB
+    is_hub = _hubs(flat)
     near = ~is_hub[flat.other] & ~is_hub[into]
     band = int(np.abs(flat.other - into)[near].max(initial=0))
     stretches = _stretches(_looks(problem, flat, order), band)
     if sum(stretch.out for stretch in stretches) < _WORTH * count:
         return None
-    at = tuple(sites[len(sites) // 2] for sites in (_sites(stretch, band) for stretch in stretches))
-    image = _image(count, stretches, at)
-    stays = np.ones(count, dtype=bool)
-    for stretch, site in zip(stretches, at, strict=True):
-        stays[site : site + stretch.out] = False
-    small, edges = _assembled(problem, flat, order, image, stays)
-    return Shortened(small, order, stretches, at, edges, band)
+    small, edges = _assembled(problem, flat, order, stretches, band)
+    return Shortened(small, order, stretches, edges, band)
 
 
-def _assembled(problem: Problem, flat: Flat, order: Ints, image: Ints, stays: Bools) -> tuple[Problem, Ints]:
+def _assembled(
+    problem: Problem, flat: Flat, order: Ints, stretches: tuple[Stretch, ...], band: int
+) -> tuple[Problem, Ints]:
     """The short problem, and for every edge of the whole the one of it that is like it.
 
     A node that stays has its edges to lower nodes, as far away as ever; the upper ones are others' lower ones.
     """
+    at = [sites[len(sites) // 2] for sites in (_sites(stretch, band) for stretch in stretches)]
+    image, stays = _image(len(order), stretches, at), np.ones(len(order), dtype=bool)
+    for stretch, site in zip(stretches, at, strict=True):
+        stays[site : site + stretch.out] = False
     into, place = _into(flat), np.flatnonzero(stays)
     lower = (np.arange(len(into)) < flat.split[into]) & stays[into]
     name = np.cumsum(lower) - 1
     edge_of, is_to_v = np.empty(len(into), dtype=np.intp), np.zeros(len(into), dtype=bool)
     edge_of[flat.arcs] = np.arange(len(flat.arcs))[:, None]
     is_to_v[flat.arcs[:, 1]] = True
-    is_hub = np.diff(flat.near) > HUB
+    is_hub = _hubs(flat)
     lows = np.where(is_hub[flat.other], image[flat.other], image[into] - (into - flat.other))
     edges: list[Edge] = []
     for k in np.flatnonzero(lower).tolist():
-        low, high, cost = int(lows[k]), int(image[into[k]]), problem.edges[edge_of[k]].cost
+        low, high, cost = int(lows[k]), int(image[into[k]]), problem.edges[int(edge_of[k])].cost
         edges.append(Edge(low, high, cost) if is_to_v[k] else Edge(high, low, cost))
-    costs = tuple(problem.node_costs[v] for v in order[place].tolist())
-    down = flat.arcs.min(axis=1)
+    nodes: list[int] = order[place].tolist()
+    costs = tuple(problem.node_costs[v] for v in nodes)
     down = np.where(flat.other[flat.arcs[:, 0]] < into[flat.arcs[:, 0]], flat.arcs[:, 0], flat.arcs[:, 1])
     high = into[down]
     return derived(costs, tuple(edges)), name[flat.near[place[image[high]]] + down - flat.near[high]]
@@ -132,6 +137,7 @@ def _image(count: int, stretches: Sequence[Stretch], at: Sequence[int]) -> Ints:
 
 
 def _sites(stretch: Stretch, band: int) -> range:
+    """Where it can be cut: a whole period before, and room for edges behind what is left out."""
     return range(stretch.first + stretch.period, stretch.stop - stretch.out - band + 1)
 
 
@@ -164,17 +170,17 @@ def _periods(looks: Ints) -> list[int]:
 def _looks(problem: Problem, flat: Flat, order: Ints) -> Ints:
     """A number for every position: those of equal numbers look alike. No other node looks like a hub."""
     count, into = len(order), _into(flat)
-    is_hub = np.diff(flat.near) > HUB
+    is_hub = _hubs(flat)
     away = np.where(is_hub[flat.other], flat.other - 2 * count, flat.other - into)
     kinds = np.empty(len(into), dtype=np.intp)
     of_edge = np.array(_alike(edge.cost for edge in problem.edges), dtype=np.intp)
     kinds[flat.arcs] = 2 * of_edge[:, None] + np.arange(2)
     arcs, ends = np.stack([away, kinds], axis=1), flat.near.tolist()
-    own = _alike(problem.node_costs)
+    own, nodes = _alike(problem.node_costs), list[int](order.tolist())
     known: dict[Hashable, int] = {}
     looks = [
         known.setdefault((own[v], i if is_hub[i] else -1, arcs[ends[i] : ends[i + 1]].tobytes()), len(known))
-        for i, v in enumerate(order.tolist())
+        for i, v in enumerate(nodes)
     ]
     return np.array(looks, dtype=np.intp)
 
@@ -182,25 +188,23 @@ def _looks(problem: Problem, flat: Flat, order: Ints) -> Ints:
 def _alike(arrays: Iterable[Floats]) -> list[int]:
     """A number for every array: those of equal numbers are equal up to rounding."""
     of_array: dict[int, int] = {}
-    known: dict[tuple[int, ...], list[tuple[int, Floats]]] = {}
+    known: dict[Hashable, int] = {}
     result: list[int] = []
     for array in arrays:
         if id(array) not in of_array:
-            others = known.setdefault(array.shape, [])
-            same = next((name for name, other in others if _is_alike(array, other)), None)
-            of_array[id(array)] = len(of_array) if same is None else same
-            if same is None:
-                others.append((of_array[id(array)], array))
+            of_array[id(array)] = known.setdefault((array.shape, _digest(array)), len(known))
         result.append(of_array[id(array)])
     return result
 
 
-def _is_alike(a: Floats, b: Floats) -> bool:
-    scale = float(np.abs(a[0]).max(initial=0.0, where=np.isfinite(a[0]))) if a.ndim > 1 else 0.0
-    if a.ndim > 1 and not np.allclose(a[0], b[0], rtol=_ALIKE, atol=_ALIKE * scale):
-        return False
-    scale = float(np.abs(a).max(initial=0.0, where=np.isfinite(a)))
-    return bool(np.allclose(a, b, rtol=_ALIKE, atol=_ALIKE * scale))
+def _digest(array: Floats) -> bytes:
+    scale = float(np.abs(array).max(initial=0.0, where=np.isfinite(array))) or 1.0
+    rounded = np.round(array / (_ALIKE * scale)) + 0.0  # + 0: there is no -0
+    return blake2b(rounded.tobytes(), digest_size=16).digest()
+
+
+def _hubs(flat: Flat) -> Bools:
+    return np.diff(flat.near) > HUB
 
 
 def _into(flat: Flat) -> Ints:
@@ -208,10 +212,16 @@ def _into(flat: Flat) -> Ints:
     return np.repeat(np.arange(len(flat.near) - 1), np.diff(flat.near))
 
 
-def _cost(flat: Flat, choice: Ints) -> float:
-    """What a choice costs, its nodes in the order of sweeps."""
-    into = _into(flat)
-    lower = np.flatnonzero(np.arange(len(into)) < flat.split[into])
-    v = into[lower]
-    entries = flat.place[lower] + choice[flat.other[lower]] * np.diff(flat.start)[v] + choice[v]
-    return float(flat.cost[flat.start[:-1] + choice].sum() + flat.pool[entries].sum())
+def _period_cost(flat: Flat, choice: Ints, stop: int, period: int) -> float:
+    """What the period before `stop` costs with its edges to lower nodes, where the one before it chooses alike."""
+    first = stop - period
+    arcs: Ints = np.arange(int(flat.near[first]), int(flat.near[stop]))
+    into = np.repeat(np.arange(first, stop), np.diff(flat.near[first : stop + 1]))
+    is_lower = arcs < flat.split[into]
+    arcs, into = arcs[is_lower], into[is_lower]
+    low = flat.other[arcs]
+    is_hub = _hubs(flat)[low]
+    low = np.where((low < first) & ~is_hub, first + (low - first) % period, low)
+    entries = flat.place[arcs] + choice[low] * np.diff(flat.start)[into] + choice[into]
+    nodes = flat.cost[flat.start[first:stop] + choice[first:stop]]
+    return float(nodes.sum() + flat.pool[entries].sum())

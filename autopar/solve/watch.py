@@ -115,7 +115,7 @@ class Inner:
 
 @dataclass(frozen=True, eq=False)
 class Apart:
-    """The watch of a problem of its own, whose choices and bounds say nothing of the outer one's: only time is shared."""
+    """The watch of a problem whose choices and bounds say nothing of the outer one: they share the time."""
 
     outer: Watch
     objective: float = np.inf

@@ -72,7 +72,7 @@ def test_the_whole_is_made_of_what_is_left(problem: Problem, seed: int) -> None:
         assert edge.cost is small.edges[like].cost
         assert problem.node_costs[edge.u] is small.node_costs[small.edges[like].u]
         assert problem.node_costs[edge.v] is small.node_costs[small.edges[like].v]
-    sent = [(rng.random(edge.cost.shape[0]), rng.random(edge.cost.shape[1])) for edge in small.edges]
+    sent = [(rng.random(small.counts[edge.u]), rng.random(small.counts[edge.v])) for edge in small.edges]
     tiled = per_edge(dual.flat, short.messages(dual.flat, sent))
     for (to_u, to_v), like in zip(tiled, likes, strict=True):
         assert np.array_equal(to_u, sent[like][0])

@@ -147,10 +147,11 @@ def _stretches(looks: Ints, band: int) -> tuple[Stretch, ...]:
     for period in _periods(looks):
         same = np.concatenate([[False], looks[period:] == looks[:-period], [False]])
         ends = np.flatnonzero(same[1:] != same[:-1]).reshape(-1, 2)
+        whole = max(1, -(-band // period)) * period  # so long that no edge skips one
         for first, last in ends.tolist():
-            out = (last - first - band) // period * period  # a period stays, and room for edges
+            out = (last + period - whole - first - band) // whole * whole  # one stays, and room for edges
             if out > 0:
-                found.append(Stretch(first, last + period, period, out))
+                found.append(Stretch(first, last + period, whole, out))
     chosen: list[Stretch] = []
     for stretch in sorted(found, key=lambda stretch: (-stretch.out, stretch.period, stretch.first)):
         if all(stretch.stop <= other.first or other.stop <= stretch.first for other in chosen):

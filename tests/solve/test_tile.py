@@ -193,4 +193,4 @@ def test_sweeps_do_not_grow_with_the_layers() -> None:
     assert min(few) == min(many)
     assert few[min(few)] == many[min(many)]
     assert max(many) > 4 * max(few)
-    assert max(few[max(few)], many[max(many)]) <= BY_MESSAGES.max_sweeps // 40
+    assert max(few[max(few)], many[max(many)]) <= BY_MESSAGES.max_sweeps // 64

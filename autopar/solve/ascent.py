@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from threading import Event
 
@@ -42,6 +42,7 @@ _PASSES_A_NODE = 5  # small problems need less than the options allow
 _NODES_A_STEP = 16  # passes have as many nodes as there are: walks are to take about as much work
 _MOST_SEEDS = 1 << 20  # of one annealing after the other
 _MOST_TIMES_SWEEPS = 4
+_FEWER_SWEEPS = 64  # times, where they begin close to their end
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,18 @@ class Ascent:
         self.problem, self.options = problem, options
         self.rows = memory_rows(problem)
         self.dual = Dual(problem, self.rows, messages)
-        self.prices, self.held = Prices(self.rows), self.dual.state()
+        self.prices = Prices(self.rows)
+        self.held = self._unproven() if messages is None else self.dual.state()
+
+    def start_from(self, messages: Floats) -> None:
+        """Begins at messages that sweeps of nearly the same problem settled at: a few sweeps settle these."""
+        self.dual.start_from(messages)
+        self.held = self._unproven()
+        self.options = replace(self.options, max_sweeps=max(1, self.options.max_sweeps // _FEWER_SWEEPS))
+
+    def _unproven(self) -> State:
+        """Where the dual is; what that proves, which takes half a sweep to say, is left to the first sweeps."""
+        return State(self.dual.messages.copy(), self.dual.prices, -np.inf)
 
     @cached_property
     def search(self) -> LocalSearch:

@@ -19,12 +19,14 @@ from autopar.solve.branch import Branches
 from autopar.solve.cp_sat import entries, finish
 from autopar.solve.dual import Certificate
 from autopar.solve.exact import NOTHING, eliminated, exactly, lifted, reduced, reduced_fully, weight
+from autopar.solve.flat import per_edge
 from autopar.solve.options import SolveOptions
 from autopar.solve.problem import Infeasible, Problem, derived, objective
 from autopar.solve.proof import Exceed, Exhaust, Forbid
 from autopar.solve.reduction import Choice, Ints, Reduction, kept, restrict
 from autopar.solve.squeeze import squeeze
-from autopar.solve.watch import Inner, Watch
+from autopar.solve.tile import shortened
+from autopar.solve.watch import Apart, Inner, Watch
 
 _GUESSES = (1e-4, 1e-3, 1e-2)  # of the bound: windows tried while no choice is known
 _SHORT = 100  # passes of an annealing where a gap is let be
@@ -38,6 +40,7 @@ _MIXTURE_PASSES = 100
 _MIXTURE_WORK = 0.1  # of CP-SAT's
 _PRICED_SWEEPS = 2  # times as many sweeps where prices have to settle too
 _NARROW = 1_000_000  # edge entries
+_HEADROOM = 0.8  # of the gap that is let be: what a choice of few layers may have, so that a tiled one is good too
 _SHRUNK = 0.9
 _MAX_DEPTH = 12
 _MOST_LONGER = 4  # times that the work of branch and bound is doubled
@@ -79,23 +82,31 @@ def _after(
     return lifted(reduction, found)
 
 
-def by_messages(problem: Problem, options: SolveOptions, watch: Watch, upper: float, depth: int = 0) -> Answer:
+def by_messages(
+    problem: Problem,
+    options: SolveOptions,
+    watch: Watch,
+    upper: float,
+    depth: int = 0,
+    ascent: Ascent | None = None,
+) -> Answer:
     """The optimum where messages prove a choice that they decode, as on most training steps.
 
     Elsewhere what lies close above their bound is eliminated, if that fits; then the best of all that is cheaper than
     what is known by then.
     """
-    more = _PRICED_SWEEPS if problem.usages and _is_narrow(problem) else 1
-    passes = min(options.anneal_passes, _SHORT)
-    ascent = Ascent(problem, replace(options, max_sweeps=more * options.max_sweeps, anneal_passes=passes))
-    best, certificate = ascent.sweeps(upper, watch)
+    ascent = ascent or _ascent(problem, options)
+    tiled = _tiled(ascent, options, watch)
+    best, certificate = ascent.sweeps(min(upper, tiled.objective), watch)
+    best = better(tiled, best)
     known = _Known(best, certificate.bound, upper)
     if best.choice is not None:
         watch.offer(best.choice)
     watch.raise_bound(known.low, certificate.proof())
     if watch.left_s() > 0 and not is_closed(known.low, known.cutoff) and not problem.usages:
         known = _squeezed(certificate, options, watch, known)
-    if watch.left_s() > 0 and not is_closed(known.low, known.cutoff):
+    is_tiled = tiled.choice is not None and _is_enough(known, problem, options)
+    if watch.left_s() > 0 and not is_closed(known.low, known.cutoff) and not is_tiled:
         search = _mixed if certificate.prices.any() and _is_narrow(problem) else _close_above
         known = search(certificate, options, watch, known)
     if is_closed(known.low, known.cutoff):
@@ -113,6 +124,32 @@ def by_messages(problem: Problem, options: SolveOptions, watch: Watch, upper: fl
     left = restrict(problem, keep, partial(_exceed, certificate))
     found = lifted(left, _by_all(left.problem, options, Inner(watch, left, known.cutoff), known.cutoff, depth))
     return _answer(better(known.best, found), max(known.low, min(found.bound, known.cutoff)), upper)
+
+
+def _ascent(problem: Problem, options: SolveOptions) -> Ascent:
+    """Messages to begin with, and short annealings where a gap is let be."""
+    more = _PRICED_SWEEPS if problem.usages and _is_narrow(problem) else 1
+    passes = min(options.anneal_passes, _SHORT)
+    return Ascent(problem, replace(options, max_sweeps=more * options.max_sweeps, anneal_passes=passes))
+
+
+def _tiled(ascent: Ascent, options: SolveOptions, watch: Watch) -> Answer:
+    """What a problem with few of the equal layers says of all: the ascent begins at its messages, with few sweeps left.
+
+    The answer is its best choice, tiled; none if too little repeats.
+    """
+    problem = ascent.problem
+    short = shortened(problem, ascent.dual.flat, ascent.dual.order)
+    if short is None:
+        return Answer(None, np.inf, -np.inf)
+    options = replace(options, max_rounds=0, large_gap=0.0)
+    small = _ascent(short.problem, options)
+    found = by_messages(short.problem, options, Apart(watch), np.inf, ascent=small)
+    ascent.start_from(short.messages(ascent.dual.flat, per_edge(small.dual.flat, small.held.messages)))
+    if found.choice is None:
+        return Answer(None, np.inf, -np.inf)
+    choice = short.choice(ascent.dual.flat, found.choice)
+    return Answer(choice, objective(problem, choice), -np.inf)
 
 
 def _is_narrow(problem: Problem) -> bool:

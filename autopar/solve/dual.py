@@ -94,6 +94,12 @@ class Dual:
         self.messages = np.zeros(self.flat.size) if messages is None else messages.copy()
         self.nodes = with_messages(self.flat, self.messages)
 
+    def start_from(self, messages: Floats) -> None:
+        """Takes these messages, as `state` gives them, in place of its own; prices stay."""
+        self.messages = messages.copy()
+        self.nodes = with_messages(self.flat, self.messages)
+        add_prices(self.flat, self.prices, self.nodes)
+
     def set_prices(self, prices: Floats) -> None:
         """Changes the node costs by the change of the prices of their bytes."""
         add_prices(self.flat, prices - self.prices, self.nodes)

@@ -13,6 +13,7 @@ class_of[columns_at[k] + t] which column; it has tall[k] rows and wide[k] column
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -110,6 +111,15 @@ def per_edge(flat: Flat, messages: Floats) -> list[tuple[Floats, Floats]]:
     """The messages of every edge of the problem to its nodes u and v."""
     ends = np.append(flat.mail, flat.size)
     return [(messages[ends[i] : ends[i + 1]], messages[ends[j] : ends[j + 1]]) for i, j in flat.arcs.tolist()]
+
+
+def with_per_edge(flat: Flat, messages: Sequence[tuple[Floats, Floats]]) -> Floats:
+    """The inverse of `per_edge`."""
+    result, ends = np.empty(flat.size), np.append(flat.mail, flat.size)
+    for (i, j), (to_u, to_v) in zip(flat.arcs.tolist(), messages, strict=True):
+        result[ends[i] : ends[i + 1]] = to_u
+        result[ends[j] : ends[j + 1]] = to_v
+    return result
 
 
 def owners(problem: Problem) -> Ints:

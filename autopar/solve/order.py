@@ -13,7 +13,7 @@ import numpy as np
 from autopar.solve.problem import Problem
 from autopar.solve.reduction import Ints
 
-_HUB = 16  # neighbours: more do not count as near
+HUB = 16  # neighbours: more do not count as near
 _SEARCHES = 2  # for the far end
 
 
@@ -23,7 +23,7 @@ def sweep_order(problem: Problem) -> Ints:
     for edge in problem.edges:
         sets[edge.u].add(edge.v)
         sets[edge.v].add(edge.u)
-    hubs = [v for v, nodes in enumerate(sets) if len(nodes) > _HUB]
+    hubs = [v for v, nodes in enumerate(sets) if len(nodes) > HUB]
     near = [sorted(nodes, key=lambda u: (len(sets[u]), u)) for nodes in sets]
     seen, order = set(hubs), list[int]()
     for v in range(len(near)):

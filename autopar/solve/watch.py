@@ -114,3 +114,21 @@ class Inner:
     def left_s(self) -> float:
         """As the outer one."""
         return self.outer.left_s()
+
+
+@dataclass(frozen=True, eq=False)
+class Apart:
+    """The watch of a problem whose choices and bounds say nothing of the outer one: they share the time."""
+
+    outer: Watch
+    objective: float = np.inf
+
+    def offer(self, choice: Choice) -> None:
+        """Nothing to keep."""
+
+    def raise_bound(self, bound: float, proof: Proof) -> None:
+        """Nothing to keep."""
+
+    def left_s(self) -> float:
+        """As the outer one."""
+        return self.outer.left_s()

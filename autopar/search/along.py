@@ -37,7 +37,7 @@ class Along:
         task = self.attempt.task
         return Curve(self.attempt.problem(0.0), task.options.solve, lambda: not task.halt.is_over)
 
-    def least(self) -> Planned | None:
+    def least(self, enough: float) -> Planned | None:
         """A plan of little memory, its bound that of a limit that is a little more than its peak; None if none is met.
 
         Raises:
@@ -46,7 +46,7 @@ class Along:
         solution = self.curve.solution(self.curve.least())
         if solution is None:
             return None
-        return self.within(int(_ROOM * self._planned(solution).account.peak_memory_bytes), 0.0)
+        return self.within(int(_ROOM * self._planned(solution).account.peak_memory_bytes), enough)
 
     def within(self, limit: int, enough: float) -> Planned | None:
         """The cheapest plan met whose program keeps within `limit`, with a bound for that limit; None if none was met.
@@ -59,7 +59,7 @@ class Along:
         hidden = self._hidden(limit)
         for _ in range(_TRIES):
             self.curve.work(limit - hidden, enough)
-            solution = self.curve.solution(limit, limit - hidden)
+            solution = self.curve.solution(limit - hidden)
             if solution is None:
                 break
             planned = self._planned(solution)

@@ -252,7 +252,7 @@ class _Sweep:
 
     def nearly_least(self) -> list[Planned]:
         """Plans of little memory, one for each mesh that was searched to its end and has a large problem."""
-        found = [place.nearly_least() for place in self.places if place.is_large]
+        found = [place.nearly_least(self.task.options.front_gap) for place in self.places if place.is_large]
         self.met += (plans := [planned for planned in found if planned is not None])
         return plans
 

@@ -75,9 +75,9 @@ class Place:
         """Whether the problem, where it was solved without a limit, is too large to be solved anew for every limit."""
         return bool(self._free) and self.along(self._free[0][0]).is_worth_it
 
-    def nearly_least(self) -> Planned | None:
+    def nearly_least(self, enough: float) -> Planned | None:
         """A plan of little memory, along the attempt that `free` found."""
-        return self.along(self._free[0][0]).least()
+        return self.along(self._free[0][0]).least(enough)
 
     def binding(self, limit: int) -> tuple[Attempt, Planned] | None:
         """What `free` is, if it was found and exceeds `limit`."""

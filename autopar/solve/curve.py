@@ -31,7 +31,7 @@ from autopar.solve.rows import memory_rows
 from autopar.solve.verifier import TOLERANCE, verify_choice
 
 _FIRST_SWEEPS = 15  # without prices
-_SWEEPS = 25  # in a round, with new prices after each
+_SWEEPS = 20  # in a round, with new prices after each
 _PASSES = 25  # of annealing in a round
 _HEAT = 0.1  # of a node's share of the cost
 _MAX_ROUNDS = 6  # for a limit
@@ -123,14 +123,13 @@ class Curve:
             self._annealed(limit)
         self._join(limit, self._highest(limit).slope)
 
-    def solution(self, limit: float, within: float | None = None) -> Solution | None:
-        """The best choice met within the limit, or within less, with the limit's bound; None if none was met."""
-        best = self._best(limit if within is None else within)
+    def solution(self, limit: float) -> Solution | None:
+        """The best choice met within the limit, without a bound; None if none was met."""
+        best = self._best(limit)
         if best is None:
             return None
         choice = self.reduction.lift(self._outward(best.choice))
-        cost = objective(self.problem, choice)
-        return self.bounded(Solution(choice, cost, -np.inf, peak(self.problem, choice)), limit)
+        return Solution(choice, objective(self.problem, choice), -np.inf, peak(self.problem, choice))
 
     def bounded(self, solution: Solution, limit: float) -> Solution:
         """A choice within the limit, with the limit's bound and its witness; verified but for the witness."""

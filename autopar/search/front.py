@@ -2,16 +2,20 @@
 
     limit_k = least * (most / least) ^ (k / (points - 1))       k = 1 .. points - 2
 
-`most` is the peak of the fastest plan within the task's own limit, `least` the smallest peak of a program found, by
-halving what lies between the peak of the fastest plan and the least that the Problem needs. All these
-limits are solved on the same candidates and prices, from tight to loose: each starts from the plans met before, which
-keep within it too, and looks for what undercuts them, until it is proven to 1 %. All of them keep everything:
-recomputation is not looked into. What is bounded under a loose limit is bounded under every tighter one.
+`most` is the peak of the fastest plan within the task's own limit, `least` the smallest peak of a program found. All
+these limits are solved on the same candidates and prices. All plans keep everything: recomputation is not looked into.
+What is bounded under a loose limit is bounded under every tighter one.
+
+Small problems are solved anew within every limit, from tight to loose: each starts from the plans met before, which
+keep within it too, and looks for what undercuts them, until it is proven to `front_gap`. The least peak is found by
+halving what lies between the peak of the fastest plan and the least that the Problem needs. On large ones that would
+take minutes: all limits share memory prices, choices and bounds (`along`, `solve.curve`), the ends first, and a point
+whose gap a few rounds do not bring to `front_gap` says what it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
@@ -27,8 +31,6 @@ from autopar.search.task import Planned, Task, begun
 
 _HALVINGS = 4
 _CP_SAT_WORK = 1.0
-ENOUGH_GAP = 0.01
-"""A point is not worked on further once it is proven to cost at most this share more than its optimum."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,29 +51,74 @@ def find_front(tasks: Sequence[Task], meshes: Sequence[DeviceMesh], points: int)
       NoFeasiblePlan: nothing fits in the tasks' own limit.
     """
     sweeps = [_Sweep(_content(task), meshes) for task in begun(tasks)]
-    outer = tasks[0].memory_limit_bytes
+    outer, halt = tasks[0].memory_limit_bytes, sweeps[0].task.halt
     try:
         fastest = _best(sweeps, outer)
     except NoFeasiblePlan as error:
         raise explained(error) from None
     announced(tasks[fastest.position], fastest.planned)
     most = fastest.planned.account.peak_memory_bytes
-    lowest = _lowest(sweeps, most)
-    least = min([most, *(point.planned.account.peak_memory_bytes for point in lowest)])
-    inner = [_best(sweeps, limit) for limit in limits(least, most, points)[1:-1]]
-    found = sorted([*lowest, *inner, replace(fastest, limit_bytes=most)], key=lambda point: point.limit_bytes)
-    return _spread(thinned(monotone(found)), points)
+    found = [replace(fastest, limit_bytes=most)]
+    try:
+        found.extend(_others(sweeps, most, points))
+    except KeyboardInterrupt:
+        halt.note("keyboard")
+    told = thinned(monotone(sorted(found, key=lambda point: point.limit_bytes)))
+    return tuple(_stopped(point, str(halt)) for point in _spread(told, points))
+
+
+def _others(sweeps: Sequence[_Sweep], most: int, points: int) -> Iterator[Point]:
+    """The points of less memory than the fastest plan, until the search is halted."""
+    halt, found = sweeps[0].task.halt, list[Point]()
+    if halt.is_over:
+        return
+    for point in _nearly_least(sweeps) or _lowest(sweeps, most):
+        found.append(point)
+        yield point
+    least = min([most, *(point.planned.account.peak_memory_bytes for point in found)])
+    for limit in _ends_first(limits(least, most, points)[1:-1], any(sweep.is_large for sweep in sweeps)):
+        if halt.is_over:
+            return
+        yield _best(sweeps, limit)
+
+
+def _ends_first(inner: list[int], is_large: bool) -> list[int]:
+    """The limits in the order in which they are searched: on large problems each between two that were, if it can be.
+
+    Choices of both sides of a limit are what mixtures within it are made of.
+    """
+    if not is_large or len(inner) < 3:
+        return inner
+    order, spans = [inner[0], inner[-1]], [(0, len(inner) - 1)]
+    for low, high in spans:
+        middle = (low + high) // 2
+        if low < middle < high:
+            order.append(inner[middle])
+            spans += [(low, middle), (middle, high)]
+    return order
+
+
+def _stopped(point: Point, reason: str) -> Point:
+    """The point, of a front whose search ended for this reason; "": at its end."""
+    plan = replace(point.planned.plan, stopped=reason or point.planned.plan.stopped)
+    return replace(point, planned=replace(point.planned, plan=plan))
+
+
+def _nearly_least(sweeps: Sequence[_Sweep]) -> list[Point]:
+    """A point of little memory, from the large problems."""
+    peaks = [planned.account.peak_memory_bytes for sweep in sweeps for planned in sweep.nearly_least()]
+    return [_best(sweeps, min(peaks))] if peaks else []
 
 
 def _content(task: Task) -> Task:
     """The task, content with plans that are proven to be about as good as any, and with less work on each."""
-    solve = task.options.solve
-    gap, rounds, work = (
-        max(ENOUGH_GAP, solve.enough_gap),
-        min(1, solve.max_rounds),
-        min(_CP_SAT_WORK, solve.cp_sat_work),
+    solve, gap = task.options.solve, task.options.front_gap
+    solve = replace(
+        solve,
+        enough_gap=max(gap, solve.enough_gap),
+        max_rounds=min(1, solve.max_rounds),
+        cp_sat_work=min(_CP_SAT_WORK, solve.cp_sat_work),
     )
-    solve = replace(solve, enough_gap=gap, max_rounds=rounds, cp_sat_work=work)
     return replace(task, options=replace(task.options, solve=solve))
 
 
@@ -188,7 +235,8 @@ class _Sweep:
         """
         task = replace(self.task, memory_limit_bytes=limit)
         known = min(self._fitting(limit), key=lambda planned: planned.plan.objective_s, default=None)
-        runs = [place.run(limit, roughly=len(self.places) > 1) for place in self.places]
+        enough, roughly = (task.options.front_gap if self.met else 0.0), len(self.places) > 1
+        runs = [place.run(limit, roughly=roughly, enough=enough) for place in self.places]
         below = inf if known is None else known.plan.objective_s
         finish = race(runs, self.inside, below=below, halt=task.halt)
         found = finish.found or known
@@ -196,6 +244,17 @@ class _Sweep:
             raise refusal(finish.misfits)
         self.met.append(found)
         return settled(task, self.grounds, finish, replace(found, task=task))
+
+    @property
+    def is_large(self) -> bool:
+        """Whether any mesh that was searched has a problem too large to be solved anew for every limit."""
+        return any(place.is_large for place in self.places)
+
+    def nearly_least(self) -> list[Planned]:
+        """Plans of little memory, one for each mesh that was searched to its end and has a large problem."""
+        found = [place.nearly_least(self.task.options.front_gap) for place in self.places if place.is_large]
+        self.met += (plans := [planned for planned in found if planned is not None])
+        return plans
 
     def least_peak_bytes(self) -> float:
         """The least peak that the Problem counts, on the meshes whose plans are not all among another's; inf: none."""

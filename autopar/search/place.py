@@ -8,6 +8,7 @@ from math import inf
 
 from autopar.core.placement import StepKind
 from autopar.errors import InvalidConstraint, NoFeasiblePlan, Unsolved
+from autopar.search.along import Along
 from autopar.search.attempt import Attempt
 from autopar.search.constraints import show, step_kinds_of
 from autopar.search.ground import Ground
@@ -34,9 +35,13 @@ class Place:
     near: Planned | None = None
     _free: list[Found] = field(default_factory=list[Found])
     _rough: list[Found | NothingCheaper | None] = field(default_factory=list[Found | NothingCheaper | None])
+    _along: list[Along] = field(default_factory=list[Along])
 
-    def run(self, limit: int | None, *, roughly: bool = False) -> Entrant[Planned]:
-        """Searches with little work (if `roughly`), then without the limit, then within it."""
+    def run(self, limit: int | None, *, roughly: bool = False, enough: float = 0.0) -> Entrant[Planned]:
+        """Searches with little work (if `roughly`), then without the limit, then within it.
+
+        With a gap that is `enough` for a plan within the limit, large problems are looked at along all limits at once.
+        """
         task = replace(self.task, memory_limit_bytes=limit)
         below = yield Progress(-inf)
         if roughly and (rough := self._found_roughly(below)) is not None:
@@ -49,13 +54,30 @@ class Place:
             free = replace(free, task=task, is_unlimited=True)
             below = yield _met(free, limit)
             if limit is not None and free.account.peak_memory_bytes > limit:
-                yield _met(replace(attempt.within(limit, free, below), task=task, unlimited=free), limit)
+                near = self.along(attempt).within(limit, enough) if enough and self.along(attempt).is_worth_it else None
+                found = near or attempt.within(limit, free, below)
+                yield _met(replace(found, task=task, unlimited=free), limit)
         except NothingCheaper as nothing:
             yield Progress(nothing.lower_bound)
         except (NoFeasiblePlan, InvalidConstraint) as error:
             yield Progress(inf, misfit=error)
         except Unsolved as error:
             yield Progress(-inf, misfit=error)
+
+    def along(self, attempt: Attempt) -> Along:
+        """The attempt along all limits; the first attempt is what `free` gives."""
+        if not self._along:
+            self._along.append(Along(attempt))
+        return self._along[0]
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the problem, where it was solved without a limit, is too large to be solved anew for every limit."""
+        return bool(self._free) and self.along(self._free[0][0]).is_worth_it
+
+    def nearly_least(self, enough: float) -> Planned | None:
+        """A plan of little memory, along the attempt that `free` found."""
+        return self.along(self._free[0][0]).least(enough)
 
     def binding(self, limit: int) -> tuple[Attempt, Planned] | None:
         """What `free` is, if it was found and exceeds `limit`."""

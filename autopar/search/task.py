@@ -28,6 +28,8 @@ from autopar.solve import Problem, Solution, SolveOptions
 
 LARGE_GAP = 1e-2
 """Of the objective: on a large problem, what is left to prove is not worth the seconds. The plan says what it is."""
+FRONT_GAP = 1e-2
+"""Of the objective: a point of a front is not worked on further once no better one can save more than this share."""
 ROUGH_WORK = 1e9
 """Additions of an elimination that are spent where little work is to do."""
 
@@ -42,11 +44,12 @@ class SearchOptions:
     were made operators (`autopar.operator`): "kept" whole, "expanded", or "best": both are planned and the better plan
     is kept. `recompute` says whether activations may be computed once more in the backward pass, rather than kept:
     "never", or "auto": it is looked into where nothing fits in the memory limit otherwise, or the limit costs more than
-    5 % of the objective, as the search then takes several times as long. `solve` limits the work of the solver each
-    time it is called; by default it lets a gap of 1 % be on large problems (`SolveOptions.large_gap`). Its
-    `time_limit_s` is shared by all calls of one search, after which the best plan so far is taken: only then does the
-    plan depend on the clock, and says so. `on_progress` is called with a `SearchProgress` whenever the solver finds a
-    better choice or proves a higher bound: `print` will do.
+    5 % of the objective, as the search then takes several times as long. A point of a front is worked on until its gap
+    is `front_gap` (>= 0), on large problems for a few rounds at most; it says what its gap is. `solve` limits the work
+    of the solver each time it is called; by default it lets a gap of 1 % be on large problems
+    (`SolveOptions.large_gap`). Its `time_limit_s` is shared by all calls of one search, after which the best plan so
+    far is taken: only then does the plan depend on the clock, and says so. `on_progress` is called with a
+    `SearchProgress` whenever the solver finds a better choice or proves a higher bound: `print` will do.
     """
 
     max_mesh_axes: int = 2
@@ -54,6 +57,7 @@ class SearchOptions:
     while_trips: float = WHILE_TRIPS
     operators: Literal["best", "kept", "expanded"] = "best"
     recompute: Literal["auto", "never"] = "auto"
+    front_gap: float = FRONT_GAP
     solve: SolveOptions = field(default_factory=lambda: SolveOptions(large_gap=LARGE_GAP))
     on_progress: OnProgress | None = field(default=None, compare=False)
 
@@ -64,6 +68,9 @@ class SearchOptions:
         trips: object = self.while_trips
         if isinstance(trips, bool) or not isinstance(trips, Real) or not isfinite(trips) or trips <= 0:
             raise InvalidOption(f"while_trips is {trips!r}: pass how often while loops go round, a finite number > 0")
+        gap: object = self.front_gap
+        if isinstance(gap, bool) or not isinstance(gap, Real) or not isfinite(gap) or gap < 0:
+            raise InvalidOption(f"front_gap is {gap!r}: pass the gap that a point of a front may have, a number >= 0")
         if self.recompute not in ("auto", "never"):
             raise InvalidOption(f"recompute is {self.recompute!r}: pass 'auto' or 'never'")
         if self.on_progress is not None and not callable(self.on_progress):

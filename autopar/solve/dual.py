@@ -115,6 +115,12 @@ class Dual:
         bound = bound_of(self.flat, self.nodes, self.messages) - limit
         return State(self.messages.copy(), self.prices, bound)
 
+    def restore(self, state: State) -> None:
+        """Goes back to the messages and prices of an earlier moment."""
+        self.messages, self.prices = state.messages.copy(), state.prices
+        self.nodes = with_messages(self.flat, self.messages)
+        add_prices(self.flat, self.prices, self.nodes)
+
     def decode(self) -> Ints:
         """A choice, node by node: the cheapest given the lower ones and the bound of the higher."""
         choice = np.zeros(len(self.problem.node_costs), dtype=np.intp)

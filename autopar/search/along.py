@@ -1,0 +1,90 @@
+"""Along: plans within one memory limit after another, all from one curve (`solve.curve`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from autopar.search.attempt import FEW_ENTRIES, Attempt
+from autopar.search.task import Planned
+from autopar.solve import Solution
+from autopar.solve.curve import Curve
+from autopar.solve.reduction import Choice
+
+_TRIES = 3  # to keep a program within a limit
+_ROOM = 1.01  # above the least peak met: below it hardly a choice is left
+
+
+@dataclass(eq=False)
+class Along:
+    """One attempt along all memory limits.
+
+    A program holds more than the Problem counts, so choices are asked for that leave as much free as the program of
+    the nearest peak held beside. `_lowered` are the plans of choices met so far.
+    """
+
+    attempt: Attempt
+    _lowered: dict[Choice, Planned] = field(default_factory=dict[Choice, Planned], init=False)
+
+    @cached_property
+    def is_worth_it(self) -> bool:
+        """Whether the Problem is too large to be solved anew, and fully, within every limit."""
+        return sum(edge.cost.size for edge in self.attempt.problem(0.0).edges) > FEW_ENTRIES
+
+    @cached_property
+    def curve(self) -> Curve:
+        """Of the Problem, whatever its limit."""
+        task = self.attempt.task
+        return Curve(self.attempt.problem(0.0), task.options.solve, lambda: not task.halt.is_over)
+
+    def least(self, enough: float) -> Planned | None:
+        """A plan of little memory, its bound that of a limit that is a little more than its peak; None if none is met.
+
+        Raises:
+          Infeasible: proven: there is no choice at all.
+        """
+        solution = self.curve.solution(self.curve.least())
+        if solution is None:
+            return None
+        return self.within(int(_ROOM * self._planned(solution).account.peak_memory_bytes), enough)
+
+    def within(self, limit: int, enough: float) -> Planned | None:
+        """The cheapest plan met whose program keeps within `limit`, with a bound for that limit; None if none was met.
+
+        Choices are worked on until their gap is `enough`, for a few rounds at most.
+
+        Raises:
+          Infeasible: proven: there is no choice at all.
+        """
+        hidden = self._hidden(limit)
+        for _ in range(_TRIES):
+            self.curve.work(limit - hidden, enough)
+            solution = self.curve.solution(limit - hidden)
+            if solution is None:
+                break
+            planned = self._planned(solution)
+            excess = planned.account.peak_memory_bytes - limit
+            if excess <= 0:
+                break
+            hidden = max(hidden + excess / 2, planned.account.peak_memory_bytes - planned.counted_bytes)
+        fitting = [planned for planned in self._lowered.values() if planned.account.peak_memory_bytes <= limit]
+        best = min(fitting, key=lambda planned: planned.plan.objective_s, default=None)
+        return None if best is None else self._bounded(best, limit)
+
+    def _hidden(self, limit: int) -> float:
+        """The bytes that the Problem does not count of the program whose peak is nearest to the limit; 0: none yet."""
+        spent = [(planned.account.peak_memory_bytes, planned.counted_bytes) for planned in self._lowered.values()]
+        top, counted = min(spent, key=lambda pair: abs(pair[0] - limit), default=(0, 0.0))
+        return top - counted
+
+    def _planned(self, solution: Solution) -> Planned:
+        if solution.choice not in self._lowered:
+            self._lowered[solution.choice] = self.attempt.planned(solution)
+        return self._lowered[solution.choice]
+
+    def _bounded(self, planned: Planned, limit: int) -> Planned:
+        """The plan with the bound of a limit that it keeps within."""
+        assert planned.solution is not None
+        solution = self.curve.bounded(planned.solution, limit)
+        plan = replace(planned.plan, lower_bound_s=max(0.0, solution.lower_bound))
+        return replace(planned, plan=plan, solution=solution, problem=self.attempt.problem(float(limit)))

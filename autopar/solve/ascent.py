@@ -108,18 +108,19 @@ class Prices:
 
 
 class Ascent:
-    """Rounds of bounds and choices for one problem; each goes on where the last stopped, the first at `messages`."""
+    """Rounds of bounds and choices for one problem; each goes on where the last stopped, the first at `messages`.
 
-    def __init__(self, problem: Problem, options: SolveOptions, messages: Floats | None = None) -> None:
+    If `eager`, so are the sweeps (`Dual.eager`) until the bound stalls.
+    """
+
+    def __init__(
+        self, problem: Problem, options: SolveOptions, messages: Floats | None = None, *, eager: bool = False
+    ) -> None:
         self.problem, self.options = problem, options
         self.rows = memory_rows(problem)
         self.dual = Dual(problem, self.rows, messages)
+        self.dual.eager = eager
         self.prices, self.held = Prices(self.rows), self.dual.state()
-
-    @cached_property
-    def search(self) -> LocalSearch:
-        """Moves on choices."""
-        return LocalSearch(self.problem, self.rows)
 
     def round(self, number: int, upper: float, start: Choice | None, watch: Watch) -> tuple[Certificate, Answer]:
         """The best bound found so far, and the best choice met; `start` is a good choice known already."""
@@ -133,6 +134,11 @@ class Ascent:
         """The best choice that sweeps decode, and what they prove, computed from scratch."""
         best, _ = self._sweeps(upper, watch)
         return best, self.dual.certificate(self.held)
+
+    @cached_property
+    def search(self) -> LocalSearch:
+        """Moves on choices."""
+        return LocalSearch(self.problem, self.rows)
 
     def anneal(self, upper: float, start: Choice, watch: Watch) -> Answer:
         """The best choice that annealing finds near a good one."""
@@ -157,6 +163,8 @@ class Ascent:
                 gap = cutoff - self.held.bound if np.isfinite(cutoff) else abs(self.held.bound)
                 stalls = stalls + 1 if self.held.bound - last <= _STALLED * gap else 0
                 last = self.held.bound
+                if self.dual.eager and stalls:
+                    self.dual.eager, stalls = False, 0
                 if is_closed(last, cutoff) or stalls >= patience or watch.left_s() <= 0:
                     break
             if self.rows.count and sweep >= _FIRST_PRICE:

@@ -127,7 +127,8 @@ def settle(problem: Problem, options: SolveOptions, messages: Floats | None = No
     keep = possible(problem)
     small = restrict(problem, keep, Forbid)
     mask = None if small.problem is problem else _kept_messages(problem, keep)
-    ascent = Ascent(small.problem, options, messages if messages is None or mask is None else messages[mask])
+    start = messages if messages is None or mask is None else messages[mask]
+    ascent = Ascent(small.problem, options, start, eager=True)
     found, certificate = ascent.sweeps(np.inf, Best(problem, options.time_limit_s, None))
     if found.choice is None or not np.isfinite(found.objective):
         return None

@@ -27,6 +27,7 @@ from autopar.solve.rows import Rows, memory_rows
 from autopar.solve.watch import Watch
 
 _SWEEPS_PER_CHECK = 5
+_EAGER_SWEEPS = 40  # at most: where these creep, ordinary ones do not
 _STALLED = 1e-4  # of the gap, per check
 _MAX_STALLS = 3
 _PATIENCE = 6  # price steps without a better bound before going back, with half the step
@@ -110,7 +111,7 @@ class Prices:
 class Ascent:
     """Rounds of bounds and choices for one problem; each goes on where the last stopped, the first at `messages`.
 
-    If `eager`, so are the sweeps (`Dual.eager`) until the bound stalls.
+    If `eager`, so are the first sweeps (`Dual.eager`), until the bound stalls.
     """
 
     def __init__(
@@ -163,7 +164,7 @@ class Ascent:
                 gap = cutoff - self.held.bound if np.isfinite(cutoff) else abs(self.held.bound)
                 stalls = stalls + 1 if self.held.bound - last <= _STALLED * gap else 0
                 last = self.held.bound
-                if self.dual.eager and stalls:
+                if self.dual.eager and (stalls or sweep >= _EAGER_SWEEPS):
                     self.dual.eager, stalls = False, 0
                 if is_closed(last, cutoff) or stalls >= patience or watch.left_s() <= 0:
                     break

@@ -27,6 +27,7 @@ from autopar.solve.rows import Rows, memory_rows
 from autopar.solve.watch import Watch
 
 _SWEEPS_PER_CHECK = 5
+_EAGER_SWEEPS = 40  # at most: where these creep, ordinary ones do not
 _STALLED = 1e-4  # of the gap, per check
 _MAX_STALLS = 3
 _PATIENCE = 6  # price steps without a better bound before going back, with half the step
@@ -109,12 +110,18 @@ class Prices:
 
 
 class Ascent:
-    """Rounds of bounds and choices for one problem; each goes on where the last stopped, the first at `messages`."""
+    """Rounds of bounds and choices for one problem; each goes on where the last stopped, the first at `messages`.
 
-    def __init__(self, problem: Problem, options: SolveOptions, messages: Floats | None = None) -> None:
+    If `eager`, so are the first sweeps (`Dual.eager`), until the bound stalls.
+    """
+
+    def __init__(
+        self, problem: Problem, options: SolveOptions, messages: Floats | None = None, *, eager: bool = False
+    ) -> None:
         self.problem, self.options = problem, options
         self.rows = memory_rows(problem)
         self.dual = Dual(problem, self.rows, messages)
+        self.dual.eager = eager
         self.prices = Prices(self.rows)
         self.held = self._unproven() if messages is None else self.dual.state()
 
@@ -128,11 +135,6 @@ class Ascent:
         """Where the dual is; what that proves, which takes half a sweep to say, is left to the first sweeps."""
         return State(self.dual.messages.copy(), self.dual.prices, -np.inf)
 
-    @cached_property
-    def search(self) -> LocalSearch:
-        """Moves on choices."""
-        return LocalSearch(self.problem, self.rows)
-
     def round(self, number: int, upper: float, start: Choice | None, watch: Watch) -> tuple[Certificate, Answer]:
         """The best bound found so far, and the best choice met; `start` is a good choice known already."""
         best, last = self._sweeps(upper, watch, min(_LONGER ** (number + 1), _MOST_TIMES_SWEEPS))
@@ -145,6 +147,11 @@ class Ascent:
         """The best choice that sweeps decode, and what they prove, computed from scratch."""
         best, _ = self._sweeps(upper, watch)
         return best, self.dual.certificate(self.held)
+
+    @cached_property
+    def search(self) -> LocalSearch:
+        """Moves on choices."""
+        return LocalSearch(self.problem, self.rows)
 
     def anneal(self, upper: float, start: Choice, watch: Watch) -> Answer:
         """The best choice that annealing finds near a good one."""
@@ -169,6 +176,8 @@ class Ascent:
                 gap = cutoff - self.held.bound if np.isfinite(cutoff) else abs(self.held.bound)
                 stalls = stalls + 1 if self.held.bound - last <= _STALLED * gap else 0
                 last = self.held.bound
+                if self.dual.eager and (stalls or sweep >= _EAGER_SWEEPS):
+                    self.dual.eager, stalls = False, 0
                 if is_closed(last, cutoff) or stalls >= patience or watch.left_s() <= 0:
                     break
             if self.rows.count and sweep >= _FIRST_PRICE:

@@ -42,7 +42,14 @@ def gain_of(p: Flat, v: int, k: int, messages: Floats, gain: Floats) -> None:
 
 
 def _visit_by_arrays(
-    p: Flat, v: int, came: tuple[int, int], go: tuple[int, int], nodes: Floats, messages: Floats, gain: Floats
+    p: Flat,
+    v: int,
+    eager: bool,
+    came: tuple[int, int],
+    go: tuple[int, int],
+    nodes: Floats,
+    messages: Floats,
+    gain: Floats,
 ) -> None:
     count = p.start[v + 1] - p.start[v]
     costs = nodes[p.start[v] : p.start[v + 1]]
@@ -55,7 +62,7 @@ def _visit_by_arrays(
     going = go[1] - go[0]
     if not going:
         return
-    part = costs / max(going, p.near[v + 1] - p.near[v] - going)
+    part = costs / (going if eager else max(going, p.near[v + 1] - p.near[v] - going))
     for k in range(go[0], go[1]):
         messages[p.mail[k] : p.mail[k] + count] -= part
     costs -= going * part
@@ -63,11 +70,18 @@ def _visit_by_arrays(
 
 @compiled_or(_visit_by_arrays)
 def visit(
-    p: Flat, v: int, came: tuple[int, int], go: tuple[int, int], nodes: Floats, messages: Floats, gain: Floats
+    p: Flat,
+    v: int,
+    eager: bool,
+    came: tuple[int, int],
+    go: tuple[int, int],
+    nodes: Floats,
+    messages: Floats,
+    gain: Floats,
 ) -> None:
     """Moves the row minima of the arcs in `came` into v's costs; hands equal shares of these to the arcs in `go`.
 
-    Ranges are (first, behind the last). The rest of the shares is left for the other side.
+    Ranges are (first, behind the last). The rest of the shares is left for the other side; if `eager`, there is none.
     """
     count = p.start[v + 1] - p.start[v]
     costs, least = nodes[p.start[v] : p.start[v + 1]], gain[:count]
@@ -81,7 +95,7 @@ def visit(
     going = go[1] - go[0]
     if not going:
         return
-    shares = max(going, p.near[v + 1] - p.near[v] - going)
+    shares = going if eager else max(going, p.near[v + 1] - p.near[v] - going)
     for t in range(count):
         least[t] = costs[t] / shares
     for k in range(go[0], go[1]):
@@ -93,14 +107,14 @@ def visit(
 
 
 @compiled
-def sweep(p: Flat, nodes: Floats, messages: Floats) -> None:
+def sweep(p: Flat, eager: bool, nodes: Floats, messages: Floats) -> None:
     """Every node, upwards and then downwards, collects from where the sweep comes and hands on to where it goes."""
     gain = np.empty(3 * p.widest)
     count = len(p.start) - 1
     for v in range(count):
-        visit(p, v, (p.near[v], p.split[v]), (p.split[v], p.near[v + 1]), nodes, messages, gain)
+        visit(p, v, eager, (p.near[v], p.split[v]), (p.split[v], p.near[v + 1]), nodes, messages, gain)
     for v in range(count - 1, -1, -1):
-        visit(p, v, (p.split[v], p.near[v + 1]), (p.near[v], p.split[v]), nodes, messages, gain)
+        visit(p, v, eager, (p.split[v], p.near[v + 1]), (p.near[v], p.split[v]), nodes, messages, gain)
 
 
 @compiled

@@ -19,18 +19,18 @@ _SEARCHES = 2  # for the far end
 
 def sweep_order(problem: Problem) -> Ints:
     """The nodes in the order of sweeps; linear in the edges, but for sorting the neighbours of each node."""
-    sets: list[set[int]] = [set() for _ in problem.node_costs]
+    near: list[set[int]] = [set() for _ in problem.node_costs]
     for edge in problem.edges:
-        sets[edge.u].add(edge.v)
-        sets[edge.v].add(edge.u)
-    hubs = [v for v, nodes in enumerate(sets) if len(nodes) > HUB]
-    near = [sorted(nodes, key=lambda u: (len(sets[u]), u)) for nodes in sets]
+        near[edge.u].add(edge.v)
+        near[edge.v].add(edge.u)
+    hubs = [v for v, nodes in enumerate(near) if len(nodes) > HUB]
     seen, order = set(hubs), list[int]()
+    few_first = [sorted(nodes, key=lambda u: (len(near[u]), u)) for nodes in near]
     for v in range(len(near)):
         if v not in seen:
-            found = _breadth_first(near, v, seen)
+            found = _breadth_first(few_first, v, seen)
             for _ in range(_SEARCHES):
-                found = _breadth_first(near, found[-1], seen)
+                found = _breadth_first(few_first, found[-1], seen)
             order += found
             seen.update(found)
     return np.array([*hubs, *reversed(order)], dtype=np.intp)

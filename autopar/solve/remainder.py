@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from autopar.solve.ascent import Ascent, is_closed
+from autopar.solve.ascent import Ascent
 from autopar.solve.buckets import Bucket
 from autopar.solve.flat import owners
 from autopar.solve.forbid import possible
@@ -21,6 +21,7 @@ from autopar.solve.options import SolveOptions
 from autopar.solve.problem import Edge, Floats, Problem, derived
 from autopar.solve.proof import Forbid, Proof
 from autopar.solve.reduction import Bools, Choice, restrict
+from autopar.solve.verifier import TOLERANCE
 from autopar.solve.watch import Best
 
 Given = tuple[Floats | int, bool]
@@ -81,8 +82,8 @@ class Settled:
 
     @property
     def is_proven(self) -> bool:
-        """Whether the bound is the cost, up to rounding."""
-        return is_closed(self.bound, self.cost)
+        """Whether the bound is the cost, up to the rounding of sums over many layers."""
+        return self.bound >= self.cost - TOLERANCE * abs(self.cost)
 
 
 NOTHING = Settled((), 0.0, 0.0, (), np.zeros(0))
@@ -127,7 +128,8 @@ def settle(problem: Problem, options: SolveOptions, messages: Floats | None = No
     keep = possible(problem)
     small = restrict(problem, keep, Forbid)
     mask = None if small.problem is problem else _kept_messages(problem, keep)
-    ascent = Ascent(small.problem, options, messages if messages is None or mask is None else messages[mask])
+    start = messages if messages is None or mask is None else messages[mask]
+    ascent = Ascent(small.problem, options, start, eager=True)
     found, certificate = ascent.sweeps(np.inf, Best(problem, options.time_limit_s, None))
     if found.choice is None or not np.isfinite(found.objective):
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -49,7 +49,7 @@ def graph_of(layers: int) -> OpGraph:
 
 
 @contextmanager
-def counted(asked: Counter[str], holder: Any, name: str) -> Iterator[None]:
+def counted(asked: Counter[str], holder: Any, name: str) -> Generator[None]:
     """Counts the calls of a function by its name."""
     function = getattr(holder, name)
 
@@ -89,7 +89,8 @@ def asked_for(layers: int) -> Counter[str]:
 
 def test_what_is_asked_for_does_not_grow_with_equal_layers() -> None:
     few, many = asked_for(8), asked_for(24)
-    assert set(few) == set(many) and all(few.values())
+    assert set(few) == set(many)
+    assert all(few.values())
     chosen, buckets = (many.pop(name) - few.pop(name) for name in ("best", "buckets"))
     assert few == many
     assert 3 * chosen < buckets  # not none: tables also hold what the layers before cost

@@ -14,10 +14,10 @@ from functools import partial
 import numpy as np
 
 from autopar.solve.ascent import Answer, Ascent, better, is_closed
-from autopar.solve.bar import window_of
+from autopar.solve.bar import barred, window_of
 from autopar.solve.cp_sat import entries, finish
 from autopar.solve.dual import Certificate
-from autopar.solve.exact import NOTHING, eliminated, exactly, lifted, reduced, reduced_fully, weight
+from autopar.solve.exact import NOTHING, eliminated, exactly, finite, lifted, reduced, reduced_fully, weight
 from autopar.solve.options import SolveOptions
 from autopar.solve.problem import Infeasible, Problem, derived, objective
 from autopar.solve.proof import Exceed, Exhaust, Forbid
@@ -292,13 +292,12 @@ def _windows(low: float, cutoff: float, depth: int) -> list[float]:
 
 def _inside(certificate: Certificate, window: float, options: SolveOptions, watch: Watch, depth: int) -> Answer | None:
     """The answer among the choices within a window of the bound; None if the window leaves most of the problem."""
-    before = certificate.problem
-    keep = certificate.keep(window)
-    if not all(mask.any() for mask in keep):
-        watch.raise_bound(certificate.bound + window, (_exceed(certificate, kept(keep)),))
+    try:
+        reduction = barred(certificate, window)
+    except Infeasible as error:
+        watch.raise_bound(certificate.bound + window, error.witness or ())
         return NOTHING
-    reduction = restrict(before, keep, partial(_exceed, certificate))
-    if weight(reduction.problem) > _SHRUNK * weight(before):
+    if finite(reduction.problem) > _SHRUNK * finite(certificate.problem):
         return None
     upper = certificate.bound + window
     found = minimise(reduction.problem, options, Inner(watch, reduction, upper), upper, depth + 1)

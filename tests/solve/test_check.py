@@ -24,6 +24,7 @@ from autopar.solve import (
 )
 from autopar.solve.excess import by_elimination
 from autopar.solve.proof import (
+    Bar,
     Dominate,
     Eliminate,
     Exceed,
@@ -258,7 +259,7 @@ CORE = SolveOptions(max_table_entries=1, max_cp_sat_entries=1, anneal_passes=50)
 SOLVED = {
     "without a limit": (FREE, SolveOptions()),
     "by prices": (replace(FREE, usages=FREE.usages[::2], usage_limit=35.0), CORE),
-    "by windows": (replace(FREE, usages=FREE.usages[::2], usage_limit=40.0), CORE),
+    "by windows": (replace(FREE, usages=FREE.usages[::2], usage_limit=38.5), CORE),
     "by CP-SAT": (replace(FREE, usages=FREE.usages[::2], usage_limit=40.0), SolveOptions()),
 }
 
@@ -276,6 +277,8 @@ def tampered(step: Step) -> list[Step]:
             return [Follow(tuple((v, u, np.roll(to_v, 1)) for v, u, to_v in followers))]
         case Exceed(keep):
             return [replace(step, keep={v: left[1:] for v, left in keep.items()})]
+        case Bar(pairs):
+            return [replace(step, pairs={ends: ~bits for ends, bits in pairs.items()})]
         case Forbid(keep):
             return [replace(step, keep={v: left[1:] for v, left in keep.items()})]
         case Dominate(pairs):

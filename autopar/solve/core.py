@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 
 from autopar.solve.ascent import Answer, Ascent, better, is_closed
-from autopar.solve.bar import barred, window_of
+from autopar.solve.bar import barred
 from autopar.solve.cp_sat import entries, finish
 from autopar.solve.dual import Certificate
 from autopar.solve.exact import NOTHING, eliminated, exactly, finite, lifted, reduced, reduced_fully, weight
@@ -22,15 +22,12 @@ from autopar.solve.options import SolveOptions
 from autopar.solve.problem import Infeasible, Problem, derived, objective
 from autopar.solve.proof import Exceed, Exhaust, Forbid
 from autopar.solve.reduction import Choice, Ints, Reduction, kept, restrict
-from autopar.solve.squeeze import squeeze
+from autopar.solve.squeeze import squeeze_windows
 from autopar.solve.watch import Inner, Watch
 
 _GUESSES = (1e-4, 1e-3, 1e-2)  # of the bound: windows tried while no choice is known
 _SHORT = 100  # passes of an annealing where a gap is let be
 _CLOSE = (1e-6, 1e-5, 1e-4, 1e-3)  # of the bound: windows eliminated as long as they fit
-_FEW_PAIRS = 0.02  # of all: what a first window leaves
-_MORE_PAIRS = 4  # times as many in the next window
-_MOST_PAIRS = 4_000_000
 _SHARES = (0.99, 1.01, 1.1, 1.5, 3.0)  # of the memory prices, until a choice keeps within the limit
 _PRICED_WINDOW = 3e-4  # of the bound
 _MIXTURE_PASSES = 100
@@ -92,7 +89,8 @@ def by_messages(problem: Problem, options: SolveOptions, watch: Watch, upper: fl
         watch.offer(best.choice)
     watch.raise_bound(known.low, certificate.proof())
     if not is_closed(known.low, known.cutoff) and not problem.usages:
-        known = _squeezed(certificate, options, watch, known)
+        found = squeeze_windows(certificate, known.cutoff, options, watch)
+        known = _Known(better(known.best, found), max(known.low, min(found.bound, known.cutoff)), known.upper)
     if not is_closed(known.low, known.cutoff):
         search = _mixed if certificate.prices.any() and _is_narrow(problem) else _close_above
         known = search(certificate, options, watch, known)
@@ -156,22 +154,6 @@ def _at_prices(certificate: Certificate, share: float, options: SolveOptions) ->
     close = restrict(priced, keep, Forbid)
     found = eliminated(close.problem, options, math.inf)
     return close.lift(found.choice) if found is not None and found.choice is not None else None
-
-
-def _squeezed(certificate: Certificate, options: SolveOptions, watch: Watch, known: _Known) -> _Known:
-    """What is known after windows that leave few pairs, and then more, as long as they come to an end."""
-    total = sum(edge.cost.size for edge in certificate.problem.edges)
-    pairs = min(max(options.max_cp_sat_entries, int(_FEW_PAIRS * total)), _MOST_PAIRS)
-    while not is_closed(known.low, known.cutoff):
-        upper = min(known.cutoff, certificate.bound + window_of(certificate, pairs))
-        if upper == np.inf:
-            return known
-        found = squeeze(certificate, upper, options, watch)
-        known = _Known(better(known.best, found), max(known.low, min(found.bound, upper)), known.upper)
-        if found.bound < min(upper, found.objective) or pairs >= _MOST_PAIRS:
-            return known
-        pairs *= _MORE_PAIRS
-    return known
 
 
 def _close_above(certificate: Certificate, options: SolveOptions, watch: Watch, known: _Known) -> _Known:

@@ -13,8 +13,8 @@ from functools import partial
 
 import numpy as np
 
-from autopar.solve.ascent import Answer, Ascent, better
-from autopar.solve.bar import barred
+from autopar.solve.ascent import Answer, Ascent, better, is_closed
+from autopar.solve.bar import barred, window_of
 from autopar.solve.dual import Certificate
 from autopar.solve.exact import exactly, finite, lifted, reduced
 from autopar.solve.forbid import drop_forbidden
@@ -23,11 +23,34 @@ from autopar.solve.problem import Infeasible, Problem, objective
 from autopar.solve.reduction import Reduction, unchanged
 from autopar.solve.watch import Inner, Watch
 
+_FEW_PAIRS = 0.02  # of all: what a first window leaves
+_MORE_PAIRS = 4  # times as many in the next window
+_MOST_PAIRS = 4_000_000
 _SWEEPS = 30  # between two cuts
 _WORK = 3e8  # additions of an elimination: more takes longer than another cut
 _SHRUNK = 0.95
 _RISEN = 0.03  # of the window, between two cuts: a bound that rises by less is all there is, or will not get there
 _NARROWER, _MOST_NARROWED = 30.0, 2  # times, the window where nothing moves
+
+
+def squeeze_windows(certificate: Certificate, cutoff: float, options: SolveOptions, watch: Watch) -> Answer:
+    """The cheapest choice met, and a bound on all below `cutoff`, from windows that leave few pairs, and then more.
+
+    It ends with the first window that does not come to an end.
+    """
+    total = sum(edge.cost.size for edge in certificate.problem.edges)
+    pairs = min(max(options.max_cp_sat_entries, int(_FEW_PAIRS * total)), _MOST_PAIRS)
+    best = Answer(None, np.inf, certificate.bound)
+    while True:
+        upper = min(cutoff, best.objective, certificate.bound + window_of(certificate, pairs))
+        if upper == np.inf:
+            return best
+        found = squeeze(certificate, upper, options, watch)
+        best = replace(better(best, found), bound=max(best.bound, min(found.bound, upper)))
+        ended = found.bound >= min(upper, found.objective)
+        if not ended or pairs >= _MOST_PAIRS or is_closed(best.bound, min(cutoff, best.objective)):
+            return best
+        pairs *= _MORE_PAIRS
 
 
 def squeeze(certificate: Certificate, upper: float, options: SolveOptions, watch: Watch) -> Answer:

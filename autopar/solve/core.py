@@ -14,26 +14,23 @@ from functools import partial
 import numpy as np
 
 from autopar.solve.ascent import Answer, Ascent, better, is_closed
-from autopar.solve.bar import window_of
+from autopar.solve.bar import barred
 from autopar.solve.branch import Branches
 from autopar.solve.cp_sat import entries, finish
 from autopar.solve.dual import Certificate
-from autopar.solve.exact import NOTHING, eliminated, exactly, lifted, reduced, reduced_fully, weight
+from autopar.solve.exact import NOTHING, eliminated, exactly, finite, lifted, reduced, reduced_fully, weight
 from autopar.solve.flat import per_edge
 from autopar.solve.options import SolveOptions
 from autopar.solve.problem import Infeasible, Problem, derived, objective
 from autopar.solve.proof import Exceed, Exhaust, Forbid
 from autopar.solve.reduction import Choice, Ints, Reduction, kept, restrict
-from autopar.solve.squeeze import squeeze
+from autopar.solve.squeeze import squeeze_windows
 from autopar.solve.tile import shortened
 from autopar.solve.watch import Apart, Inner, Watch
 
 _GUESSES = (1e-4, 1e-3, 1e-2)  # of the bound: windows tried while no choice is known
 _SHORT = 100  # passes of an annealing where a gap is let be
 _CLOSE = (1e-6, 1e-5, 1e-4, 1e-3)  # of the bound: windows eliminated as long as they fit
-_FEW_PAIRS = 0.02  # of all: what a first window leaves
-_MORE_PAIRS = 4  # times as many in the next window
-_MOST_PAIRS = 4_000_000
 _SHARES = (0.99, 1.01, 1.1, 1.5, 3.0)  # of the memory prices, until a choice keeps within the limit
 _PRICED_WINDOW = 3e-4  # of the bound
 _MIXTURE_PASSES = 100
@@ -104,7 +101,8 @@ def by_messages(
         watch.offer(best.choice)
     watch.raise_bound(known.low, certificate.proof())
     if watch.left_s() > 0 and not is_closed(known.low, known.cutoff) and not problem.usages:
-        known = _squeezed(certificate, options, watch, known)
+        found = squeeze_windows(certificate, known.cutoff, options, watch)
+        known = _Known(better(known.best, found), max(known.low, min(found.bound, known.cutoff)), known.upper)
     is_tiled = tiled.choice is not None and _is_enough(known, problem, options)
     if watch.left_s() > 0 and not is_closed(known.low, known.cutoff) and not is_tiled:
         search = _mixed if certificate.prices.any() and _is_narrow(problem) else _close_above
@@ -195,22 +193,6 @@ def _at_prices(certificate: Certificate, share: float, options: SolveOptions) ->
     close = restrict(priced, keep, Forbid)
     found = eliminated(close.problem, options, math.inf)
     return close.lift(found.choice) if found is not None and found.choice is not None else None
-
-
-def _squeezed(certificate: Certificate, options: SolveOptions, watch: Watch, known: _Known) -> _Known:
-    """What is known after windows that leave few pairs, and then more, as long as they come to an end."""
-    total = sum(edge.cost.size for edge in certificate.problem.edges)
-    pairs = min(max(options.max_cp_sat_entries, int(_FEW_PAIRS * total)), _MOST_PAIRS)
-    while not is_closed(known.low, known.cutoff):
-        upper = min(known.cutoff, certificate.bound + window_of(certificate, pairs))
-        if upper == np.inf:
-            return known
-        found = squeeze(certificate, upper, options, watch)
-        known = _Known(better(known.best, found), max(known.low, min(found.bound, upper)), known.upper)
-        if found.bound < min(upper, found.objective) or pairs >= _MOST_PAIRS:
-            return known
-        pairs *= _MORE_PAIRS
-    return known
 
 
 def _close_above(certificate: Certificate, options: SolveOptions, watch: Watch, known: _Known) -> _Known:
@@ -353,13 +335,12 @@ def _windows(low: float, cutoff: float, depth: int) -> list[float]:
 
 def _inside(certificate: Certificate, window: float, options: SolveOptions, watch: Watch, depth: int) -> Answer | None:
     """The answer among the choices within a window of the bound; None if the window leaves most of the problem."""
-    before = certificate.problem
-    keep = certificate.keep(window)
-    if not all(mask.any() for mask in keep):
-        watch.raise_bound(certificate.bound + window, (_exceed(certificate, kept(keep)),))
+    try:
+        reduction = barred(certificate, window)
+    except Infeasible as error:
+        watch.raise_bound(certificate.bound + window, error.witness or ())
         return NOTHING
-    reduction = restrict(before, keep, partial(_exceed, certificate))
-    if weight(reduction.problem) > _SHRUNK * weight(before):
+    if finite(reduction.problem) > _SHRUNK * finite(certificate.problem):
         return None
     upper = certificate.bound + window
     found = minimise(reduction.problem, options, Inner(watch, reduction, upper), upper, depth + 1)

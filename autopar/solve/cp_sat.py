@@ -55,7 +55,7 @@ def byte_unit(rows: Rows) -> float:
 
 def entries(certificate: Certificate) -> int:
     """Edge entries that a model of the core would have at most."""
-    return sum(edge.cost.size for edge in certificate.problem.edges)
+    return sum(int(np.isfinite(edge.cost).sum()) for edge in certificate.problem.edges)
 
 
 class _Model:

@@ -85,3 +85,10 @@ def lifted(reduction: Reduction, found: Answer) -> Answer:
 def weight(problem: Problem) -> int:
     """The entries of its edges and the strategies of its nodes: what work on it grows with."""
     return sum(edge.cost.size for edge in problem.edges) + sum(problem.counts)
+
+
+def finite(problem: Problem) -> int:
+    """The finite entries of its edges and the strategies of its nodes: what is left to choose from."""
+    same = {id(edge.cost): edge.cost for edge in problem.edges}
+    count = {key: int(np.isfinite(cost).sum()) for key, cost in same.items()}
+    return sum(count[id(edge.cost)] for edge in problem.edges) + sum(problem.counts)

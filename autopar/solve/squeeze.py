@@ -13,30 +13,56 @@ from functools import partial
 
 import numpy as np
 
-from autopar.solve.ascent import Answer, Ascent, better
-from autopar.solve.bar import barred
+from autopar.solve.ascent import Answer, Ascent, better, is_closed
+from autopar.solve.bar import barred, window_of
 from autopar.solve.dual import Certificate
-from autopar.solve.exact import exactly, lifted, reduced, weight
+from autopar.solve.exact import exactly, finite, lifted, reduced
 from autopar.solve.forbid import drop_forbidden
 from autopar.solve.options import SolveOptions
 from autopar.solve.problem import Infeasible, Problem, objective
 from autopar.solve.reduction import Reduction, unchanged
 from autopar.solve.watch import Inner, Watch
 
+_FEW_PAIRS = 0.02  # of all: what a first window leaves
+_MORE_PAIRS = 4  # times as many in the next window
+_MOST_PAIRS = 4_000_000
 _SWEEPS = 30  # between two cuts
 _WORK = 3e8  # additions of an elimination: more takes longer than another cut
-_SHRUNK = 0.98
+_SHRUNK = 0.95
+_RISEN = 0.03  # of the window, between two cuts: a bound that rises by less is all there is, or will not get there
+_NARROWER, _MOST_NARROWED = 30.0, 2  # times, the window where nothing moves
+
+
+def squeeze_windows(certificate: Certificate, cutoff: float, options: SolveOptions, watch: Watch) -> Answer:
+    """The cheapest choice met, and a bound on all below `cutoff`, from windows that leave few pairs, and then more.
+
+    It ends with the first window that does not come to an end.
+    """
+    total = sum(edge.cost.size for edge in certificate.problem.edges)
+    pairs = min(max(options.max_cp_sat_entries, int(_FEW_PAIRS * total)), _MOST_PAIRS)
+    best = Answer(None, np.inf, certificate.bound)
+    while True:
+        upper = min(cutoff, best.objective, certificate.bound + window_of(certificate, pairs))
+        if upper == np.inf:
+            return best
+        found = squeeze(certificate, upper, options, watch)
+        best = replace(better(best, found), bound=max(best.bound, min(found.bound, upper)))
+        ended = found.bound >= min(upper, found.objective)
+        if not ended or pairs >= _MOST_PAIRS or is_closed(best.bound, min(cutoff, best.objective)):
+            return best
+        pairs *= _MORE_PAIRS
 
 
 def squeeze(certificate: Certificate, upper: float, options: SolveOptions, watch: Watch) -> Answer:
     """The cheapest choice met, and a bound on all below `upper`: they meet unless the problem stops shrinking first.
 
-    `upper` is the cost of a choice that is known, or a guess. A bound of `upper` says that none costs less.
+    `upper` is the cost of a choice that is known, or a guess. A bound of `upper` says that none costs less. Where the
+    problem stops shrinking, or its bound rising, narrower windows are looked into, which say less.
     """
-    problem, best, low = certificate.problem, Answer(None, np.inf, -np.inf), certificate.bound
+    problem, best, low, narrowed = certificate.problem, Answer(None, np.inf, -np.inf), certificate.bound, 0
     left, little = unchanged(problem), replace(options, max_sweeps=_SWEEPS, max_elimination_work=_WORK)
     while True:
-        before = weight(left.problem)
+        size = finite(left.problem)
         try:
             left = left.then(partial(_cut, certificate, upper - left.offset, options))
         except Infeasible as error:
@@ -48,12 +74,16 @@ def squeeze(certificate: Certificate, upper: float, options: SolveOptions, watch
             inner.raise_bound(found.bound, found.proof)
             best = better(best, _whole(problem, lifted(left, found), watch))
             return replace(best, bound=min(upper, best.objective))
-        if weight(left.problem) > _SHRUNK * before or watch.left_s() <= 0:
+        stalled = finite(left.problem) > _SHRUNK * size
+        if watch.left_s() <= 0 or (stalled and narrowed >= _MOST_NARROWED):
             return replace(best, bound=low)
         met, certificate = Ascent(left.problem, little).sweeps(upper - left.offset, inner)
         inner.raise_bound(certificate.bound, certificate.proof())
         best = better(best, _whole(problem, lifted(left, met), watch))
-        upper, low = min(upper, best.objective), max(low, min(certificate.bound + left.offset, upper))
+        before, upper = low, min(upper, best.objective)
+        low = max(low, min(certificate.bound + left.offset, upper))
+        if stalled or low - before < _RISEN * (upper - before):
+            narrowed, upper = narrowed + 1, low + (upper - low) / _NARROWER
 
 
 def _cut(certificate: Certificate, upper: float, options: SolveOptions, _: Problem) -> Reduction:

@@ -24,6 +24,7 @@ from autopar.solve import (
 )
 from autopar.solve.excess import by_elimination
 from autopar.solve.proof import (
+    Bar,
     Cases,
     Dominate,
     Eliminate,
@@ -315,7 +316,7 @@ CORE = replace(SPLIT, branch_entries=0)
 SOLVED = {
     "without a limit": (FREE, SolveOptions()),
     "by prices": (replace(FREE, usages=FREE.usages[::2], usage_limit=35.0), CORE),
-    "by windows": (replace(FREE, usages=FREE.usages[::2], usage_limit=40.0), CORE),
+    "by windows": (replace(FREE, usages=FREE.usages[::2], usage_limit=38.5), CORE),
     "by cases": (replace(FREE, usages=FREE.usages[::2], usage_limit=40.0), SPLIT),
     "by CP-SAT": (replace(FREE, usages=FREE.usages[::2], usage_limit=42.0), SolveOptions()),
 }
@@ -334,6 +335,8 @@ def tampered(step: Step) -> list[Step]:
             return [Follow(tuple((v, u, np.roll(to_v, 1)) for v, u, to_v in followers))]
         case Exceed(keep):
             return [replace(step, keep={v: left[1:] for v, left in keep.items()})]
+        case Bar(pairs):
+            return [replace(step, pairs={ends: ~bits for ends, bits in pairs.items()})]
         case Forbid(keep):
             return [replace(step, keep={v: left[1:] for v, left in keep.items()})]
         case Overflow(keep):

@@ -12,6 +12,7 @@ from autopar.solve.curve import Curve
 from autopar.solve.reduction import Choice
 
 _TRIES = 3  # to keep a program within a limit
+_LESS = 0.99  # of what was asked for, at most, where a program exceeds the limit
 _ROOM = 1.01  # above the least peak met: below it hardly a choice is left
 
 
@@ -19,8 +20,8 @@ _ROOM = 1.01  # above the least peak met: below it hardly a choice is left
 class Along:
     """One attempt along all memory limits.
 
-    A program holds more than the Problem counts, so choices are asked for that leave as much free as the program of
-    the nearest peak held beside. `_lowered` are the plans of choices met so far.
+    A program holds more than the Problem counts, by about the same factor where peaks are close: so choices are asked
+    for that leave this much free. `_lowered` are the plans of choices met so far.
     """
 
     attempt: Attempt
@@ -56,26 +57,25 @@ class Along:
         Raises:
           Infeasible: proven: there is no choice at all.
         """
-        hidden = self._hidden(limit)
+        share = self._share(limit)
         for _ in range(_TRIES):
-            self.curve.work(limit - hidden, enough)
-            solution = self.curve.solution(limit - hidden)
+            self.curve.work(share * limit, enough)
+            solution = self.curve.solution(share * limit)
             if solution is None:
                 break
             planned = self._planned(solution)
-            excess = planned.account.peak_memory_bytes - limit
-            if excess <= 0:
+            if planned.account.peak_memory_bytes <= limit:
                 break
-            hidden = max(hidden + excess / 2, planned.account.peak_memory_bytes - planned.counted_bytes)
+            share = min(_LESS * share, planned.counted_bytes / planned.account.peak_memory_bytes)
         fitting = [planned for planned in self._lowered.values() if planned.account.peak_memory_bytes <= limit]
         best = min(fitting, key=lambda planned: planned.plan.objective_s, default=None)
         return None if best is None else self._bounded(best, limit)
 
-    def _hidden(self, limit: int) -> float:
-        """The bytes that the Problem does not count of the program whose peak is nearest to the limit; 0: none yet."""
+    def _share(self, limit: int) -> float:
+        """What the Problem counts of the program whose peak is nearest to the limit; 1: none yet."""
         spent = [(planned.account.peak_memory_bytes, planned.counted_bytes) for planned in self._lowered.values()]
-        top, counted = min(spent, key=lambda pair: abs(pair[0] - limit), default=(0, 0.0))
-        return top - counted
+        top, counted = min(spent, key=lambda pair: abs(pair[0] - limit), default=(1, 1.0))
+        return counted / top if top else 1.0
 
     def _planned(self, solution: Solution) -> Planned:
         if solution.choice not in self._lowered:

@@ -76,13 +76,13 @@ def _others(sweeps: Sequence[_Sweep], most: int, points: int) -> Iterator[Point]
         found.append(point)
         yield point
     least = min([most, *(point.planned.account.peak_memory_bytes for point in found)])
-    for limit in _ends_first(limits(least, most, points)[1:-1], any(sweep.is_large for sweep in sweeps)):
+    for limit in ends_first(limits(least, most, points)[1:-1], any(sweep.is_large for sweep in sweeps)):
         if halt.is_over:
             return
         yield _best(sweeps, limit)
 
 
-def _ends_first(inner: list[int], is_large: bool) -> list[int]:
+def ends_first(inner: list[int], is_large: bool) -> list[int]:
     """The limits in the order in which they are searched: on large problems each between two that were, if it can be.
 
     Choices of both sides of a limit are what mixtures within it are made of.

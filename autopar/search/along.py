@@ -13,7 +13,6 @@ from autopar.solve.reduction import Choice
 
 _TRIES = 3  # to keep a program within a limit
 _LESS = 0.99  # of what was asked for, at most, where a program exceeds the limit
-_ROOM = 1.01  # above the least peak met: below it hardly a choice is left
 
 
 @dataclass(eq=False)
@@ -38,16 +37,14 @@ class Along:
         task = self.attempt.task
         return Curve(self.attempt.problem(0.0), task.options.solve, lambda: not task.halt.is_over)
 
-    def least(self, enough: float) -> Planned | None:
-        """A plan of little memory, its bound that of a limit that is a little more than its peak; None if none is met.
+    def least_peak_bytes(self) -> int | None:
+        """The peak of a program of little memory; None if no choice is met.
 
         Raises:
           Infeasible: proven: there is no choice at all.
         """
         solution = self.curve.solution(self.curve.least())
-        if solution is None:
-            return None
-        return self.within(int(_ROOM * self._planned(solution).account.peak_memory_bytes), enough)
+        return None if solution is None else self._planned(solution).account.peak_memory_bytes
 
     def within(self, limit: int, enough: float) -> Planned | None:
         """The cheapest plan met whose program keeps within `limit`, with a bound for that limit; None if none was met.

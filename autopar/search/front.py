@@ -30,6 +30,7 @@ from autopar.search.search import announced, contained, nameable, refusal, settl
 from autopar.search.task import Planned, Task, begun
 
 _HALVINGS = 4
+_ROOM = 1.01  # above the least peak met: below it hardly a choice is left
 _CP_SAT_WORK = 1.0
 
 
@@ -106,8 +107,8 @@ def _stopped(point: Point, reason: str) -> Point:
 
 def _nearly_least(sweeps: Sequence[_Sweep]) -> list[Point]:
     """A point of little memory, from the large problems."""
-    peaks = [planned.account.peak_memory_bytes for sweep in sweeps for planned in sweep.nearly_least()]
-    return [_best(sweeps, min(peaks))] if peaks else []
+    peaks = [peak for sweep in sweeps for peak in sweep.small_peaks_bytes()]
+    return [_best(sweeps, int(_ROOM * min(peaks)))] if peaks else []
 
 
 def _content(task: Task) -> Task:
@@ -250,11 +251,10 @@ class _Sweep:
         """Whether any mesh that was searched has a problem too large to be solved anew for every limit."""
         return any(place.is_large for place in self.places)
 
-    def nearly_least(self) -> list[Planned]:
-        """Plans of little memory, one for each mesh that was searched to its end and has a large problem."""
-        found = [place.nearly_least(self.task.options.front_gap) for place in self.places if place.is_large]
-        self.met += (plans := [planned for planned in found if planned is not None])
-        return plans
+    def small_peaks_bytes(self) -> list[int]:
+        """The peaks of programs of little memory, one for each mesh that was searched and has a large problem."""
+        peaks = (place.least_peak_bytes() for place in self.places if place.is_large)
+        return [peak for peak in peaks if peak is not None]
 
     def least_peak_bytes(self) -> float:
         """The least peak that the Problem counts, on the meshes whose plans are not all among another's; inf: none."""

@@ -24,7 +24,7 @@ from autopar.solve.flat import Flat
 from autopar.solve.kernels import cost_of, use_of
 from autopar.solve.merge import merge_usages
 from autopar.solve.options import SolveOptions
-from autopar.solve.problem import Floats, Problem, Solution, objective, peak
+from autopar.solve.problem import Floats, Problem, Solution, derived, objective, peak
 from autopar.solve.reduce import reduce_cheaply
 from autopar.solve.reduction import Choice, Ints, unchanged
 from autopar.solve.rows import memory_rows
@@ -76,7 +76,7 @@ class Curve:
     """
 
     def __init__(self, problem: Problem, options: SolveOptions, wanted: Callable[[], bool] = lambda: True) -> None:
-        self.problem, self.options, self.wanted = replace(problem, usage_limit=0.0), options, wanted
+        self.problem, self.options, self.wanted = _within(problem, 0.0), options, wanted
         contract = partial(contract_chains, options=options)
         self.reduction = unchanged(self.problem).then(reduce_cheaply).then(merge_usages).then(contract)
         self.rows = memory_rows(self.reduction.problem)
@@ -139,7 +139,7 @@ class Curve:
         bound = certificate.bound - held.slope * limit + self.reduction.offset
         bound = cost if bound >= cost - TOLERANCE * abs(cost) else bound
         found = replace(solution, lower_bound=bound, witness=self.reduction.steps + certificate.proof())
-        verify_choice(replace(self.problem, usage_limit=limit), found)
+        verify_choice(_within(self.problem, limit), found)
         return found
 
     def _priced(self, limit: float, schedule: Prices) -> None:
@@ -227,6 +227,11 @@ class Curve:
 
     def _outward(self, choice: Ints) -> Choice:
         return tuple(choice[self.dual.rank].tolist())
+
+
+def _within(problem: Problem, limit: float) -> Problem:
+    """The problem under this limit."""
+    return derived(problem.node_costs, problem.edges, problem.usages, limit)
 
 
 def spliced_costs(flat: Flat, a: Ints, b: Ints) -> Floats:

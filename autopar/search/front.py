@@ -61,7 +61,7 @@ def find_front(tasks: Sequence[Task], meshes: Sequence[DeviceMesh], points: int)
     most = fastest.planned.account.peak_memory_bytes
     found = [replace(fastest, limit_bytes=most)]
     try:
-        found.extend(_others(sweeps, most, points))
+        found.extend(_others(sweeps, most, points))  # what came before an interruption stays
     except KeyboardInterrupt:
         halt.note("keyboard")
     told = thinned(monotone(sorted(found, key=lambda point: point.limit_bytes)))
@@ -73,7 +73,7 @@ def _others(sweeps: Sequence[_Sweep], most: int, points: int) -> Iterator[Point]
     halt, found = sweeps[0].task.halt, list[Point]()
     if halt.is_over:
         return
-    for point in _nearly_least(sweeps) or _lowest(sweeps, most):
+    for point in _nearly_least(sweeps, most) or _lowest(sweeps, most):
         found.append(point)
         yield point
     least = min([most, *(point.planned.account.peak_memory_bytes for point in found)])
@@ -105,10 +105,10 @@ def _stopped(point: Point, reason: str) -> Point:
     return replace(point, planned=replace(point.planned, plan=plan))
 
 
-def _nearly_least(sweeps: Sequence[_Sweep]) -> list[Point]:
+def _nearly_least(sweeps: Sequence[_Sweep], most: int) -> list[Point]:
     """A point of little memory, from the large problems."""
     peaks = [peak for sweep in sweeps for peak in sweep.small_peaks_bytes()]
-    return [_best(sweeps, int(_ROOM * min(peaks)))] if peaks else []
+    return [_best(sweeps, min(most, int(_ROOM * min(peaks))))] if peaks else []
 
 
 def _content(task: Task) -> Task:

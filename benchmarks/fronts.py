@@ -1,10 +1,12 @@
 """The time/memory front beside one search: what do ten points cost, given that trace, candidates and prices are shared?
 
-    python -m benchmarks.fronts [--layers N ...] [--points N] [--cluster NAME] [--mesh NAME=SIZE,...] [--json FILE]
+    python -m benchmarks.fronts [--layers N ...] [--points N] [--cluster NAME] [--mesh NAME=SIZE,...] [--limited]
+                                [--clock wall|cpu] [--json FILE]
 
 A training step of an unrolled GPT with Adam, in shape only: seconds of one search without a binding limit
-(`autopar.plan`, trace included), of one search within the middle limit of the front, and of the front
-(`autopar.front`). One run each, imports done before.
+(`autopar.plan`, trace included) and of the front (`autopar.front`), whose points are printed with their gaps. With
+`--limited` also of one search within half of the fastest plan's peak. Without `--mesh` it is run on 8 devices on one
+axis and on 64 on two. One run each; imports, and a search that loads compiled kernels, are done before.
 """
 
 from __future__ import annotations
@@ -13,8 +15,9 @@ import argparse
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any, TypeVar
 
 import jax
@@ -40,13 +43,15 @@ class Point:
 
 @dataclass(frozen=True)
 class Row:
-    """One depth: seconds of one search (without a binding limit, and within one), of the front, and its points."""
+    """One depth on one mesh: seconds of one search, of the front, of a search within half the peak; its points."""
 
     layers: int
+    mesh: dict[str, int]
     operators: int
     search_s: float
-    limited_search_s: float
     front_s: float
+    limited_s: float | None
+    limited_gap: float | None
     points: tuple[Point, ...]
 
     @property
@@ -55,28 +60,41 @@ class Row:
         return self.front_s / self.search_s
 
 
-def measure(layers: int, points: int, cluster: str, mesh: dict[str, int] | None) -> Row:
+@dataclass(frozen=True)
+class Asked:
+    """What is measured, and by which clock."""
+
+    points: int
+    limited: bool
+    clock: Callable[[], float]
+
+
+def measure(layers: int, cluster: str, mesh: dict[str, int], asked: Asked) -> Row:
     """The row of a GPT with this many layers. The state is donated, as in training."""
     model = gpt(layers=layers)
     args = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), (model.state, *model.batch))
     keeping = autopar.SearchOptions(recompute="never")  # as fronts do
     options: dict[str, Any] = {"cluster": cluster, "mesh": mesh, "donate_argnums": (0,), "options": keeping}
-    search_s, plan = _timed(lambda: autopar.plan(model.step(), *args, **options))
-    front_s, front = _timed(lambda: autopar.front(model.step(), *args, points=points, **options))
+
+    def timed(work: Callable[[], Made]) -> tuple[float, Made]:
+        jax.clear_caches()
+        start = asked.clock()
+        made = work()
+        return asked.clock() - start, made
+
+    autopar.plan(model.step(), *args, **options)
+    search_s, plan = timed(lambda: autopar.plan(model.step(), *args, **options))
+    front_s, front = timed(lambda: autopar.front(model.step(), *args, points=asked.points, **options))
     found = tuple(
         Point(p.summary.memory_limit_bytes or p.peak_memory_bytes, p.peak_memory_bytes, p.objective_s, p.lower_bound_s)
         for p in front
     )
-    middle = found[len(found) // 2].limit_bytes
-    limited_s, _ = _timed(lambda: autopar.plan(model.step(), *args, memory_limit_bytes=middle, **options))
-    return Row(layers, len(plan.strategies), search_s, limited_s, front_s, found)
-
-
-def _timed(work: Callable[[], Made]) -> tuple[float, Made]:
-    jax.clear_caches()
-    start = perf_counter()
-    made = work()
-    return perf_counter() - start, made
+    limited_s, gap = None, None
+    if asked.limited:
+        half = plan.peak_memory_bytes // 2
+        limited_s, limited = timed(lambda: autopar.plan(model.step(), *args, memory_limit_bytes=half, **options))
+        gap = limited.gap
+    return Row(layers, mesh, len(plan.strategies), search_s, front_s, limited_s, gap, found)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -84,31 +102,46 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layers", type=int, nargs="+", default=[12])
     parser.add_argument("--points", type=int, default=10)
-    parser.add_argument("--cluster", default="8xh100")
-    parser.add_argument("--mesh", type=parse_mesh, help="default: all devices on one axis, x")
+    parser.add_argument("--cluster", help="default: 8xh100, and 8x8xh100")
+    parser.add_argument("--mesh", type=parse_mesh, help="default: x=8, and x=8,y=8")
+    parser.add_argument("--limited", action="store_true")
+    parser.add_argument("--clock", choices=["wall", "cpu"], default="wall")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args(arguments)
-    mesh = given.mesh or {"x": autopar.load_cluster(given.cluster).device_count}
+    asked = Asked(given.points, given.limited, perf_counter if given.clock == "wall" else process_time)
     console, machine = Console(width=150), describe_machine()
     console.print(", ".join(f"{name} {value}" for name, value in machine.items()))
     rows: list[Row] = []
-    for layers in given.layers:
-        row = measure(layers, given.points, given.cluster, mesh)
-        rows.append(row)
-        console.print(
-            f"\nGPT, {row.layers} layers, {row.operators:,} operators, mesh {mesh}: one search {row.search_s:.1f} s, "
-            f"within a limit {row.limited_search_s:.1f} s, front of {len(row.points)} points {row.front_s:.1f} s: "
-            f"{row.ratio:.1f} searches, {row.front_s / row.limited_search_s:.1f} within a limit"
-        )
-        for point in row.points:
-            gap = 1 - point.lower_bound_s / point.objective_s
-            console.print(
-                f"  limit {point.limit_bytes / 2**20:9.1f} MiB, peak {point.peak_bytes / 2**20:9.1f} MiB, "
-                f"objective {point.objective_s * 1e3:.4f} ms, gap {gap:.2%}"
-            )
+    for layers, (cluster, mesh) in product(given.layers, _places(given.cluster, given.mesh)):
+        rows.append(measure(layers, cluster, mesh, asked))
+        _show(console, rows[-1], given.clock)
         if given.json is not None:
-            text = json.dumps({"machine": machine, "mesh": mesh, "rows": [asdict(r) for r in rows]}, indent=1)
+            text = json.dumps({"machine": machine, "clock": given.clock, "rows": [asdict(r) for r in rows]}, indent=1)
             given.json.write_text(text + "\n")
+
+
+def _places(cluster: str | None, mesh: dict[str, int] | None) -> list[tuple[str, dict[str, int]]]:
+    """The clusters and meshes that are asked for."""
+    if cluster is None and mesh is None:
+        return [("8xh100", {"x": 8}), ("8x8xh100", {"x": 8, "y": 8})]
+    name = cluster or "8xh100"
+    return [(name, mesh or {"x": autopar.load_cluster(name).device_count})]
+
+
+def _show(console: Console, row: Row, clock: str) -> None:
+    """Prints a row and its points."""
+    console.print(
+        f"\nGPT, {row.layers} layers, {row.operators:,} operators, mesh {row.mesh} ({clock} seconds): one search "
+        f"{row.search_s:.1f} s, front of {len(row.points)} points {row.front_s:.1f} s: {row.ratio:.1f} searches"
+    )
+    if row.limited_s is not None:
+        console.print(f"  one search within half of the peak: {row.limited_s:.1f} s, gap {row.limited_gap:.2%}")
+    for point in row.points:
+        gap = 1 - point.lower_bound_s / point.objective_s
+        console.print(
+            f"  limit {point.limit_bytes / 2**20:9.1f} MiB, peak {point.peak_bytes / 2**20:9.1f} MiB, "
+            f"objective {point.objective_s * 1e3:.4f} ms, gap {gap:.2%}"
+        )
 
 
 if __name__ == "__main__":

@@ -117,6 +117,10 @@ def front(
     once, and candidates and prices are made once. All plans keep everything: `autopar.plan` may find one that
     recomputes, and is faster within the same limit or fits in less.
 
+    A point is worked on until its gap is `SearchOptions.front_gap` (1 %). On large problems that is a few rounds on
+    each limit, whatever they achieve, and the least peak is nearly that: every plan says what its gap is. Interrupted
+    from the keyboard, or out of time, the front is the points found so far, which say so (`plan.summary.stopped`).
+
     Args:
       fn: any function of pytrees that JAX can trace.
       *args: example arguments; jax.ShapeDtypeStructs will do. Arguments by name go to `fn`, the others see `compile`.
@@ -137,6 +141,7 @@ def front(
     Raises:
       InvalidOption: `points` is no whole number >= 2.
       AutoparError: as `compile`.
+      KeyboardInterrupt: interrupted before any plan was found.
     """
     if isinstance(points, bool) or not isinstance(points, int) or points < 2:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidOption(f"points is {points!r}: pass how many memory limits to search, a whole number >= 2")

@@ -12,15 +12,15 @@ from autopar.solve.curve import Curve
 from autopar.solve.reduction import Choice
 
 _TRIES = 3  # to keep a program within a limit
-_ROOM = 1.01  # above the least peak met: below it hardly a choice is left
+_LESS = 0.99  # of what was asked for, at most, where a program exceeds the limit
 
 
 @dataclass(eq=False)
 class Along:
     """One attempt along all memory limits.
 
-    A program holds more than the Problem counts, so choices are asked for that leave as much free as the program of
-    the nearest peak held beside. `_lowered` are the plans of choices met so far.
+    A program holds more than the Problem counts, by about the same factor where peaks are close: so choices are asked
+    for that leave this much free. `_lowered` are the plans of choices met so far.
     """
 
     attempt: Attempt
@@ -37,16 +37,14 @@ class Along:
         task = self.attempt.task
         return Curve(self.attempt.problem(0.0), task.options.solve, lambda: not task.halt.is_over)
 
-    def least(self, enough: float) -> Planned | None:
-        """A plan of little memory, its bound that of a limit that is a little more than its peak; None if none is met.
+    def least_peak_bytes(self) -> int | None:
+        """The peak of a program of little memory; None if no choice is met.
 
         Raises:
           Infeasible: proven: there is no choice at all.
         """
         solution = self.curve.solution(self.curve.least())
-        if solution is None:
-            return None
-        return self.within(int(_ROOM * self._planned(solution).account.peak_memory_bytes), enough)
+        return None if solution is None else self._planned(solution).account.peak_memory_bytes
 
     def within(self, limit: int, enough: float) -> Planned | None:
         """The cheapest plan met whose program keeps within `limit`, with a bound for that limit; None if none was met.
@@ -56,26 +54,25 @@ class Along:
         Raises:
           Infeasible: proven: there is no choice at all.
         """
-        hidden = self._hidden(limit)
+        share = self._share(limit)
         for _ in range(_TRIES):
-            self.curve.work(limit - hidden, enough)
-            solution = self.curve.solution(limit - hidden)
+            self.curve.work(share * limit, enough)
+            solution = self.curve.solution(share * limit)
             if solution is None:
                 break
             planned = self._planned(solution)
-            excess = planned.account.peak_memory_bytes - limit
-            if excess <= 0:
+            if planned.account.peak_memory_bytes <= limit:
                 break
-            hidden = max(hidden + excess / 2, planned.account.peak_memory_bytes - planned.counted_bytes)
+            share = min(_LESS * share, planned.counted_bytes / planned.account.peak_memory_bytes)
         fitting = [planned for planned in self._lowered.values() if planned.account.peak_memory_bytes <= limit]
         best = min(fitting, key=lambda planned: planned.plan.objective_s, default=None)
         return None if best is None else self._bounded(best, limit)
 
-    def _hidden(self, limit: int) -> float:
-        """The bytes that the Problem does not count of the program whose peak is nearest to the limit; 0: none yet."""
+    def _share(self, limit: int) -> float:
+        """What the Problem counts of the program whose peak is nearest to the limit; 1: none yet."""
         spent = [(planned.account.peak_memory_bytes, planned.counted_bytes) for planned in self._lowered.values()]
-        top, counted = min(spent, key=lambda pair: abs(pair[0] - limit), default=(0, 0.0))
-        return top - counted
+        top, counted = min(spent, key=lambda pair: abs(pair[0] - limit), default=(1, 1.0))
+        return counted / top if top else 1.0
 
     def _planned(self, solution: Solution) -> Planned:
         if solution.choice not in self._lowered:

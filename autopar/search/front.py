@@ -30,6 +30,7 @@ from autopar.search.search import announced, contained, nameable, refusal, settl
 from autopar.search.task import Planned, Task, begun
 
 _HALVINGS = 4
+_ROOM = 1.01  # above the least peak met: below it hardly a choice is left
 _CP_SAT_WORK = 1.0
 
 
@@ -60,7 +61,7 @@ def find_front(tasks: Sequence[Task], meshes: Sequence[DeviceMesh], points: int)
     most = fastest.planned.account.peak_memory_bytes
     found = [replace(fastest, limit_bytes=most)]
     try:
-        found.extend(_others(sweeps, most, points))
+        found.extend(_others(sweeps, most, points))  # what came before an interruption stays
     except KeyboardInterrupt:
         halt.note("keyboard")
     told = thinned(monotone(sorted(found, key=lambda point: point.limit_bytes)))
@@ -72,17 +73,17 @@ def _others(sweeps: Sequence[_Sweep], most: int, points: int) -> Iterator[Point]
     halt, found = sweeps[0].task.halt, list[Point]()
     if halt.is_over:
         return
-    for point in _nearly_least(sweeps) or _lowest(sweeps, most):
+    for point in _nearly_least(sweeps, most) or _lowest(sweeps, most):
         found.append(point)
         yield point
     least = min([most, *(point.planned.account.peak_memory_bytes for point in found)])
-    for limit in _ends_first(limits(least, most, points)[1:-1], any(sweep.is_large for sweep in sweeps)):
+    for limit in ends_first(limits(least, most, points)[1:-1], any(sweep.is_large for sweep in sweeps)):
         if halt.is_over:
             return
         yield _best(sweeps, limit)
 
 
-def _ends_first(inner: list[int], is_large: bool) -> list[int]:
+def ends_first(inner: list[int], is_large: bool) -> list[int]:
     """The limits in the order in which they are searched: on large problems each between two that were, if it can be.
 
     Choices of both sides of a limit are what mixtures within it are made of.
@@ -104,10 +105,10 @@ def _stopped(point: Point, reason: str) -> Point:
     return replace(point, planned=replace(point.planned, plan=plan))
 
 
-def _nearly_least(sweeps: Sequence[_Sweep]) -> list[Point]:
+def _nearly_least(sweeps: Sequence[_Sweep], most: int) -> list[Point]:
     """A point of little memory, from the large problems."""
-    peaks = [planned.account.peak_memory_bytes for sweep in sweeps for planned in sweep.nearly_least()]
-    return [_best(sweeps, min(peaks))] if peaks else []
+    peaks = [peak for sweep in sweeps for peak in sweep.small_peaks_bytes()]
+    return [_best(sweeps, min(most, int(_ROOM * min(peaks))))] if peaks else []
 
 
 def _content(task: Task) -> Task:
@@ -250,11 +251,10 @@ class _Sweep:
         """Whether any mesh that was searched has a problem too large to be solved anew for every limit."""
         return any(place.is_large for place in self.places)
 
-    def nearly_least(self) -> list[Planned]:
-        """Plans of little memory, one for each mesh that was searched to its end and has a large problem."""
-        found = [place.nearly_least(self.task.options.front_gap) for place in self.places if place.is_large]
-        self.met += (plans := [planned for planned in found if planned is not None])
-        return plans
+    def small_peaks_bytes(self) -> list[int]:
+        """The peaks of programs of little memory, one for each mesh that was searched and has a large problem."""
+        peaks = (place.least_peak_bytes() for place in self.places if place.is_large)
+        return [peak for peak in peaks if peak is not None]
 
     def least_peak_bytes(self) -> float:
         """The least peak that the Problem counts, on the meshes whose plans are not all among another's; inf: none."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
 
@@ -19,6 +19,7 @@ from autopar.search.resolve import FindRule, no_rule
 from autopar.search.space import build_space
 from autopar.solve import Problem, SolveOptions
 from autopar.solve.clock import is_up
+from autopar.solve.problem import derived
 from autopar.solve.standing import Standing, standing
 
 StepKinds = tuple[StepKind, ...]
@@ -76,7 +77,9 @@ class Ground:
                 self.graph, self.flow, self.space, pricing, router, most, tensors_only=tensors_only
             )
         problem = self._problems[key]
-        return problem if limit_bytes is None else replace(problem, usage_limit=limit_bytes)
+        if limit_bytes is None:
+            return problem
+        return derived(problem.node_costs, problem.edges, problem.usages, limit_bytes)
 
     def standing(self, step_kinds: StepKinds, options: SolveOptions) -> Standing | None:
         """The Problem without a limit, its nodes eliminated, to be solved anew at once; None if that takes too much.

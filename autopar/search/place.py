@@ -75,9 +75,9 @@ class Place:
         """Whether the problem, where it was solved without a limit, is too large to be solved anew for every limit."""
         return bool(self._free) and self.along(self._free[0][0]).is_worth_it
 
-    def nearly_least(self, enough: float) -> Planned | None:
-        """A plan of little memory, along the attempt that `free` found."""
-        return self.along(self._free[0][0]).least(enough)
+    def least_peak_bytes(self) -> int | None:
+        """The peak of a program of little memory, along the attempt that `free` found; None if none is met."""
+        return self.along(self._free[0][0]).least_peak_bytes()
 
     def binding(self, limit: int) -> tuple[Attempt, Planned] | None:
         """What `free` is, if it was found and exceeds `limit`."""

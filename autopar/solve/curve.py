@@ -24,7 +24,7 @@ from autopar.solve.flat import Flat
 from autopar.solve.kernels import cost_of, use_of
 from autopar.solve.merge import merge_usages
 from autopar.solve.options import SolveOptions
-from autopar.solve.problem import Floats, Problem, Solution, objective, peak
+from autopar.solve.problem import Floats, Problem, Solution, derived, objective, peak
 from autopar.solve.reduce import reduce_cheaply
 from autopar.solve.reduction import Choice, Ints, unchanged
 from autopar.solve.rows import memory_rows
@@ -76,7 +76,7 @@ class Curve:
     """
 
     def __init__(self, problem: Problem, options: SolveOptions, wanted: Callable[[], bool] = lambda: True) -> None:
-        self.problem, self.options, self.wanted = replace(problem, usage_limit=0.0), options, wanted
+        self.problem, self.options, self.wanted = _within(problem, 0.0), options, wanted
         contract = partial(contract_chains, options=options)
         self.reduction = unchanged(self.problem).then(reduce_cheaply).then(merge_usages).then(contract)
         self.rows = memory_rows(self.reduction.problem)
@@ -94,8 +94,9 @@ class Curve:
         return self._highest(limit).at(limit) + self.reduction.offset
 
     def least(self) -> float:
-        """A small peak that a choice has which is met here: rows near the highest have the highest prices."""
-        total = _DEAR * max(self._lines[0].state.bound, self._met[0].cost) / max(self._met[0].peak, 1.0)
+        """The smallest peak of a choice met; inf if none was. The prices follow the rows that are the highest."""
+        free, highest = self._lines[0].state, float(self._used(self._decoded()).max(initial=0.0))
+        total = _DEAR * (abs(free.bound) or 1.0) / (highest or 1.0)
         weights = np.zeros(self.rows.count)
         for n in range(_LEAST_SWEEPS):
             choice = self._decoded()
@@ -106,13 +107,14 @@ class Curve:
             self.dual.set_prices(total * shares / max(float(shares.sum()), 1.0))
             self.dual.sweep()
             self._note()
-        return min(met.peak for met in self._met)
+        return min((met.peak for met in self._met), default=np.inf)
 
     def work(self, limit: float, enough: float) -> None:
         """Meets choices within the limit and raises its bound until the gap is `enough`, for a few rounds at most."""
         schedule = Prices(replace(self.rows, limit=limit))
-        self._asked.append(limit)
+        self._asked += [limit] if limit not in self._asked else []
         self.dual.restore(self._highest(limit).state)
+        self._join(limit, self._highest(limit).slope)
         last = np.inf
         for n in range(_MAX_ROUNDS):
             gap = self._gap(limit)
@@ -121,7 +123,6 @@ class Curve:
             last = gap
             self._priced(limit, schedule)
             self._annealed(limit)
-        self._join(limit, self._highest(limit).slope)
 
     def solution(self, limit: float) -> Solution | None:
         """The best choice met within the limit, without a bound; None if none was met."""
@@ -138,7 +139,7 @@ class Curve:
         bound = certificate.bound - held.slope * limit + self.reduction.offset
         bound = cost if bound >= cost - TOLERANCE * abs(cost) else bound
         found = replace(solution, lower_bound=bound, witness=self.reduction.steps + certificate.proof())
-        verify_choice(replace(self.problem, usage_limit=limit), found)
+        verify_choice(_within(self.problem, limit), found)
         return found
 
     def _priced(self, limit: float, schedule: Prices) -> None:
@@ -226,6 +227,11 @@ class Curve:
 
     def _outward(self, choice: Ints) -> Choice:
         return tuple(choice[self.dual.rank].tolist())
+
+
+def _within(problem: Problem, limit: float) -> Problem:
+    """The problem under this limit."""
+    return derived(problem.node_costs, problem.edges, problem.usages, limit)
 
 
 def spliced_costs(flat: Flat, a: Ints, b: Ints) -> Floats:

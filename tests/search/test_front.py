@@ -23,12 +23,13 @@ from autopar.errors import InvalidOption, NoFeasiblePlan
 from autopar.passes.pipeline import build_program
 from autopar.price.assemble import placement_choice
 from autopar.price.pricing import Pricing, Roofline
+from autopar.search import front as front_module
 from autopar.search.attempt import account_of
-from autopar.search.front import Point, find_front, limits, monotone, thinned
+from autopar.search.front import Point, ends_first, find_front, limits, monotone, thinned
 from autopar.search.ground import Ground
 from autopar.search.mesh_shapes import mesh_shapes
 from autopar.search.task import SearchOptions, Task
-from autopar.solve import SolveOptions
+from autopar.solve import SolveOptions, verify
 from autopar.solve.problem import objective
 from autopar.trace import trace
 from cost_models import Cluster, load_cluster, replace_link
@@ -153,6 +154,92 @@ def test_more_memory_never_costs_more_and_bounds_go_to_tighter_limits() -> None:
     assert [p.planned.plan.lower_bound_s for p in told] == [5.0, 5.0, 5.0, 5.0]
     assert [p.planned.task.memory_limit_bytes for p in told] == [1, 2, 3, 4]
     assert [p.limit_bytes for p in thinned(told)] == [1, 2, 4]
+
+
+# large problems, along all limits -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", range(len(CASES)))
+def test_along_all_limits_bounds_are_below_all_plans_and_plans_keep_within(
+    case: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("autopar.search.along.FEW_ENTRIES", 0)
+    fn, shapes, bandwidth = CASES[case]
+    plans = every_plan(case)
+    found = find_front([task_of(fn, shapes, cluster_of(4, bandwidth))], [FOUR], 6)
+    for point in found:
+        plan, peak = point.planned.plan, point.planned.account.peak_memory_bytes
+        best = min(cost for cost, used in plans if used <= point.limit_bytes)
+        assert peak <= point.limit_bytes
+        assert plan.lower_bound_s <= best * (1 + 1e-9)
+        assert best <= plan.objective_s * (1 + 1e-9)
+        assert point.planned.problem is not None
+        assert point.planned.solution is not None
+        verify(point.planned.problem, point.planned.solution)
+    assert found[-1].planned.plan.objective_s == pytest.approx(min(cost for cost, _ in plans), rel=1e-9)
+    for less, more in pairwise(found):
+        assert less.limit_bytes < more.limit_bytes
+        assert less.planned.plan.objective_s > more.planned.plan.objective_s
+        assert less.planned.plan.lower_bound_s >= more.planned.plan.lower_bound_s
+
+
+@given(st.integers(0, 40))
+def test_every_limit_is_searched_once_the_ends_first(count: int) -> None:
+    inner = list(range(count))
+    order = ends_first(inner, is_large=True)
+    assert sorted(order) == inner
+    assert order[:2] == ([0, count - 1] if count > 2 else inner)
+    assert ends_first(inner, is_large=False) == inner
+
+
+# ended early ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("most_entries", [0, 30_000])
+def test_an_interrupted_front_is_the_points_found_so_far(most_entries: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autopar.search.along.FEW_ENTRIES", most_entries)
+    fn, shapes, bandwidth = CASES[2]
+    task = task_of(fn, shapes, cluster_of(4, bandwidth))
+    whole, calls = find_front([task], [FOUR], 6), 0
+
+    def interrupted(*args: Any) -> Point:
+        nonlocal calls
+        calls += 1
+        if calls > 2:
+            raise KeyboardInterrupt
+        return best(*args)
+
+    best = front_module._best
+    monkeypatch.setattr(front_module, "_best", interrupted)
+    found = find_front([task], [FOUR], 6)
+    assert 1 <= len(found) <= 2 < len(whole)
+    assert all(point.planned.plan.stopped == "the keyboard" for point in found)
+    assert found[-1].planned.plan.objective_s == whole[-1].planned.plan.objective_s
+    assert not any(point.planned.plan.stopped for point in whole)
+
+
+def test_an_interruption_before_any_point_goes_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any) -> Point:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(front_module, "_best", interrupted)
+    fn, shapes, bandwidth = CASES[0]
+    with pytest.raises(KeyboardInterrupt):
+        find_front([task_of(fn, shapes, cluster_of(4, bandwidth))], [FOUR], 6)
+
+
+def test_a_front_without_time_is_its_fastest_point() -> None:
+    fn, shapes, bandwidth = CASES[0]
+    task = task_of(fn, shapes, cluster_of(4, bandwidth))
+    hurried = replace(task, options=SearchOptions(solve=SolveOptions(time_limit_s=0.0)))
+    (point,) = find_front([hurried], [FOUR], 6)
+    assert "time limit" in point.planned.plan.stopped
+
+
+@pytest.mark.parametrize("gap", [-0.1, float("nan"), True, "small"])
+def test_a_gap_that_cannot_be_is_refused(gap: Any) -> None:
+    with pytest.raises(InvalidOption, match="front_gap is"):
+        SearchOptions(front_gap=gap)
 
 
 # what the user holds --------------------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from autopar.solve.watch import Apart, Inner, Watch
 _GUESSES = (1e-4, 1e-3, 1e-2)  # of the bound: windows tried while no choice is known
 _SHORT = 100  # passes of an annealing where a gap is let be
 _CLOSE = (1e-6, 1e-5, 1e-4, 1e-3)  # of the bound: windows eliminated as long as they fit
+_NEARLY = 1e-5  # of the bound: a tiled choice as close is worth a proof
 _SHARES = (0.99, 1.01, 1.1, 1.5, 3.0)  # of the memory prices, until a choice keeps within the limit
 _PRICED_WINDOW = 3e-4  # of the bound
 _MIXTURE_PASSES = 100
@@ -99,7 +100,8 @@ def by_messages(
     watch.raise_bound(known.low, certificate.proof())
     if few is not None and _is_large(problem, options) and not _is_enough(known, problem, options):
         known = _Known(better(known.best, few.annealed(watch).tiled()), known.low, upper)
-    if not is_closed(known.low, known.cutoff) and (few is None or not _is_enough(known, problem, options)):
+    is_near = known.cutoff - known.low <= _NEARLY * abs(known.low)
+    if not is_closed(known.low, known.cutoff) and (few is None or is_near or not _is_enough(known, problem, options)):
         search = _mixed if certificate.prices.any() and _is_narrow(problem) else _close_above
         known = search(certificate, options, watch, known)
     if is_closed(known.low, known.cutoff):

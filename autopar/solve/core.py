@@ -25,12 +25,13 @@ from autopar.solve.problem import Infeasible, Problem, derived, objective
 from autopar.solve.proof import Exceed, Exhaust, Forbid
 from autopar.solve.reduction import Choice, Ints, Reduction, kept, restrict
 from autopar.solve.squeeze import squeeze_windows
-from autopar.solve.tile import shortened
+from autopar.solve.tile import Shortened, shortened
 from autopar.solve.watch import Apart, Inner, Watch
 
 _GUESSES = (1e-4, 1e-3, 1e-2)  # of the bound: windows tried while no choice is known
 _SHORT = 100  # passes of an annealing where a gap is let be
 _CLOSE = (1e-6, 1e-5, 1e-4, 1e-3)  # of the bound: windows eliminated as long as they fit
+_NEARLY = 1e-5  # of the bound: a tiled choice as close is worth a proof
 _SHARES = (0.99, 1.01, 1.1, 1.5, 3.0)  # of the memory prices, until a choice keeps within the limit
 _PRICED_WINDOW = 3e-4  # of the bound
 _MIXTURE_PASSES = 100
@@ -93,20 +94,15 @@ def by_messages(
     what is known by then.
     """
     ascent = ascent or _ascent(problem, options)
-    tiled = _tiled(ascent, options, watch)
+    few = _few(ascent, options, watch)
+    tiled = Answer(None, np.inf, -np.inf) if few is None else few.tiled()
     best, certificate = ascent.sweeps(min(upper, tiled.objective), watch)
     best = better(tiled, best)
     known = _Known(best, certificate.bound, upper)
     if best.choice is not None:
         watch.offer(best.choice)
     watch.raise_bound(known.low, certificate.proof())
-    if watch.left_s() > 0 and not is_closed(known.low, known.cutoff) and not problem.usages:
-        found = squeeze_windows(certificate, known.cutoff, options, watch)
-        known = _Known(better(known.best, found), max(known.low, min(found.bound, known.cutoff)), known.upper)
-    is_tiled = tiled.choice is not None and _is_enough(known, problem, options)
-    if watch.left_s() > 0 and not is_closed(known.low, known.cutoff) and not is_tiled:
-        search = _mixed if certificate.prices.any() and _is_narrow(problem) else _close_above
-        known = search(certificate, options, watch, known)
+    known = _closing(certificate, few, options, watch, known)
     if is_closed(known.low, known.cutoff):
         return _answer(known.best, known.cutoff, upper)
     may_stop = options.large_gap > 0 and _is_large(problem, options) and not _is_enough(known, problem, options)
@@ -124,6 +120,26 @@ def by_messages(
     return _answer(better(known.best, found), max(known.low, min(found.bound, known.cutoff)), upper)
 
 
+def _closing(certificate: Certificate, few: _Few | None, options: SolveOptions, watch: Watch, known: _Known) -> _Known:
+    """What is known after what closes the gap of messages on training steps: each where it fits, until it is closed."""
+    problem = certificate.problem
+    if few is not None and _is_large(problem, options) and not _is_enough(known, problem, options):
+        known = _Known(better(known.best, few.annealed(watch).tiled()), known.low, known.upper)
+    if _is_left(known, watch) and not problem.usages and _entries(problem) <= options.max_total_entries:
+        found = squeeze_windows(certificate, known.cutoff, options, watch)
+        known = _Known(better(known.best, found), max(known.low, min(found.bound, known.cutoff)), known.upper)
+    is_near = known.cutoff - known.low <= _NEARLY * abs(known.low)
+    if _is_left(known, watch) and (few is None or is_near or not _is_enough(known, problem, options)):
+        search = _mixed if certificate.prices.any() and _is_narrow(problem) else _close_above
+        known = search(certificate, options, watch, known)
+    return known
+
+
+def _is_left(known: _Known, watch: Watch) -> bool:
+    """Whether there is a gap, and time."""
+    return not is_closed(known.low, known.cutoff) and watch.left_s() > 0
+
+
 def _ascent(problem: Problem, options: SolveOptions) -> Ascent:
     """Messages to begin with, and short annealings where a gap is let be."""
     more = _PRICED_SWEEPS if problem.usages and _is_narrow(problem) else 1
@@ -131,28 +147,49 @@ def _ascent(problem: Problem, options: SolveOptions) -> Ascent:
     return Ascent(problem, replace(options, max_sweeps=more * options.max_sweeps, anneal_passes=passes))
 
 
-def _tiled(ascent: Ascent, options: SolveOptions, watch: Watch) -> Answer:
-    """What a problem with few of the equal layers says of all: the ascent begins at its messages, with few sweeps left.
+@dataclass(frozen=True, eq=False)
+class _Few:
+    """A problem of few of the equal layers beside the whole, its ascent, and its best choice."""
 
-    The answer is its best choice, tiled; none if too little repeats.
-    """
-    problem = ascent.problem
-    short = shortened(problem, ascent.dual.flat, ascent.dual.order)
+    whole: Ascent
+    short: Shortened
+    ascent: Ascent
+    best: Answer
+
+    def tiled(self) -> Answer:
+        """Its best choice, tiled over the whole."""
+        if self.best.choice is None:
+            return self.best
+        choice = self.short.choice(self.whole.dual.flat, self.best.choice)
+        return Answer(choice, objective(self.whole.problem, choice), -np.inf)
+
+    def annealed(self, watch: Watch) -> _Few:
+        """With a better choice, if annealing finds one."""
+        if self.best.choice is None:
+            return self
+        near = self.ascent.anneal(self.best.objective, self.best.choice, Apart(watch))
+        return replace(self, best=better(self.best, near))
+
+
+def _few(whole: Ascent, options: SolveOptions, watch: Watch) -> _Few | None:
+    """Few of the equal layers, solved; the whole's ascent begins at their messages. None if too little repeats."""
+    short = shortened(whole.problem, whole.dual.flat, whole.dual.order)
     if short is None:
-        return Answer(None, np.inf, -np.inf)
-    options = replace(options, max_rounds=0, large_gap=0.0)
-    small = _ascent(short.problem, options)
-    found = by_messages(short.problem, options, Apart(watch), np.inf, ascent=small)
-    ascent.start_from(short.messages(ascent.dual.flat, per_edge(small.dual.flat, small.held.messages)))
-    if found.choice is None:
-        return Answer(None, np.inf, -np.inf)
-    choice = short.choice(ascent.dual.flat, found.choice)
-    return Answer(choice, objective(problem, choice), -np.inf)
+        return None
+    little = replace(options, max_rounds=0, large_gap=0.0)
+    ascent = _ascent(short.problem, little)
+    best = by_messages(short.problem, little, Apart(watch), np.inf, ascent=ascent)
+    whole.start_from(short.messages(whole.dual.flat, per_edge(ascent.dual.flat, ascent.held.messages)))
+    return _Few(whole, short, ascent, best)
 
 
 def _is_narrow(problem: Problem) -> bool:
     """Whether reductions and sweeps are cheap beside what they save."""
-    return sum(edge.cost.size for edge in problem.edges) <= _NARROW
+    return _entries(problem) <= _NARROW
+
+
+def _entries(problem: Problem) -> int:
+    return sum(edge.cost.size for edge in problem.edges)
 
 
 def _mixed(certificate: Certificate, options: SolveOptions, watch: Watch, known: _Known) -> _Known:

@@ -311,9 +311,10 @@ def _split_of(part: _Part, cutoff: float) -> tuple[int, Bools] | None:
     worth = rows.priced(_by_row(rows, part.prices), zeros) if rows.count else zeros
     spans = np.array([np.ptp(cost) for cost in worth])
     node = int(spans.argmax())
-    if spans[node] > _HEAVY * (cutoff - part.bound):
+    gap = cutoff - part.bound if math.isfinite(cutoff) else abs(part.bound)
+    if spans[node] > _HEAVY * gap:
         return node, worth[node] <= (worth[node].max() + worth[node].min()) / 2
     edges = np.bincount([v for edge in problem.edges for v in (edge.u, edge.v)], minlength=len(zeros))
-    node = int((edges * np.log(problem.counts)).argmax())
+    node = int(((1 + edges) * np.log(problem.counts)).argmax())
     count = problem.counts[node]
     return (node, np.arange(count) < count // 2) if count > 1 else None

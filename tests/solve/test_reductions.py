@@ -35,6 +35,7 @@ REDUCTIONS = [
     fold_constant,
     drop_lone,
     drop_dominated,
+    drop_oversized,
     drop_slack,
     reduce_cheaply,
     reduce_fully,

@@ -163,12 +163,16 @@ def _halves(part: _Part) -> list[_Part]:
 
 
 def _assessed(part: _Part, cutoff: float, options: SolveOptions, watch: Watch) -> _Part:
-    """The part with what can be proven of it, and a split unless it is proven to cost as much as the cutoff."""
+    """The part with what can be proven of it, and a split unless it is proven to cost as much as the cutoff.
+
+    What is ruled out for costing as much as the cutoff bounds the part no higher.
+    """
     try:
-        return _bounded(part, cutoff, options, watch)
+        after = _bounded(part, cutoff, options, watch)
     except Infeasible as error:
         bound = -math.inf if error.witness is None else math.inf
-        return replace(part, bound=bound, proof=error.witness or ())
+        after = replace(part, bound=bound, proof=error.witness or ())
+    return replace(after, bound=min(after.bound, cutoff))
 
 
 def _shrunk(reduction: Reduction) -> Reduction:
@@ -179,11 +183,9 @@ def _bounded(part: _Part, cutoff: float, options: SolveOptions, watch: Watch) ->
     """The part after sweeps, which rule out strategies, and with the bound at their last prices."""
     part = _reduced(part, _shrunk)
     for _ in range(_ROUNDS):
-        exact = exactly(part.reduction.problem, options)
+        exact = _exact(part, options)
         if exact is not None:
-            choices = (part.reduction.lift(exact.choice),) if exact.choice is not None else ()
-            proof = part.reduction.steps + exact.proof
-            return replace(part, bound=exact.bound + part.offset, proof=proof, choices=choices)
+            return exact
         certificate = _swept(part, cutoff, options, watch)
         part = replace(part, prices=certificate.parts()[0])
         if certificate.bound + part.offset > part.bound:
@@ -198,6 +200,16 @@ def _bounded(part: _Part, cutoff: float, options: SolveOptions, watch: Watch) ->
         if is_closed(part.bound, cutoff) or sum(part.reduction.problem.counts) > _WORTH * before:
             break
     return part if is_closed(part.bound, cutoff) else _at_prices(part, cutoff, options, watch)
+
+
+def _exact(part: _Part, options: SolveOptions) -> _Part | None:
+    """The part with its optimum, where elimination finds it."""
+    found = exactly(part.reduction.problem, options)
+    if found is None:
+        return None
+    choices = (part.reduction.lift(found.choice),) if found.choice is not None else ()
+    proof = part.reduction.steps + found.proof
+    return replace(part, bound=found.bound + part.offset, proof=proof, choices=part.choices + choices)
 
 
 def _reduced(part: _Part, step: Callable[[Reduction], Reduction]) -> _Part:
@@ -280,7 +292,9 @@ def _at_prices(part: _Part, cutoff: float, options: SolveOptions, watch: Watch) 
         part = replace(part, bound=best.bound, proof=proof)
     keep = best.keep(problem.counts, cutoff - best.bound)
     part = _ruled_out(part, keep, partial(Exceed, prices=at, messages=messages, without=best.without), cutoff)
-    return part if is_closed(part.bound, cutoff) else replace(part, split=_split_of(part, cutoff))
+    if is_closed(part.bound, cutoff):
+        return part
+    return _exact(part, options) or replace(part, split=_split_of(part, cutoff))
 
 
 def _fitting(part: _Part, rows: Rows, choice: Choice, cutoff: float) -> tuple[Choice, ...]:
@@ -297,9 +311,10 @@ def _split_of(part: _Part, cutoff: float) -> tuple[int, Bools] | None:
     worth = rows.priced(_by_row(rows, part.prices), zeros) if rows.count else zeros
     spans = np.array([np.ptp(cost) for cost in worth])
     node = int(spans.argmax())
-    if spans[node] > _HEAVY * (cutoff - part.bound):
+    gap = cutoff - part.bound if math.isfinite(cutoff) else abs(part.bound)
+    if spans[node] > _HEAVY * gap:
         return node, worth[node] <= (worth[node].max() + worth[node].min()) / 2
     edges = np.bincount([v for edge in problem.edges for v in (edge.u, edge.v)], minlength=len(zeros))
-    node = int((edges * np.log(problem.counts)).argmax())
+    node = int(((1 + edges) * np.log(problem.counts)).argmax())
     count = problem.counts[node]
     return (node, np.arange(count) < count // 2) if count > 1 else None

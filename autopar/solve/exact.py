@@ -12,7 +12,6 @@ from autopar.solve.clock import TimeUp, is_up
 from autopar.solve.contract_chains import contract_chains
 from autopar.solve.eliminate import minimise_exactly, plan_elimination
 from autopar.solve.options import SolveOptions
-from autopar.solve.oversize import drop_oversized
 from autopar.solve.problem import Infeasible, Problem
 from autopar.solve.proof import Eliminate
 from autopar.solve.reduce import reduce_cheaply, reduce_fully
@@ -43,8 +42,7 @@ def reduced(problem: Problem, options: SolveOptions) -> Reduction:
     Raises:
       Infeasible: if forbidden entries leave a node no strategy.
     """
-    result = unchanged(problem).then(drop_slack).then(drop_oversized).then(reduce_cheaply)
-    return result.then(partial(contract_chains, options=options))
+    return unchanged(problem).then(drop_slack).then(reduce_cheaply).then(partial(contract_chains, options=options))
 
 
 def reduced_fully(problem: Problem, options: SolveOptions) -> Reduction:
@@ -56,8 +54,7 @@ def reduced_fully(problem: Problem, options: SolveOptions) -> Reduction:
     result = unchanged(problem)
     while True:
         before = result.problem
-        result = result.then(reduce_fully).then(drop_slack).then(drop_oversized)
-        result = result.then(partial(contract_chains, options=options))
+        result = result.then(reduce_fully).then(drop_slack).then(partial(contract_chains, options=options))
         if is_up() or not shrank(before, result.problem):
             return result
 

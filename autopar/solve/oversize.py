@@ -5,9 +5,11 @@ least use at t  +  size[s] - min size  >  limit        for some time t of the us
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from autopar.solve.problem import Infeasible, Problem
+from autopar.solve.problem import Floats, Infeasible, Problem
 from autopar.solve.proof import Kept, Overflow
 from autopar.solve.reduction import Reduction, kept, restrict, unchanged
 from autopar.solve.rows import memory_rows
@@ -34,21 +36,28 @@ def _drop(problem: Problem) -> Reduction:
     rows = memory_rows(problem)
     if not rows.count:
         return unchanged(problem)
-    least = rows.sums(np.array([segment.size_bytes.min() for segment in rows.segments]))
+    smallest, largest = _extremes([segment.size_bytes for segment in rows.segments])
+    least = rows.sums(smallest)
     room = rows.limit - least + _TOLERANCE * max(rows.limit, float(least.max()))
     keep = [np.ones(count, dtype=bool) for count in problem.counts]
     if room.min() < 0:
         row = int(room.argmin())
         node = next(segment.node for segment in rows.segments if segment.low <= row < segment.high)
         raise _infeasible(rows.limit, {node: _NONE})
-    for segment in rows.segments:
-        more = segment.size_bytes - segment.size_bytes.min()
-        if more.max() > room.min():
-            keep[segment.node] &= more <= room[segment.low : segment.high].min()
+    for i in np.flatnonzero(largest - smallest > room.min()).tolist():
+        segment = rows.segments[i]
+        keep[segment.node] &= segment.size_bytes - smallest[i] <= room[segment.low : segment.high].min()
     masks = {mask.tobytes(): mask for mask in keep}
     if not all(mask.any() for mask in masks.values()):
         raise _infeasible(rows.limit, kept(keep))
     return restrict(problem, [masks[mask.tobytes()] for mask in keep], Overflow)
+
+
+def _extremes(parts: Sequence[Floats]) -> tuple[Floats, Floats]:
+    """The least and the largest number of each part; none is empty."""
+    starts = np.cumsum([0, *(len(part) for part in parts[:-1])])
+    numbers = np.concatenate(parts)
+    return np.minimum.reduceat(numbers, starts), np.maximum.reduceat(numbers, starts)
 
 
 def _infeasible(limit: float, left: Kept) -> Infeasible:

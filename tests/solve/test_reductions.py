@@ -19,6 +19,7 @@ from autopar.solve.lagrange import within_window
 from autopar.solve.marginals import min_marginals
 from autopar.solve.merge import drop_lone, fold_constant, merge_parallel, share_equal
 from autopar.solve.minplus import MinSum
+from autopar.solve.oversize import drop_oversized
 from autopar.solve.reduce import reduce_cheaply, reduce_fully
 from autopar.solve.reduction import size, without_limit
 from autopar.solve.rows import drop_slack, memory_rows
@@ -35,6 +36,7 @@ REDUCTIONS = [
     fold_constant,
     drop_lone,
     drop_dominated,
+    drop_oversized,
     drop_slack,
     reduce_cheaply,
     reduce_fully,

@@ -9,8 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autopar.solve import Infeasible, NothingCheaper, Problem, Solution, SolveOptions, core, proven, solve, verify
+from autopar.solve import (
+    Infeasible,
+    NothingCheaper,
+    Problem,
+    Solution,
+    SolveOptions,
+    core,
+    lagrange,
+    proven,
+    solve,
+    verify,
+)
 from autopar.solve.ascent import Answer
+from autopar.solve.eliminate import EliminationPlan, minimise_exactly
 from autopar.solve.lagrange import solve_at_prices
 from tests.solve.draw import tangled
 from tests.solve.oracle import cost_of, optimum, peak_of
@@ -138,3 +150,31 @@ def test_prices_by_exact_elimination_bound_what_the_limit_costs() -> None:
         assert reduction.problem.counts
     assert min(shares) > 0.1
     assert np.median(shares) > 0.5
+
+
+@pytest.mark.parametrize(
+    ("options", "most"),
+    [
+        (SolveOptions(max_table_entries=1), 0),
+        (SolveOptions(max_price_steps=0), 0),
+        (SolveOptions(max_price_steps=3), 3),
+        (SolveOptions(max_elimination_work=4_000.0), 20),
+    ],
+)
+def test_no_elimination_is_begun_that_exceeds_the_limits(
+    options: SolveOptions, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither one by one nor all together."""
+    problem, _ = drawn(1, 0.35)
+    work = list[float]()
+
+    def noted(part: Problem, plan: EliminationPlan) -> Any:
+        assert plan.largest_entries <= options.max_table_entries
+        work.append(plan.work)
+        return minimise_exactly(part, plan)
+
+    monkeypatch.setattr(lagrange, "minimise_exactly", noted)
+    _, _, found = solve_at_prices(problem, options, Answer(None, np.inf, -np.inf))
+    assert len(work) <= most
+    assert (most > 0) == bool(work) == (found.bound > -np.inf)
+    assert sum(work) <= options.max_elimination_work

@@ -189,7 +189,10 @@ def test_what_was_found_before_an_interruption_is_the_answer(
 
     monkeypatch.setattr(core, then, pressed)
     problem, best = drawn(1, None)
-    found = solve(problem, options=WAYS[way])
+    try:
+        found = solve(problem, options=WAYS[way])
+    except KeyboardInterrupt:  # would end all tests
+        pytest.fail("the interruption was let through, and what was found is lost")
     assert found.stopped == "keyboard"
     assert 0 < found.lower_bound <= best * (1 + 1e-9) <= found.objective * (1 + 2e-9)
     verify(problem, found)

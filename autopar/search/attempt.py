@@ -190,18 +190,18 @@ class Attempt:
             smallest = min(smallest, found, key=lambda p: p.account.peak_memory_bytes)
             if found.account.peak_memory_bytes <= limit:
                 return _bounded(found, bound)
-            if refused is not None:
+            if refused is not None or self.task.halt.is_over:
                 break
             tight = limit - (found.account.peak_memory_bytes - found.counted_bytes)
         tight = float(limit)
-        for _ in range(0 if proof is not None else self.task.options.max_tightenings):
+        for _ in range(0 if proof is not None or self.task.halt.is_over else self.task.options.max_tightenings):
             found, refused = _closest(self._solve_tensors, tight, self._solve_least_tensors)
             if found is None:
                 break
             smallest = min(smallest, found, key=lambda p: p.account.peak_memory_bytes)
             if found.account.peak_memory_bytes <= limit:
                 return _bounded(found, bound)
-            if refused is not None:
+            if refused is not None or self.task.halt.is_over:
                 break
             tight -= found.account.peak_memory_bytes - limit
         raise unsolved(smallest, limit, self._where) if proof is None else self._misfit(limit, smallest, proof)

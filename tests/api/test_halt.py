@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from ortools.sat.python import cp_model
 
 import autopar
 from autopar import SearchOptions, SearchProgress, SolveOptions
-from autopar.errors import PlanFileError, Unsolved
+from autopar.errors import NoFeasiblePlan, PlanFileError, Unsolved
 from autopar.search import attempt, ground
 from autopar.solve import Edge, Infeasible, NothingCheaper, Problem, solve
 from autopar.solve.cp_sat import run, solver_of
@@ -170,6 +170,30 @@ def test_time_that_is_up_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(attempt, "solve", slow)
     with pytest.raises(Unsolved, match="none was proven impossible, until the search was ended by the time limit"):
         planned(memory_limit_bytes=limit, options=AT_ONCE)
+
+
+def test_limits_are_not_tightened_when_the_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs that all exceed the limit: each tighter one would be another solve and another program."""
+    limits: list[float] = []
+
+    def counted(problem: Any, **options: Any) -> Any:
+        limits.extend([] if problem.usage_limit is None else [problem.usage_limit])
+        return solve(problem, **options)
+
+    def larger(*args: Any) -> Any:
+        return replace(account_of(*args), peak_memory_bytes=10**10)
+
+    account_of = attempt.account_of
+    no_standing(monkeypatch)
+    monkeypatch.setattr(attempt, "account_of", larger)
+    monkeypatch.setattr(attempt, "solve", counted)
+    with pytest.raises(Unsolved, match="until the search was ended by the time limit"):
+        planned(memory_limit_bytes=10**9, options=AT_ONCE)
+    assert len(limits) == 1
+    limits.clear()
+    with pytest.raises((Unsolved, NoFeasiblePlan)):
+        planned(memory_limit_bytes=10**9)
+    assert len(limits) > 1
 
 
 @pytest.mark.parametrize("bad", [-1.0, float("nan")])

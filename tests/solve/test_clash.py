@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
 
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autopar.solve import Edge, Problem, SolveOptions, Usage, clash
-from autopar.solve.clash import Clash, Group, clashing
+from autopar.solve.clash import Clash, Group, clashing, thinned
 from autopar.solve.feasible import Feasibility, feasible
 from tests.solve.draw import problems
 from tests.solve.oracle import choices, cost_of
@@ -108,15 +109,17 @@ def test_what_is_unknown_is_never_called_infeasible(
 ) -> None:
     """Few questions, of which a third get no answer: what is claimed nevertheless is so."""
     problem, groups = drawn
-    random = np.random.default_rng(seed)
+    random, asked = np.random.default_rng(seed), list[Problem]()
 
     def forgetful(part: Problem, options: SolveOptions) -> Feasibility:
+        asked.append(part)
         found = feasible(part, options)
         return Feasibility(None) if random.random() < 1 / 3 else found
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(clash, "feasible", forgetful)
         found = clashing(problem, groups, OPTIONS, questions)
+    assert len(asked) <= max(3, questions)  # three are about all there is
     if found is not None:
         check(problem, groups, found)
 
@@ -181,3 +184,16 @@ def test_planted_bugs_are_caught(bug: str) -> None:
     }[bug]
     with pytest.raises(AssertionError):
         check(problem, groups, wrong)
+
+
+@given(st.sets(st.integers(0, 63), max_size=4))
+def test_what_clashes_is_left_after_few_questions(wanted: set[int]) -> None:
+    """Of 64 elements, where all sets clash that hold some of them: these, in order; halves are asked about first."""
+    asked = list[int]()
+
+    def holds(part: Sequence[int]) -> bool:
+        asked.append(len(part))
+        return wanted <= set(part)
+
+    assert thinned(range(64), holds) == tuple(sorted(wanted))
+    assert len(asked) <= 1 + 2 * 6 * len(wanted)

@@ -9,8 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autopar.solve import Infeasible, NothingCheaper, Problem, Solution, SolveOptions, core, proven, solve, verify
+from autopar.solve import (
+    Infeasible,
+    NothingCheaper,
+    Problem,
+    Solution,
+    SolveOptions,
+    core,
+    lagrange,
+    proven,
+    solve,
+    verify,
+)
 from autopar.solve.ascent import Answer
+from autopar.solve.eliminate import EliminationPlan, minimise_exactly
 from autopar.solve.lagrange import solve_at_prices
 from tests.solve.draw import tangled
 from tests.solve.oracle import cost_of, optimum, peak_of
@@ -23,7 +35,7 @@ WAYS = {
     "CP-SAT": SolveOptions(max_table_entries=1, max_sweeps=2, anneal_passes=0),
 }
 LIMITS = [None, 0.15, 0.35, 0.6]
-SEEDS = range(12)
+SEEDS = range(8)
 
 
 @cache
@@ -55,9 +67,9 @@ def check(seed: int, limit: float | None, options: SolveOptions) -> str:
 @pytest.mark.parametrize("limit", LIMITS)
 @pytest.mark.parametrize("way", WAYS)
 def test_what_is_said_is_true(way: str, limit: float | None) -> None:
-    """And all is proven, but by little work."""
+    """And all is proven, but by little work: rounds alone prove less."""
     told = Counter(check(seed, limit, WAYS[way]) for seed in SEEDS)
-    assert told["optimal"] + told["infeasible"] >= (1 if "rounds" in way else len(SEEDS))
+    assert "rounds" in way or told["found"] == 0
 
 
 @pytest.mark.parametrize("limit", [None, 0.35])
@@ -119,7 +131,7 @@ def test_these_ways_are_taken(
         monkeypatch.setattr(core, name, counted(name))
     for seed in SEEDS:
         check(seed, limit, WAYS[way])
-    assert all(calls[name] >= 5 for name in functions), calls
+    assert all(calls[name] >= 3 for name in functions), calls
 
 
 def test_prices_by_exact_elimination_bound_what_the_limit_costs() -> None:
@@ -138,3 +150,49 @@ def test_prices_by_exact_elimination_bound_what_the_limit_costs() -> None:
         assert reduction.problem.counts
     assert min(shares) > 0.1
     assert np.median(shares) > 0.5
+
+
+@pytest.mark.parametrize(
+    ("options", "most"),
+    [
+        (SolveOptions(max_table_entries=1), 0),
+        (SolveOptions(max_price_steps=0), 0),
+        (SolveOptions(max_price_steps=3), 3),
+        (SolveOptions(max_elimination_work=4_000.0), 20),
+    ],
+)
+def test_no_elimination_is_begun_that_exceeds_the_limits(
+    options: SolveOptions, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither one by one nor all together."""
+    problem, _ = drawn(1, 0.35)
+    work = list[float]()
+
+    def noted(part: Problem, plan: EliminationPlan) -> Any:
+        assert plan.largest_entries <= options.max_table_entries
+        work.append(plan.work)
+        return minimise_exactly(part, plan)
+
+    monkeypatch.setattr(lagrange, "minimise_exactly", noted)
+    _, _, found = solve_at_prices(problem, options, Answer(None, np.inf, -np.inf))
+    assert len(work) <= most
+    assert (most > 0) == bool(work) == (found.bound > -np.inf)
+    assert sum(work) <= options.max_elimination_work
+
+
+@pytest.mark.parametrize(("way", "then"), [("rounds", "_minimise_core"), ("rounds", "_narrowed"), ("CP-SAT", "finish")])
+def test_what_was_found_before_an_interruption_is_the_answer(
+    way: str, then: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pressed(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(core, then, pressed)
+    problem, best = drawn(1, None)
+    try:
+        found = solve(problem, options=WAYS[way])
+    except KeyboardInterrupt:  # would end all tests
+        pytest.fail("the interruption was let through, and what was found is lost")
+    assert found.stopped == "keyboard"
+    assert 0 < found.lower_bound <= best * (1 + 1e-9) <= found.objective * (1 + 2e-9)
+    verify(problem, found)

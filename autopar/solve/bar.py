@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autopar.solve.dual import Certificate, rounding_error
+from autopar.solve.forbid import drop_forbidden
 from autopar.solve.problem import Edge, Floats, Infeasible, Problem, derived
 from autopar.solve.proof import Bar, Exceed, Messages, Pass
 from autopar.solve.reduction import Bools, Reduction, restrict
@@ -44,6 +45,9 @@ def barred(certificate: Certificate, window: float) -> Reduction:
     left = restrict(certificate.problem, keep, lambda ids: Exceed(ids, prices, _UNMOVED))
     if not all(mask.any() for mask in keep):
         raise Infeasible("no choice lies within the window", witness=(Pass(messages), *left.steps))
+    if any(edge.cost.min() == np.inf for edge in left.problem.edges):
+        left = Reduction(left.problem, 0.0, left.lift, (Pass(messages), *left.steps)).then(drop_forbidden)
+        raise AssertionError("two nodes without a finite pair, and yet a finite choice")
     costs, edges = _moved(left.problem, certificate.messages, keep)
     priced = [cost[mask] for cost, mask in zip(certificate.node_costs, keep, strict=True)]
     edges, bars = _without_dear(priced, edges, window + rounding_error(certificate))

@@ -42,6 +42,7 @@ _SPLICED = 3  # choices of either side of a limit
 _SETTLING = 5  # sweeps at the best prices before a choice is decoded
 _DIPS = 60  # of the cuts of a splice, the cheapest first
 _LEAST_SWEEPS = 20
+_ROUNDING = 1e-13  # of the costs and prices that a bound is the difference of
 _SHARPNESS = 30.0  # of the weights of rows near the highest
 
 
@@ -55,6 +56,11 @@ class _Line:
     def at(self, limit: float) -> float:
         """The height of the line at a limit."""
         return self.state.bound - self.slope * limit
+
+    def proven(self, limit: float) -> float:
+        """The height of the line at a limit, less what may be rounding: where prices are high, small is large."""
+        scale = abs(self.state.bound) + self.slope * limit if np.isfinite(limit) else abs(self.state.bound)
+        return self.at(limit) - _ROUNDING * scale
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,8 +96,8 @@ class Curve:
         self._meet(self._decoded())
 
     def bound(self, limit: float) -> float:
-        """No choice within the limit costs less."""
-        return self._highest(limit).at(limit) + self.reduction.offset
+        """No choice within the limit costs less, rounding errors included."""
+        return self._highest(limit).proven(limit) + self.reduction.offset
 
     def least(self) -> float:
         """The smallest peak of a choice met; inf if none was. The prices follow the rows that are the highest."""
@@ -136,7 +142,7 @@ class Curve:
         """A choice within the limit, with the limit's bound and its witness; verified but for the witness."""
         held, cost = self._highest(limit), solution.objective
         certificate = self.dual.certificate(held.state)
-        bound = certificate.bound - held.slope * limit + self.reduction.offset
+        bound = min(certificate.bound - held.slope * limit, held.proven(limit)) + self.reduction.offset
         bound = cost if bound >= cost - TOLERANCE * abs(cost) else bound
         found = replace(solution, lower_bound=bound, witness=self.reduction.steps + certificate.proof())
         verify_choice(_within(self.problem, limit), found)

@@ -89,7 +89,11 @@ def _folded(problem: Problem) -> tuple[tuple[Floats, ...], tuple[Edge, ...], Pro
     for edge in share_equal(derived((), problem.edges)).problem.edges:
         cost = edge.cost
         if id(cost) not in along:
-            along[id(cost)] = bool((cost == cost[:, :1]).all()), bool((cost == cost[:1]).all())
+            is_finite = bool(np.isfinite(cost).all())  # what is forbidden stays with edges: it is no message
+            along[id(cost)] = (
+                is_finite and bool((cost == cost[:, :1]).all()),
+                is_finite and bool((cost == cost[:1]).all()),
+            )
         by_row, by_column = along[id(cost)]
         if by_row or by_column:
             add(edge.u if by_row else edge.v, cost, by_row)

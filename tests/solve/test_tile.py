@@ -200,7 +200,9 @@ def test_sweeps_do_not_grow_with_the_layers() -> None:
             plain(dual)
 
         with patch.object(Dual, "sweep", counting):
-            by_messages(problem, replace(BY_MESSAGES, max_rounds=0), Best(problem, None, None), np.inf)
+            by_messages(
+                problem, replace(BY_MESSAGES, max_rounds=0, max_total_entries=1), Best(problem, None, None), np.inf
+            )
         return counted
 
     few, many = sweeps(40), sweeps(200)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
-from math import inf
 from typing import Any
 
 import jax
@@ -121,9 +120,9 @@ def test_the_solver_starts_from_the_plan_there_was(monkeypatch: pytest.MonkeyPat
     held = (*ONE, replicate("x"))
     started: list[Solution | None] = []
 
-    def noted(problem: Problem, *, options: SolveOptions, warm: Solution | None, below: float = inf) -> Solution:
+    def noted(problem: Problem, *, warm: Solution | None, **options: Any) -> Solution:
         started.append(warm)
-        return solve(problem, options=options, warm=warm, below=below)
+        return solve(problem, warm=warm, **options)
 
     monkeypatch.setattr(Ground, "standing", lambda *_: None)
     monkeypatch.setattr(attempt_module, "solve", noted)

@@ -40,7 +40,7 @@ def test_bounds_are_below_and_choices_above_the_optimum_of_every_limit(problem: 
         met = curve.solution(float(limit))
         if met is not None:
             bounded = curve.bounded(met, float(limit))
-            assert bounded.peak <= limit
+            assert bounded.peak <= limit * (1 + 1e-12)
             assert bounded.objective >= truth - 1e-9 * (1 + truth)
             verify(replace(problem, usage_limit=float(limit)), bounded)
 
@@ -56,7 +56,7 @@ def test_the_small_peak_is_that_of_a_choice(problem: Problem) -> None:
     if met is None:
         assert small == np.inf
         return
-    assert met.peak <= small
+    assert met.peak <= small * (1 + 1e-12)  # sums in another order
     assert small >= least_peak(problem) - 1e-9
 
 

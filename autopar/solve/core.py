@@ -258,6 +258,7 @@ def _minimise_core(problem: Problem, options: SolveOptions, watch: Watch, upper:
     """Rounds of bound and choices; after each, smaller problems within windows above the bound, or CP-SAT."""
     ascent, best, low = Ascent(problem, options), Answer(None, np.inf, -np.inf), -np.inf
     branches: Branches | None = None
+    is_tried = False  # CP-SAT: what it does not close, it does not close later
     for round_ in range(options.max_rounds):
         certificate, found = ascent.round(round_, min(upper, best.objective), best.choice, watch)
         best, low = better(best, found), max(low, certificate.bound)
@@ -269,11 +270,13 @@ def _minimise_core(problem: Problem, options: SolveOptions, watch: Watch, upper:
         known, is_all = _narrowed(certificate, options, watch, _Known(best, low, upper), depth)
         if is_all:
             return _answer(known.best, known.low, upper)
-        if watch.left_s() > 0 and entries(certificate) <= options.max_cp_sat_entries:
-            known = _finished(certificate, options, watch, known)
-            return _answer(known.best, known.low, upper)
+        may_split = bool(certificate.prices.any()) and _is_narrow(problem) and options.branch_entries > 0
+        if not is_tried and watch.left_s() > 0 and entries(certificate) <= options.max_cp_sat_entries:
+            known, is_tried = _finished(certificate, options, watch, known), True
+            if not may_split or is_closed(known.low, known.cutoff):
+                return _answer(known.best, known.low, upper)
         best, low = known.best, known.low
-        if certificate.prices.any() and _is_narrow(problem):
+        if may_split:
             branches = branches or Branches(certificate, options)
             known = _split(branches, options, watch, known, round_)
             best, low = known.best, known.low

@@ -41,6 +41,7 @@ _NARROW = 1_000_000  # edge entries
 _HEADROOM = 0.8  # of the gap that is let be: what a choice of few layers may have, so that a tiled one is good too
 _SHRUNK = 0.9
 _MAX_DEPTH = 12
+_ROUNDS_TO_SPLIT = 2  # that are left: with fewer, branch and bound does not close what CP-SAT did not
 _MOST_LONGER = 4  # times that the work of branch and bound is doubled
 
 
@@ -273,7 +274,8 @@ def _minimise_core(problem: Problem, options: SolveOptions, watch: Watch, upper:
         may_split = bool(certificate.prices.any()) and _is_narrow(problem) and options.branch_entries > 0
         if not is_tried and watch.left_s() > 0 and entries(certificate) <= options.max_cp_sat_entries:
             known, is_tried = _finished(certificate, options, watch, known), True
-            if not may_split or is_closed(known.low, known.cutoff):
+            is_last = round_ + _ROUNDS_TO_SPLIT >= options.max_rounds
+            if is_last or not may_split or is_closed(known.low, known.cutoff):
                 return _answer(known.best, known.low, upper)
         best, low = known.best, known.low
         if may_split:

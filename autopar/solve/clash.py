@@ -28,7 +28,7 @@ from autopar.solve.feasible import Feasibility, feasible, forbidding
 from autopar.solve.options import SolveOptions
 from autopar.solve.problem import Edge, Floats, Problem, Usage, derived, usage_over_time
 from autopar.solve.reduction import Bools, Choice
-from autopar.solve.rows import least_uses
+from autopar.solve.rows import least_uses, rounding_of_uses
 
 Element = TypeVar("Element")
 Elements = frozenset[int]
@@ -220,7 +220,8 @@ class _Oracle:
         self._any = tuple(whole)
         broken = (n for n, group in enumerate(self.groups) if not group.allows(self._any))
         limit = np.inf if self.problem.usage_limit is None else self.problem.usage_limit
-        exceeded = np.flatnonzero(usage_over_time(self.problem, self._any) > limit).tolist()
+        used = usage_over_time(self.problem, self._any)
+        exceeded = np.flatnonzero(used > limit + rounding_of_uses(self.problem)).tolist()
         self.violated.append(frozenset(broken) | self.of_times(exceeded))
 
     def _part(self, groups: Sequence[int], times: Sequence[int] | None) -> tuple[Problem, list[int]]:

@@ -16,7 +16,7 @@ from autopar.solve.options import SolveOptions
 from autopar.solve.problem import Floats, Infeasible, Problem, derived
 from autopar.solve.reduce import reduce_fully
 from autopar.solve.reduction import Choice
-from autopar.solve.rows import Rows, memory_rows, row_times
+from autopar.solve.rows import Rows, memory_rows, rounding_of_uses, row_times
 from autopar.solve.verifier import TOLERANCE
 
 _MAX_ROUNDS = 40
@@ -43,15 +43,16 @@ def feasible(problem: Problem, options: SolveOptions) -> Feasibility:
     small = reduction.problem
     rows = memory_rows(small)
     least = rows.sums(np.array([segment.size_bytes.min() for segment in rows.segments]))
-    if rows.count and least.max() > rows.limit * (1 + TOLERANCE):
+    rounding = rounding_of_uses(small)
+    if rows.count and least.max() > rows.limit * (1 + TOLERANCE) + rounding:
         return Feasibility(False, times=(int(row_times(small)[least.argmax()]),))
-    found = _searched(small, rows, int(least.argmax()) if rows.count else None, options)
+    found = _searched(small, rows, rounding, int(least.argmax()) if rows.count else None, options)
     if found.choice is not None:
         return replace(found, choice=reduction.lift(found.choice))
     return replace(found, times=tuple(sorted(int(row_times(small)[row]) for row in found.times)))
 
 
-def _searched(problem: Problem, rows: Rows, first: int | None, options: SolveOptions) -> Feasibility:
+def _searched(problem: Problem, rows: Rows, rounding: float, first: int | None, options: SolveOptions) -> Feasibility:
     """What CP-SAT finds; `times` are numbers of rows. Sizes are rounded down: what is infeasible then is so exactly."""
     model, nodes = _model(problem)
     unit = byte_unit(rows) if rows.count else 1.0
@@ -69,7 +70,7 @@ def _searched(problem: Problem, rows: Rows, first: int | None, options: SolveOpt
             break
         choice = chosen(solver, nodes)
         used = rows.used(choice)
-        if not rows.count or used.max() <= rows.limit:
+        if not rows.count or used.max() <= rows.limit + rounding:
             return Feasibility(True, choice)
         budget -= solver.response_proto.deterministic_time
         first = int(used.argmax())

@@ -16,6 +16,8 @@ from autopar.solve.problem import Floats, Problem
 from autopar.solve.proof import Prices
 from autopar.solve.reduction import Bools, Ints, Reduction, unchanged, without_limit
 
+_ROUNDING = 1e-15  # of the largest sizes of all usages together
+
 
 @dataclass(frozen=True, eq=False)
 class Segment:
@@ -122,6 +124,11 @@ def least_use(problem: Problem) -> float:
 def least_uses(problem: Problem) -> Floats:
     """The bytes in use at every time if each usage takes its smallest size: a lower bound of every choice's."""
     return _extreme_use(problem, np.min)
+
+
+def rounding_of_uses(problem: Problem) -> float:
+    """More than what sums of bytes over time are off by: they add what starts and subtract what stops."""
+    return _ROUNDING * sum(float(use.size_bytes.max(initial=0.0)) for use in problem.usages)
 
 
 def _extreme_use(problem: Problem, extreme: Callable[[Floats], np.float64]) -> Floats:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -19,25 +19,23 @@ from autopar.solve.branch import Branches
 from autopar.solve.cp_sat import entries, finish
 from autopar.solve.dual import Certificate
 from autopar.solve.exact import NOTHING, eliminated, exactly, finite, lifted, reduced, reduced_fully, weight
-from autopar.solve.flat import per_edge
+from autopar.solve.few import Few, few_of
+from autopar.solve.known import Known, answer, edge_entries, is_large, is_narrow
+from autopar.solve.mixture import choices_about
 from autopar.solve.options import SolveOptions
-from autopar.solve.problem import Infeasible, Problem, derived, objective
+from autopar.solve.problem import Infeasible, Problem, objective
 from autopar.solve.proof import Exceed, Exhaust, Forbid
-from autopar.solve.reduction import Choice, Ints, Reduction, kept, restrict
+from autopar.solve.reduction import Ints, Reduction, kept, restrict
 from autopar.solve.squeeze import squeeze_windows
-from autopar.solve.tile import Shortened, shortened
 from autopar.solve.watch import Apart, Inner, Watch
 
 _GUESSES = (1e-4, 1e-3, 1e-2)  # of the bound: windows tried while no choice is known
 _SHORT = 100  # passes of an annealing where a gap is let be
 _CLOSE = (1e-6, 1e-5, 1e-4, 1e-3)  # of the bound: windows eliminated as long as they fit
 _NEARLY = 1e-5  # of the bound: a tiled choice as close is worth a proof
-_SHARES = (0.99, 1.01, 1.1, 1.5, 3.0)  # of the memory prices, until a choice keeps within the limit
-_PRICED_WINDOW = 3e-4  # of the bound
 _MIXTURE_PASSES = 100
 _MIXTURE_WORK = 0.1  # of CP-SAT's
 _PRICED_SWEEPS = 2  # times as many sweeps where prices have to settle too
-_NARROW = 1_000_000  # edge entries
 _HEADROOM = 0.8  # of the gap that is let be: what a choice of few layers may have, so that a tiled one is good too
 _SHRUNK = 0.9
 _MAX_DEPTH = 12
@@ -99,114 +97,69 @@ def by_messages(
     tiled = Answer(None, np.inf, -np.inf) if few is None else few.tiled()
     best, certificate = ascent.sweeps(min(upper, tiled.objective), watch)
     best = better(tiled, best)
-    known = _Known(best, certificate.bound, upper)
+    known = Known(best, certificate.bound, upper)
     if best.choice is not None:
         watch.offer(best.choice)
     watch.raise_bound(known.low, certificate.proof())
     known = _closing(certificate, few, options, watch, known)
     if is_closed(known.low, known.cutoff):
-        return _answer(known.best, known.cutoff, upper)
-    may_stop = options.large_gap > 0 and _is_large(problem, options) and not _is_enough(known, problem, options)
+        return answer(known.best, known.cutoff, upper)
+    may_stop = options.large_gap > 0 and is_large(problem, options) and not known.is_enough(problem, options)
     if known.best.choice is not None and may_stop:
         near = ascent.anneal(known.cutoff, known.best.choice, watch)
-        known = _Known(better(known.best, near), known.low, upper)
-    if not options.max_rounds or watch.left_s() <= 0 or _is_enough(known, problem, options):
-        return _answer(known.best, known.low, upper)
+        known = Known(better(known.best, near), known.low, upper)
+    if not options.max_rounds or watch.left_s() <= 0 or known.is_enough(problem, options):
+        return known.answer()
     keep = certificate.keep(known.cutoff - certificate.bound)
     if not all(mask.any() for mask in keep):
         watch.raise_bound(known.cutoff, (_exceed(certificate, kept(keep)),))
-        return _answer(known.best, known.cutoff, upper)
+        return answer(known.best, known.cutoff, upper)
     left = restrict(problem, keep, partial(_exceed, certificate))
     found = lifted(left, _by_all(left.problem, options, Inner(watch, left, known.cutoff), known.cutoff, depth))
-    return _answer(better(known.best, found), max(known.low, min(found.bound, known.cutoff)), upper)
+    return answer(better(known.best, found), max(known.low, min(found.bound, known.cutoff)), upper)
 
 
-def _closing(certificate: Certificate, few: _Few | None, options: SolveOptions, watch: Watch, known: _Known) -> _Known:
+def _closing(certificate: Certificate, few: Few | None, options: SolveOptions, watch: Watch, known: Known) -> Known:
     """What is known after what closes the gap of messages on training steps: each where it fits, until it is closed."""
     problem = certificate.problem
-    if few is not None and _is_large(problem, options) and not _is_enough(known, problem, options):
-        known = _Known(better(known.best, few.annealed(watch).tiled()), known.low, known.upper)
-    if _is_left(known, watch) and not problem.usages and _entries(problem) <= options.max_total_entries:
+    if few is not None and is_large(problem, options) and not known.is_enough(problem, options):
+        known = Known(better(known.best, few.annealed(watch).tiled()), known.low, known.upper)
+    if _is_left(known, watch) and not problem.usages and edge_entries(problem) <= options.max_total_entries:
         found = squeeze_windows(certificate, known.cutoff, options, watch)
-        known = _Known(better(known.best, found), max(known.low, min(found.bound, known.cutoff)), known.upper)
+        known = Known(better(known.best, found), max(known.low, min(found.bound, known.cutoff)), known.upper)
     is_near = known.cutoff - known.low <= _NEARLY * abs(known.low)
-    if _is_left(known, watch) and (few is None or is_near or not _is_enough(known, problem, options)):
-        search = _mixed if certificate.prices.any() and _is_narrow(problem) else _close_above
+    if _is_left(known, watch) and (few is None or is_near or not known.is_enough(problem, options)):
+        search = _mixed if certificate.prices.any() and is_narrow(problem) else _close_above
         known = search(certificate, options, watch, known)
     return known
 
 
-def _is_left(known: _Known, watch: Watch) -> bool:
+def _is_left(known: Known, watch: Watch) -> bool:
     """Whether there is a gap, and time."""
     return not is_closed(known.low, known.cutoff) and watch.left_s() > 0
 
 
 def _ascent(problem: Problem, options: SolveOptions) -> Ascent:
     """Messages to begin with, and short annealings where a gap is let be."""
-    more = _PRICED_SWEEPS if problem.usages and _is_narrow(problem) else 1
+    more = _PRICED_SWEEPS if problem.usages and is_narrow(problem) else 1
     passes = min(options.anneal_passes, _SHORT)
     return Ascent(problem, replace(options, max_sweeps=more * options.max_sweeps, anneal_passes=passes))
 
 
-@dataclass(frozen=True, eq=False)
-class _Few:
-    """A problem of few of the equal layers beside the whole, its ascent, and its best choice."""
-
-    whole: Ascent
-    short: Shortened
-    ascent: Ascent
-    best: Answer
-
-    def tiled(self) -> Answer:
-        """Its best choice, tiled over the whole."""
-        if self.best.choice is None:
-            return self.best
-        choice = self.short.choice(self.whole.dual.flat, self.best.choice)
-        return Answer(choice, objective(self.whole.problem, choice), -np.inf)
-
-    def annealed(self, watch: Watch) -> _Few:
-        """With a better choice, if annealing finds one."""
-        if self.best.choice is None:
-            return self
-        near = self.ascent.anneal(self.best.objective, self.best.choice, Apart(watch))
-        return replace(self, best=better(self.best, near))
-
-
-def _few(whole: Ascent, options: SolveOptions, watch: Watch) -> _Few | None:
-    """Few of the equal layers, solved; the whole's ascent begins at their messages. None if too little repeats."""
-    short = shortened(whole.problem, whole.dual.flat, whole.dual.order)
-    if short is None:
-        return None
+def _few(whole: Ascent, options: SolveOptions, watch: Watch) -> Few | None:
+    """Few of the equal layers, if enough repeats, solved by messages and windows alone."""
     little = replace(options, max_rounds=0, large_gap=0.0)
-    ascent = _ascent(short.problem, little)
-    best = by_messages(short.problem, little, Apart(watch), np.inf, ascent=ascent)
-    whole.start_from(short.messages(whole.dual.flat, per_edge(ascent.dual.flat, ascent.held.messages)))
-    return _Few(whole, short, ascent, best)
+
+    def search(ascent: Ascent) -> Answer:
+        return by_messages(ascent.problem, little, Apart(watch), np.inf, ascent=ascent)
+
+    return few_of(whole, lambda short: _ascent(short, little), search)
 
 
-def _is_narrow(problem: Problem) -> bool:
-    """Whether reductions and sweeps are cheap beside what they save."""
-    return _entries(problem) <= _NARROW
-
-
-def _entries(problem: Problem) -> int:
-    return sum(edge.cost.size for edge in problem.edges)
-
-
-def _mixed(certificate: Certificate, options: SolveOptions, watch: Watch, known: _Known) -> _Known:
-    """What is known after the best mixture of the choices that are cheapest just below and above the memory prices.
-
-    At the best prices a choice that exceeds the limit costs as much as one that leaves memory free, its bytes paid for.
-    Between them lie those that take some strategies of the one and some of the other: few a node, so CP-SAT is quick.
-    """
+def _mixed(certificate: Certificate, options: SolveOptions, watch: Watch, known: Known) -> Known:
+    """What is known after the best mixture of the choices about the memory prices, as CP-SAT finds it."""
     choices = [known.best.choice] if known.best.choice is not None else []
-    for share in _SHARES:
-        choice = _at_prices(certificate, share, options)
-        if choice is None:
-            break
-        choices.append(choice)
-        if share > 1 and (certificate.rows.used(choice) <= certificate.rows.limit).all():
-            break
+    choices += choices_about(certificate, options)
     if len(set(choices)) < 2:
         return known
     problem = certificate.problem
@@ -218,22 +171,10 @@ def _mixed(certificate: Certificate, options: SolveOptions, watch: Watch, known:
     best = lifted(left, _by_all(left.problem, little, unbounded, known.cutoff - left.offset, _MAX_DEPTH))
     if best.choice is not None:
         watch.offer(best.choice)
-    return _Known(better(known.best, best), known.low, known.upper)
+    return Known(better(known.best, best), known.low, known.upper)
 
 
-def _at_prices(certificate: Certificate, share: float, options: SolveOptions) -> Choice | None:
-    """The cheapest choice at this share of the prices, among strategies of little excess; None if that is too dear."""
-    problem, rows = certificate.problem, certificate.rows
-    priced = derived(tuple(rows.priced(share * certificate.prices, problem.node_costs)), problem.edges)
-    keep = certificate.keep(_PRICED_WINDOW * abs(certificate.bound))
-    if not all(mask.any() for mask in keep):
-        return None
-    close = restrict(priced, keep, Forbid)
-    found = eliminated(close.problem, options, math.inf)
-    return close.lift(found.choice) if found is not None and found.choice is not None else None
-
-
-def _close_above(certificate: Certificate, options: SolveOptions, watch: Watch, known: _Known) -> _Known:
+def _close_above(certificate: Certificate, options: SolveOptions, watch: Watch, known: Known) -> Known:
     """What is known after windows above the bound, wider and wider, were eliminated as long as that fits."""
     for guess in _CLOSE:
         window = min(guess * abs(certificate.bound), known.cutoff - certificate.bound)
@@ -247,7 +188,7 @@ def _close_above(certificate: Certificate, options: SolveOptions, watch: Watch, 
             found = lifted(reduction, inside)
         watch.raise_bound(min(found.bound, certificate.bound + window), found.proof)
         low = max(known.low, min(found.objective, certificate.bound + window))
-        known = _Known(better(known.best, found), low, known.upper)
+        known = Known(better(known.best, found), low, known.upper)
         if known.best.choice is not None:
             watch.offer(known.best.choice)
         if is_closed(known.low, known.cutoff) or watch.left_s() <= 0:
@@ -266,63 +207,38 @@ def _minimise_core(problem: Problem, options: SolveOptions, watch: Watch, upper:
         watch.raise_bound(certificate.bound, certificate.proof())
         if is_closed(low, min(upper, best.objective)) or watch.left_s() <= 0:
             break
-        if _is_enough(_Known(best, low, upper), problem, options):
+        if Known(best, low, upper).is_enough(problem, options):
             break
-        known, is_all = _narrowed(certificate, options, watch, _Known(best, low, upper), depth)
+        known, is_all = _narrowed(certificate, options, watch, Known(best, low, upper), depth)
         if is_all:
-            return _answer(known.best, known.low, upper)
-        may_split = bool(certificate.prices.any()) and _is_narrow(problem) and options.branch_entries > 0
+            return known.answer()
+        may_split = bool(certificate.prices.any()) and is_narrow(problem) and options.branch_entries > 0
         if not is_tried and watch.left_s() > 0 and entries(certificate) <= options.max_cp_sat_entries:
             known, is_tried = _finished(certificate, options, watch, known), True
             is_last = round_ + _ROUNDS_TO_SPLIT >= options.max_rounds
             if is_last or not may_split or is_closed(known.low, known.cutoff):
-                return _answer(known.best, known.low, upper)
+                return known.answer()
         best, low = known.best, known.low
         if may_split:
             branches = branches or Branches(certificate, options)
             known = _split(branches, options, watch, known, round_)
             best, low = known.best, known.low
-            if is_closed(low, known.cutoff) or _is_enough(known, problem, options):
+            if is_closed(low, known.cutoff) or known.is_enough(problem, options):
                 break
-    return _answer(best, low, upper)
+    return answer(best, low, upper)
 
 
-def _split(branches: Branches, options: SolveOptions, watch: Watch, known: _Known, round_: int) -> _Known:
+def _split(branches: Branches, options: SolveOptions, watch: Watch, known: Known, round_: int) -> Known:
     """What is known after branch and bound, which goes on for longer after each round, as annealing does."""
     splits = 2 ** min(round_, _MOST_LONGER) * options.branch_entries // weight(branches.problem)
     branches.grow(splits, known.cutoff, watch)
     best = better(known.best, branches.best)
-    return _Known(best, max(known.low, min(branches.bound, known.cutoff, best.objective)), known.upper)
-
-
-@dataclass(frozen=True)
-class _Known:
-    """The best choice, the bound, and the cost below which choices are wanted."""
-
-    best: Answer
-    low: float
-    upper: float
-
-    @property
-    def cutoff(self) -> float:
-        """The cost below which a choice would be news."""
-        return min(self.upper, self.best.objective)
-
-
-def _is_enough(known: _Known, problem: Problem, options: SolveOptions) -> bool:
-    """Whether a choice is known, or one is to be undercut, and its gap is one that the options let be."""
-    allowed = max(options.enough_gap, options.large_gap if _is_large(problem, options) else 0.0)
-    return math.isfinite(known.cutoff) and known.cutoff - known.low <= allowed * abs(known.cutoff)
-
-
-def _is_large(problem: Problem, options: SolveOptions) -> bool:
-    """Whether it is too large for CP-SAT."""
-    return weight(problem) > options.max_cp_sat_entries
+    return Known(best, max(known.low, min(branches.bound, known.cutoff, best.objective)), known.upper)
 
 
 def _narrowed(
-    certificate: Certificate, options: SolveOptions, watch: Watch, known: _Known, depth: int
-) -> tuple[_Known, bool]:
+    certificate: Certificate, options: SolveOptions, watch: Watch, known: Known, depth: int
+) -> tuple[Known, bool]:
     """What is known after searching windows above the bound, and whether one of them held all that is wanted.
 
     What a window has may cost more than its upper end; then all that is cheaper is in a wider one.
@@ -333,7 +249,7 @@ def _narrowed(
         if inside is None:
             break
         low = max(known.low, min(inside.bound, certificate.bound + window))
-        known = _Known(better(known.best, inside), low, known.upper)
+        known = Known(better(known.best, inside), low, known.upper)
         if math.isfinite(wanted) or is_closed(certificate.bound + window, known.cutoff):
             return known, True
         if known.best.choice is not None:
@@ -341,7 +257,7 @@ def _narrowed(
     return known, False
 
 
-def _finished(certificate: Certificate, options: SolveOptions, watch: Watch, known: _Known) -> _Known:
+def _finished(certificate: Certificate, options: SolveOptions, watch: Watch, known: Known) -> Known:
     """What is known after CP-SAT."""
     window = known.cutoff - certificate.bound
     found, keep = finish(certificate, window, known.best.choice, options, watch), certificate.keep(window)
@@ -352,19 +268,12 @@ def _finished(certificate: Certificate, options: SolveOptions, watch: Watch, kno
         watch.offer(found.choice)
         best = better(best, Answer(found.choice, objective(certificate.problem, found.choice), low))
     watch.raise_bound(low, (Exhaust(kept(keep), *certificate.parts(), beyond, "CP-SAT"),))
-    return _Known(best, low, known.upper)
+    return Known(best, low, known.upper)
 
 
 def _exceed(certificate: Certificate, left: Mapping[int, Ints]) -> Exceed:
     """The step of a proof that leaves what is within a window of the bound."""
     return Exceed(left, *certificate.parts())
-
-
-def _answer(best: Answer, low: float, upper: float) -> Answer:
-    """`best` with a bound; nothing if all below `upper` is ruled out."""
-    if best.choice is None:
-        return replace(best, bound=np.inf if low >= upper else low)
-    return replace(best, bound=min(low, best.objective))
 
 
 def _windows(low: float, cutoff: float, depth: int) -> list[float]:

@@ -6,7 +6,6 @@ minimise sum of cost'_v[s] x_vs + sum of cost'_uv[s, t] e_st;   sum_s x_vs = 1; 
 from __future__ import annotations
 
 import math
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +15,7 @@ from ortools.sat.python import cp_model
 
 from autopar.solve.clock import left_s
 from autopar.solve.dual import Certificate, rounding_error
+from autopar.solve.interrupt import run
 from autopar.solve.options import SolveOptions
 from autopar.solve.problem import Floats
 from autopar.solve.reduction import Bools, Choice
@@ -153,24 +153,8 @@ def solver_of(options: SolveOptions, work: float) -> cp_model.CpSolver:
     if math.isfinite(left := left_s()):
         parameters.max_time_in_seconds = left
     parameters.relative_gap_limit = 0.0
-    parameters.catch_sigint_signal = False  # else Ctrl-C is no longer Python's once it returns
     parameters.subsolvers.extend(["max_lp", "reduced_costs"])
     return solver
-
-
-def run(solver: cp_model.CpSolver, model: cp_model.CpModel) -> Any:
-    """The status that the solver ends with; Ctrl-C ends it soon.
-
-    Raises:
-      KeyboardInterrupt: interrupted, after the solver has stopped.
-    """
-    with ThreadPoolExecutor(1) as pool:
-        ended = pool.submit(solver.solve, model)
-        try:
-            return ended.result()
-        except KeyboardInterrupt:
-            solver.stop_search()
-            raise
 
 
 def chosen(solver: cp_model.CpSolver, nodes: Variables) -> Choice:

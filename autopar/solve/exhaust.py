@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from ortools.sat.python import cp_model
 
+from autopar.solve.interrupt import run
 from autopar.solve.tables import Tables
 
 _COST_BITS = 42
@@ -63,7 +64,7 @@ def _is_impossible(model: cp_model.CpModel, nodes: Variables, tables: Tables, ti
             _hold(model, nodes, tables, time)
         held |= set(times)
         solver = _solver(work)
-        status = solver.solve(model)
+        status = run(solver, model)
         if status == cp_model.INFEASIBLE:
             return True
         if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):

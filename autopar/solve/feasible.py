@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from ortools.sat.python import cp_model
 
-from autopar.solve.cp_sat import Variables, byte_unit, bytes_in_row, chosen, run, solver_of, to_integers
+from autopar.solve.cp_sat import Variables, byte_unit, bytes_in_row, chosen, solver_of, to_integers
+from autopar.solve.interrupt import run
 from autopar.solve.options import SolveOptions
 from autopar.solve.problem import Floats, Infeasible, Problem, derived
 from autopar.solve.reduce import reduce_fully

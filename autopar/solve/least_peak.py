@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from ortools.sat.python import cp_model
 
-from autopar.solve.cp_sat import byte_unit, bytes_in_row, chosen, run, solver_of
+from autopar.solve.cp_sat import byte_unit, bytes_in_row, chosen, solver_of
+from autopar.solve.interrupt import run
 from autopar.solve.options import SolveOptions
 from autopar.solve.problem import Edge, Floats, Problem, peak
 from autopar.solve.reduce import reduce_fully

@@ -23,8 +23,11 @@ import autopar
 from autopar import SearchOptions, SearchProgress, SolveOptions
 from autopar.errors import NoFeasiblePlan, PlanFileError, Unsolved
 from autopar.search import attempt, ground
-from autopar.solve import Edge, Infeasible, NothingCheaper, Problem, solve
-from autopar.solve.cp_sat import run, solver_of
+from autopar.solve import Edge, Infeasible, NothingCheaper, Problem, solve, verify
+from autopar.solve.cp_sat import solver_of
+from autopar.solve.interrupt import run
+from autopar.solve.proof import Exhaust
+from tests.solve.draw import tangled
 
 PARAMS = [jax.ShapeDtypeStruct((128, 128), jnp.float32) for _ in range(3)]
 X = jax.ShapeDtypeStruct((64, 128), jnp.float32)
@@ -218,8 +221,23 @@ def test_ctrl_c_is_pythons_after_cp_sat() -> None:
     with pytest.raises(Infeasible):
         solve(pigeons(4), options=SolveOptions(max_table_entries=1))
     with pytest.raises(KeyboardInterrupt):
-        signal.raise_signal(signal.SIGINT)
-        sleep(10.0)  # Python handles a signal a few instructions later: never behind this block
+        interrupted()
+
+
+def test_ctrl_c_is_pythons_after_verification() -> None:
+    """It asks CP-SAT on its own."""
+    problem = tangled(0, limit=0.35)
+    solution = solve(problem, options=SolveOptions(max_table_entries=1, max_sweeps=2, anneal_passes=0))
+    assert any(isinstance(step, Exhaust) for step in solution.witness or ())
+    verify(problem, solution, search_work=10.0)
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+
+
+def interrupted() -> None:
+    """Python handles a signal a few instructions later: still inside this function."""
+    signal.raise_signal(signal.SIGINT)
+    sleep(10.0)
 
 
 def test_ctrl_c_ends_cp_sat_soon() -> None:

@@ -1,0 +1,49 @@
+"""Few: a problem of few of the equal layers, solved beside the whole; the whole begins at its messages and choice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from autopar.solve.ascent import Answer, Ascent, better
+from autopar.solve.flat import per_edge
+from autopar.solve.problem import Problem, objective
+from autopar.solve.tile import Shortened, shortened
+from autopar.solve.watch import Apart, Watch
+
+
+@dataclass(frozen=True, eq=False)
+class Few:
+    """A problem of few of the equal layers beside the whole, its ascent, and its best choice."""
+
+    whole: Ascent
+    short: Shortened
+    ascent: Ascent
+    best: Answer
+
+    def tiled(self) -> Answer:
+        """Its best choice, tiled over the whole."""
+        if self.best.choice is None:
+            return self.best
+        choice = self.short.choice(self.whole.dual.flat, self.best.choice)
+        return Answer(choice, objective(self.whole.problem, choice), -np.inf)
+
+    def annealed(self, watch: Watch) -> Few:
+        """With a better choice, if annealing finds one."""
+        if self.best.choice is None:
+            return self
+        near = self.ascent.anneal(self.best.objective, self.best.choice, Apart(watch))
+        return replace(self, best=better(self.best, near))
+
+
+def few_of(whole: Ascent, ascent_of: Callable[[Problem], Ascent], search: Callable[[Ascent], Answer]) -> Few | None:
+    """Few of the equal layers, searched; the whole's ascent begins at their messages. None if too little repeats."""
+    short = shortened(whole.problem, whole.dual.flat, whole.dual.order)
+    if short is None:
+        return None
+    ascent = ascent_of(short.problem)
+    best = search(ascent)
+    whole.start_from(short.messages(whole.dual.flat, per_edge(ascent.dual.flat, ascent.held.messages)))
+    return Few(whole, short, ascent, best)

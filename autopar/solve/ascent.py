@@ -61,9 +61,9 @@ def better(a: Answer, b: Answer) -> Answer:
     return b if b.objective < a.objective else a
 
 
-def is_closed(bound: float, cost: float) -> bool:
-    """Whether nothing worth having lies between the bound and the cost."""
-    return bound >= cost or (math.isfinite(cost) and cost - bound <= CLOSED * abs(cost))
+def is_closed(bound: float, cost: float, enough: float = CLOSED) -> bool:
+    """Whether nothing worth having lies between the bound and the cost: no more than a share `enough` of it."""
+    return bound >= cost or (math.isfinite(cost) and cost - bound <= enough * abs(cost))
 
 
 @dataclass(frozen=True)
@@ -112,13 +112,19 @@ class Prices:
 class Ascent:
     """Rounds of bounds and choices for one problem; each goes on where the last stopped, the first at `messages`.
 
-    If `eager`, so are the first sweeps (`Dual.eager`), until the bound stalls.
+    If `eager`, so are the first sweeps (`Dual.eager`), until the bound stalls. They end where the gap is `enough`.
     """
 
     def __init__(
-        self, problem: Problem, options: SolveOptions, messages: Floats | None = None, *, eager: bool = False
+        self,
+        problem: Problem,
+        options: SolveOptions,
+        messages: Floats | None = None,
+        *,
+        eager: bool = False,
+        enough: float = CLOSED,
     ) -> None:
-        self.problem, self.options = problem, options
+        self.problem, self.options, self.enough = problem, options, enough
         self.rows = memory_rows(problem)
         self.dual = Dual(problem, self.rows, messages)
         self.dual.eager = eager
@@ -178,7 +184,7 @@ class Ascent:
                 last = self.held.bound
                 if self.dual.eager and (stalls or sweep >= _EAGER_SWEEPS):
                     self.dual.eager, stalls = False, 0
-                if is_closed(last, cutoff) or stalls >= patience or watch.left_s() <= 0:
+                if is_closed(last, cutoff, self.enough) or stalls >= patience or watch.left_s() <= 0:
                     break
             if self.rows.count and sweep >= _FIRST_PRICE:
                 self._reprice(now, choice, min(upper, best.objective))

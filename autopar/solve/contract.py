@@ -27,6 +27,11 @@ def _functions(cost: Floats) -> tuple[Ints | None, Ints | None]:
     return by_row, by_column
 
 
+def is_functional(cost: Floats) -> bool:
+    """Whether one of the two nodes of an edge follows the other."""
+    return any(found is not None for found in _functions(cost))
+
+
 class _Contraction:
     """The problem while nodes are being merged. Edges live in a table by number; `incident` lists those of a node."""
 
@@ -104,7 +109,7 @@ def contracted(problem: Problem) -> tuple[Problem, list[int], list[Follower]]:
     Which these are, and whom they follow how, does not depend on the costs of nodes.
     """
     distinct = {id(edge.cost): edge.cost for edge in problem.edges}
-    functional = {key for key, cost in distinct.items() if any(found is not None for found in _functions(cost))}
+    functional = {key for key, cost in distinct.items() if is_functional(cost)}
     queue = [e for e, edge in enumerate(problem.edges) if id(edge.cost) in functional]
     if not queue:
         return problem, list(range(len(problem.node_costs))), []

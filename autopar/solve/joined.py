@@ -10,107 +10,151 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autopar.solve.contract import contracted, leaders, lift_followers
-from autopar.solve.merge import share_equal
+from autopar.solve.contract import Follower, contracted, is_functional, leaders
+from autopar.solve.kinds import NONE, Kinds
 from autopar.solve.problem import Edge, Floats, Problem, derived
 from autopar.solve.proof import Fold, Follow, Messages, Pass, Proof
-from autopar.solve.reduction import Choice, Ints
+from autopar.solve.reduction import Bools, Choice, Ints
+
+
+@dataclass(frozen=True, eq=False)
+class Edges:
+    """Edges u[e] -> v[e] with matrices by their kinds."""
+
+    u: Ints
+    v: Ints
+    kind: Ints
+
+    def where(self, mask: Bools) -> Edges:
+        """Those that `mask` is true of."""
+        return Edges(self.u[mask], self.v[mask], self.kind[mask])
 
 
 @dataclass(frozen=True, eq=False)
 class Joined:
     """The nodes that stay, renumbered, and their edges.
 
-    `members` are, for every node that stays, the nodes whose costs it has, itself included, each with its strategy for
-    each of the leader's (None: the same); `place` says with whom each node is; `fixed` is what edges add to its costs.
-    `steps` say this in a proof.
+    `stay` are their numbers in the whole problem; `fixed` is the kind of what edges add to their costs; `led` are the
+    nodes that follow each, by its number here, each with its strategy for each of the leader's. `followers` are in the
+    order in which they went. `steps` say this in a proof.
     """
 
-    counts: tuple[int, ...]
-    edges: tuple[Edge, ...]
-    members: tuple[tuple[tuple[int, Ints | None], ...], ...]
-    place: Mapping[int, int]
-    fixed: tuple[Floats, ...]
-    stay: list[int]
-    followers: list[tuple[int, int, Ints]]
+    counts: Ints
+    edges: Edges
+    stay: Ints
+    fixed: Ints
+    led: Mapping[int, tuple[tuple[int, Ints], ...]]
+    followers: tuple[Follower, ...]
     steps: Proof
 
-    def costs(self, nodes: Sequence[int], node_costs: Sequence[Floats]) -> dict[int, Floats]:
-        """The costs of `nodes` that stay, from those of all nodes of the whole problem; equal sums are one array."""
-        known: dict[tuple[int, ...], Floats] = {}
-        found: dict[int, Floats] = {}
-        for v in nodes:
-            key = (id(self.fixed[v]), *[id(part) for u, to_v in self.members[v] for part in (node_costs[u], to_v)])
-            if key not in known:
-                known[key] = self._cost(v, node_costs)
-            found[v] = known[key]
-        return found
+    def costs(self, kinds: Kinds, node_costs: Sequence[Floats]) -> Ints:
+        """The kinds of the costs of nodes that stay, from those of all nodes of the whole problem."""
+        stay: list[int] = self.stay.tolist()
+        found = kinds.of([node_costs[v] for v in stay])
+        followers = [node_costs[v][to_v] for members in self.led.values() for v, to_v in members]
+        places = np.repeat(np.array([*self.led], dtype=np.intp), [len(members) for members in self.led.values()])
+        kinds.add(found, places, kinds.of(followers))
+        return kinds.sums(found, self.fixed)
 
-    def _cost(self, node: int, node_costs: Sequence[Floats]) -> Floats:
-        total = self.fixed[node]
-        for v, to_v in self.members[node]:
-            total = total + (node_costs[v] if to_v is None else node_costs[v][to_v])
-        return total
-
-    def lift(self, choice: Choice) -> Choice:
+    def lift(self, choice: Ints) -> Choice:
         """The choice of all nodes that a choice of those that stay is."""
-        return lift_followers(len(self.place), self.stay, self.followers, choice)
+        full = np.zeros(len(self.stay) + len(self.followers), dtype=np.intp)
+        full[self.stay] = choice
+        for v, u, to_v in reversed(self.followers):
+            full[v] = to_v[full[u]]
+        return tuple(full.tolist())
 
 
-def joined(problem: Problem) -> Joined:
+def joined(problem: Problem, kinds: Kinds) -> Joined:
     """`problem`, its limit left out, with followers and one-sided edges joined to nodes."""
-    zeros = {count: np.zeros(count) for count in set(problem.counts)}
-    edges = share_equal(derived((), problem.edges)).problem.edges
-    free = derived(tuple([zeros[count] for count in problem.counts]), edges)
-    smaller, stay, followers = contracted(free)
-    fixed, edges, steps = _folded(smaller)
-    steps = (Follow(tuple(followers)), *steps) if followers else steps
-    index = {v: n for n, v in enumerate(stay)}
-    members: list[list[tuple[int, Ints | None]]] = [[(v, None)] for v in stay]
-    place = dict(index)
+    counts = np.array(problem.counts, dtype=np.intp)
+    ends: Ints = np.array([(edge.u, edge.v) for edge in problem.edges], dtype=np.intp).reshape(-1, 2)
+    matrices = kinds.of([edge.cost for edge in problem.edges])
+    fixed, edges, followers = _contracted(counts, Edges(ends[:, 0], ends[:, 1], matrices), kinds)
+    stays = np.ones(len(counts), dtype=np.bool_)
+    stays[[v for v, _, _ in followers]] = False
+    stay = np.flatnonzero(stays)
+    place = np.cumsum(stays) - 1
+    edges = Edges(place[edges.u], place[edges.v], edges.kind)
+    fixed, edges, steps = _folded(fixed[stay], edges, kinds)
+    steps = (Follow(followers), *steps) if followers else steps
+    led: dict[int, list[tuple[int, Ints]]] = {}
     for v, (root, to_v) in leaders(followers).items():
-        place[v] = index[root]
-        members[index[root]].append((v, to_v))
-    return Joined(smaller.counts, edges, tuple(map(tuple, members)), place, fixed, stay, followers, steps)
+        led.setdefault(int(place[root]), []).append((v, to_v))
+    by_leader = {u: tuple(members) for u, members in led.items()}
+    return Joined(counts[stay], edges, stay, fixed, by_leader, followers, steps)
 
 
-def _folded(problem: Problem) -> tuple[tuple[Floats, ...], tuple[Edge, ...], Proof]:
-    """The costs of nodes with those of edges that depend on one end only, and the other edges, equal ones shared."""
-    along: dict[int, tuple[bool, bool]] = {}
-    costs, others, moved = list(problem.node_costs), list[Edge](), list[tuple[Edge, bool]]()
-    sums: dict[tuple[int, int, bool], tuple[Floats, Floats]] = {}  # with what was added to: it keeps its id
+def _contracted(counts: Ints, edges: Edges, kinds: Kinds) -> tuple[Ints, Edges, tuple[Follower, ...]]:
+    """What edges add to each node, the edges between the nodes that follow nobody, and the others in their order.
 
-    def add(v: int, cost: Floats, by_row: bool) -> None:
-        key = id(costs[v]), id(cost), by_row
-        if key not in sums:
-            sums[key] = costs[v] + (cost[:, 0] if by_row else cost[0]), costs[v]
-        costs[v] = sums[key][0]
+    Only what has to do with functional edges is looked at: all edges of their nodes, and of those that follow then.
+    """
+    fixed = np.full(len(counts), NONE, dtype=np.intp)
+    known = np.unique(edges.kind)
+    functional = known[[is_functional(cost) for cost in kinds.arrays_of(known)]]
+    if not len(functional):
+        return fixed, edges, ()
+    first, touched = np.isin(edges.kind, functional), np.zeros(len(counts), dtype=np.bool_)
+    touched[edges.u[first]] = touched[edges.v[first]] = True
+    while True:
+        near = touched[edges.u] | touched[edges.v]
+        part, nodes = edges.where(near), np.unique(np.concatenate([edges.u[near], edges.v[near]]))
+        smaller, stay, gone = contracted(_problem(counts[nodes], nodes, part, kinds))
+        names: list[int] = nodes.tolist()
+        followers = tuple([(names[v], names[u], to_v) for v, u, to_v in gone])
+        if all(touched[v] for v, _, _ in followers):
+            break
+        touched[[v for v, _, _ in followers]] = True
+    others, left = edges.where(~near), nodes[stay]
+    fixed[left] = kinds.of(smaller.node_costs)
+    u, v = (left[[getattr(edge, end) for edge in smaller.edges]] for end in ("u", "v"))
+    moved = Edges(u, v, kinds.of([edge.cost for edge in smaller.edges]))
+    return fixed, _both(others, moved), followers
 
-    for edge in share_equal(derived((), problem.edges)).problem.edges:
-        cost = edge.cost
-        if id(cost) not in along:
-            is_finite = bool(np.isfinite(cost).all())  # what is forbidden stays with edges: it is no message
-            along[id(cost)] = (
-                is_finite and bool((cost == cost[:, :1]).all()),
-                is_finite and bool((cost == cost[:1]).all()),
-            )
-        by_row, by_column = along[id(cost)]
-        if by_row or by_column:
-            add(edge.u if by_row else edge.v, cost, by_row)
-            moved.append((edge, by_row))
-        else:
-            others.append(edge)
-    return tuple(costs), tuple(others), _steps(moved, others)
+
+def _problem(counts: Ints, nodes: Ints, edges: Edges, kinds: Kinds) -> Problem:
+    """The edges as a problem of their nodes (ascending), which cost nothing."""
+    u: list[int] = np.searchsorted(nodes, edges.u).tolist()
+    v: list[int] = np.searchsorted(nodes, edges.v).tolist()
+    zeros: dict[int, Floats] = {int(count): np.zeros(count) for count in np.unique(counts)}
+    return derived(tuple([zeros[int(count)] for count in counts]), tuple(map(Edge, u, v, kinds.arrays_of(edges.kind))))
 
 
-def _steps(moved: Sequence[tuple[Edge, bool]], others: Sequence[Edge]) -> Proof:
+def _both(a: Edges, b: Edges) -> Edges:
+    return Edges(np.concatenate([a.u, b.u]), np.concatenate([a.v, b.v]), np.concatenate([a.kind, b.kind]))
+
+
+def _folded(fixed: Ints, edges: Edges, kinds: Kinds) -> tuple[Ints, Edges, Proof]:
+    """`fixed`, and what edges that depend on one end only add to each node; and the other edges."""
+    fixed = fixed.copy()
+    along = np.zeros(len(kinds.arrays), dtype=np.intp)  # 1: depends on its row only; 2: on its column only
+    part = np.full(len(kinds.arrays), NONE, dtype=np.intp)
+    known = np.unique(edges.kind)
+    for kind, cost in zip(known, kinds.arrays_of(known), strict=True):
+        if not np.isfinite(cost).all():  # what is forbidden stays with edges: it is no message
+            continue
+        along[kind] = 1 if (cost == cost[:, :1]).all() else 2 if (cost == cost[:1]).all() else 0
+        if along[kind]:
+            (part[kind],) = kinds.of([cost[:, 0] if along[kind] == 1 else cost[0]])
+    moves = along[edges.kind] > 0
+    gone, others = edges.where(moves), edges.where(~moves)
+    by_row = along[gone.kind] == 1
+    kinds.add(fixed, np.where(by_row, gone.u, gone.v), part[gone.kind])
+    return fixed, others, _steps(len(fixed), gone, by_row, others, kinds)
+
+
+def _steps(count: int, gone: Edges, by_row: Bools, others: Edges, kinds: Kinds) -> Proof:
     """That one-sided edges moved to a node: messages where others are between the same nodes, else they are gone."""
-    held = {frozenset((edge.u, edge.v)) for edge in others}
-    beside = [(edge, by_row) for edge, by_row in moved if frozenset((edge.u, edge.v)) in held]
-    pairs = {(min(e.u, e.v), max(e.u, e.v)) for e, _ in moved if frozenset((e.u, e.v)) not in held}
-    ends = np.array([(edge.u, edge.v) for edge, _ in beside], dtype=np.intp).reshape(-1, 2)
-    parts = tuple(_one_sided(edge.cost, by_row) for edge, by_row in beside)
-    return (Pass(Messages(ends, parts)),) * bool(beside) + (Fold(tuple(sorted(pairs))),) * bool(pairs)
+    own, held = (np.minimum(some.u, some.v) * count + np.maximum(some.u, some.v) for some in (gone, others))
+    is_beside = np.isin(own, held)
+    beside = gone.where(is_beside)
+    rows: list[bool] = by_row[is_beside].tolist()
+    parts = tuple(map(_one_sided, kinds.arrays_of(beside.kind), rows))
+    messages = Messages(np.stack([beside.u, beside.v], axis=1), parts)
+    keys: list[int] = np.unique(own[~is_beside]).tolist()
+    pairs = tuple([divmod(key, count) for key in keys])
+    return (Pass(messages),) * bool(parts) + (Fold(pairs),) * bool(pairs)
 
 
 def _one_sided(cost: Floats, by_row: bool) -> tuple[Floats, Floats]:

@@ -6,65 +6,27 @@ changed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
-from autopar.solve.ascent import Ascent
-from autopar.solve.buckets import Bucket
-from autopar.solve.flat import owners
+from autopar.solve.ascent import Answer, Ascent, better
+from autopar.solve.dual import Certificate
+from autopar.solve.exact import exactly
+from autopar.solve.flat import owners, per_edge
 from autopar.solve.forbid import possible
-from autopar.solve.minplus import MinSum
 from autopar.solve.options import SolveOptions
-from autopar.solve.problem import Edge, Floats, Problem, derived
+from autopar.solve.problem import Floats, Problem
 from autopar.solve.proof import Forbid, Proof
 from autopar.solve.reduction import Bools, Choice, restrict
+from autopar.solve.tile import shortened
 from autopar.solve.verifier import TOLERANCE
-from autopar.solve.watch import Best
+from autopar.solve.watch import Best, Watch
 
-Given = tuple[Floats | int, bool]
-"""A matrix, or the node whose bucket left one; and whether it is to be transposed."""
-
-
-@dataclass(frozen=True, eq=False)
-class Remainder:
-    """Which nodes are left (ascending), whose buckets left something on each alone, and what is between pairs of them.
-
-    `pairs` are of positions in `nodes`; the first matrix between a pair is never to be transposed.
-    """
-
-    nodes: tuple[int, ...]
-    alone: tuple[tuple[int, ...], ...]
-    pairs: tuple[tuple[int, int], ...]
-    between: tuple[tuple[Given, ...], ...]
-
-    @cached_property
-    def holds(self) -> frozenset[int]:
-        """The nodes that are left."""
-        return frozenset(self.nodes)
-
-    def problem(self, costs: Mapping[int, Floats], left: Mapping[int, Floats]) -> Problem:
-        """The problem that is left, given the costs of nodes and what buckets left; equal sums are one array."""
-        kernel = MinSum()
-
-        def sum_of(parts: tuple[Given, ...]) -> Floats:
-            found: Floats | None = None
-            for part, flipped in parts:
-                table = left[part] if isinstance(part, int) else part
-                found = table if found is None else kernel.add(found, table, flipped)
-            assert found is not None
-            return found
-
-        nodes = list[Floats]()
-        for v, children in zip(self.nodes, self.alone, strict=True):
-            cost = costs[v]
-            for child in children:
-                cost = cost + left[child]
-            nodes.append(cost)
-        edges = (Edge(u, v, sum_of(parts)) for (u, v), parts in zip(self.pairs, self.between, strict=True))
-        return derived(tuple(nodes), tuple(edges))
+_ENOUGH = TOLERANCE / 10  # of the cost: the rest is for rounding
+_SHORTER = 2 / 3  # of the nodes, at least, have to be left out
+_MORE_PERIODS = 1  # than have to stay: one sweep then settles GPTs, which takes five without it
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,44 +45,17 @@ class Settled:
     @property
     def is_proven(self) -> bool:
         """Whether the bound is the cost, up to the rounding of sums over many layers."""
-        return self.bound >= self.cost - TOLERANCE * abs(self.cost)
+        return _meet(self.bound, self.cost)
 
 
 NOTHING = Settled((), 0.0, 0.0, (), np.zeros(0))
 """Where no nodes are left."""
 
 
-def remainder_of(edges: Sequence[Edge], buckets: Sequence[Bucket], nodes: Sequence[int]) -> Remainder:
-    """What `buckets` leave of the problem with `edges`: `nodes`."""
-    place = {v: n for n, v in enumerate(nodes)}
-    alone: dict[int, list[int]] = {}
-    between: dict[tuple[int, int], list[Given]] = {}
-
-    def put(u: int, v: int, table: Floats | int) -> None:
-        flipped = (v, u) in between
-        between.setdefault((v, u) if flipped else (u, v), []).append((table, flipped))
-
-    for edge in edges:
-        if edge.u in place and edge.v in place:
-            put(edge.u, edge.v, edge.cost)
-    for bucket in buckets:
-        if not bucket.scope or any(u not in place for u in bucket.scope):
-            continue
-        if len(bucket.scope) == 1:
-            alone.setdefault(bucket.scope[0], []).append(bucket.node)
-        else:
-            u, v = bucket.scope
-            put(u, v, bucket.node)
-    return Remainder(
-        tuple(nodes),
-        tuple(tuple(alone.get(v, ())) for v in nodes),
-        tuple((place[u], place[v]) for u, v in between),
-        tuple(map(tuple, between.values())),
-    )
-
-
 def settle(problem: Problem, options: SolveOptions, messages: Floats | None = None) -> Settled | None:
-    """The best choice and bound that sweeps give, starting from `messages`; None if they decode no finite choice.
+    """The best choice and bound that sweeps give, starting from `messages`, or that elimination does.
+
+    None if neither finds a finite choice.
 
     Raises:
       Infeasible: if forbidden entries leave a node no strategy.
@@ -129,16 +64,43 @@ def settle(problem: Problem, options: SolveOptions, messages: Floats | None = No
     small = restrict(problem, keep, Forbid)
     mask = None if small.problem is problem else _kept_messages(problem, keep)
     start = messages if messages is None or mask is None else messages[mask]
-    ascent = Ascent(small.problem, options, start, eager=True)
-    found, certificate = ascent.sweeps(np.inf, Best(problem, options.time_limit_s, None))
-    if found.choice is None or not np.isfinite(found.objective):
+    ascent = _begun(small.problem, options, start)
+    best, certificate = _swept(ascent, options, Best(problem, options.time_limit_s, None))
+    bound, proof = certificate.bound, certificate.proof()
+    if not _meet(bound, best.objective) and (exact := exactly(small.problem, options)) is not None:
+        best, bound, proof = exact, exact.bound, exact.proof
+    if best.choice is None or not np.isfinite(best.objective):
         return None
     kept = ascent.held.messages
     if mask is not None:
         kept = np.zeros(len(mask))
         kept[mask] = ascent.held.messages
-    proof = small.steps + certificate.proof()
-    return Settled(small.lift(found.choice), found.objective, certificate.bound, proof, kept)
+    return Settled(small.lift(best.choice), best.objective, bound, small.steps + proof, kept)
+
+
+def _begun(problem: Problem, options: SolveOptions, messages: Floats | None) -> Ascent:
+    """The ascent at `messages`; without, at those that a problem of few of the equal layers settles at, if any are."""
+    ascent = Ascent(problem, options, messages, eager=True, enough=_ENOUGH)
+    short = None if messages is not None else shortened(problem, ascent.dual.flat, ascent.dual.order, _MORE_PERIODS)
+    if short is not None and len(short.order) - len(short.problem.counts) >= _SHORTER * len(short.order):
+        few = Ascent(short.problem, options, eager=True, enough=_ENOUGH)
+        few.sweeps(np.inf, Best(short.problem, options.time_limit_s, None))
+        ascent.start_from(short.messages(ascent.dual.flat, per_edge(few.dual.flat, few.held.messages)))
+    return ascent
+
+
+def _swept(ascent: Ascent, options: SolveOptions, watch: Watch) -> tuple[Answer, Certificate]:
+    """What sweeps give: few of them, where the ascent is to take few; as many as usual, if these prove nothing."""
+    best, certificate = ascent.sweeps(np.inf, watch)
+    if not _meet(certificate.bound, best.objective) and ascent.options is not options:
+        ascent.options = options
+        more, certificate = ascent.sweeps(best.objective, watch)
+        best = better(best, more)
+    return best, certificate
+
+
+def _meet(bound: float, cost: float) -> bool:
+    return bool(np.isfinite(cost)) and bound >= cost - TOLERANCE * abs(cost)
 
 
 def _kept_messages(problem: Problem, keep: Sequence[Bools]) -> Bools:

@@ -1,29 +1,27 @@
 """Standing: a problem without a limit, solved once and kept so that a change of node costs takes little to solve.
 
-Followers are joined to their leaders (`joined`), nodes eliminated as far as their tables stay small (`buckets`); what
-is then left, if anything, is solved by messages (`remainder`). Where the costs of a node change, so do the tables that
-are left on the way from it to the end, until one comes out as it was; and sweeps start from the messages of before.
-Equal tables are made once, so a hundred equal layers cost little more than one.
+Followers are joined to their leaders (`joined`), nodes of few neighbours eliminated (`chains`); what is then left, if
+anything, is solved by messages (`remainder`). Which nodes go how depends on edges alone, and is worked out once. After
+a change of node costs only tables of a kind that there was not yet are made, and sweeps start from the messages of
+before. Equal tables are made once, so a hundred equal layers cost little more than one.
 """
 
 from __future__ import annotations
 
-from collections import ChainMap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
 from operator import is_
 
 import numpy as np
 
-from autopar.solve.buckets import Bucket, Order, buckets_of, first_of
-from autopar.solve.clock import is_up
+from autopar.solve.chains import Chains, Eliminated, chains_of, chosen, eliminated
 from autopar.solve.joined import Joined, joined
-from autopar.solve.minplus import MinSum
+from autopar.solve.kinds import Kinds
 from autopar.solve.options import SolveOptions
 from autopar.solve.problem import Floats, Infeasible, Problem, Solution, objective
 from autopar.solve.proof import Eliminate, Proof
-from autopar.solve.remainder import NOTHING, Remainder, Settled, remainder_of, settle
+from autopar.solve.reduction import Choice, Ints
+from autopar.solve.remainder import NOTHING, Settled, settle
 from autopar.solve.verifier import TOLERANCE, verify_choice
 
 _MOST_ENTRIES = 2_000_000  # of distinct matrices: on more (three axes) messages alone rarely prove a choice
@@ -31,25 +29,33 @@ _KEPT_ENTRIES = 30_000_000  # 8 bytes each, for as long as the plan is held
 
 
 @dataclass(frozen=True, eq=False)
+class Known:
+    """How the problem was solved at some costs of nodes: `choice` is of all nodes."""
+
+    eliminated: Eliminated
+    settled: Settled
+    choice: Choice
+
+
+@dataclass(frozen=True, eq=False)
 class Standing:
     """A solved problem, and what is needed to solve it again with other costs of some nodes.
 
-    All but `problem` is about the nodes of `joined`. `buckets` are in the order of elimination; `rank` says where each
-    node stands in it, `readers` whose scopes have it. `costs`, `left` and `choice` are by node. `remainder` is what the
-    buckets leave, `settled` how that was solved.
+    `chains` are about the nodes of `joined`; `between` are the kinds of the matrices of its pairs.
     """
 
     problem: Problem
     options: SolveOptions
     joined: Joined
-    buckets: tuple[Bucket, ...]
-    rank: Mapping[int, int]
-    readers: Mapping[int, tuple[int, ...]]
-    costs: dict[int, Floats]
-    left: dict[int, Floats]
-    remainder: Remainder
-    settled: Settled
-    choice: tuple[int, ...]
+    chains: Chains
+    kinds: Kinds
+    between: Ints
+    known: Known
+
+    @property
+    def choice(self) -> Choice:
+        """The choice for the problem itself."""
+        return self.known.choice
 
     def solve(self, problem: Problem) -> Solution | None:
         """The optimum of `problem`, which differs in node costs only: verified, and proven up to rounding.
@@ -60,127 +66,76 @@ class Standing:
           Infeasible: if no choice avoids the forbidden entries.
           ValueError: if it has other edges, or a limit.
         """
-        same = len(problem.edges) == len(self.problem.edges)
-        if problem.usage_limit is not None or not same or not all(map(is_, problem.edges, self.problem.edges)):
+        if problem.usage_limit is not None or not _same(problem.edges, self.problem.edges):
             raise ValueError("the problem differs in more than the costs of nodes")
-        changed = (v for v, cost in enumerate(problem.node_costs) if cost is not self.problem.node_costs[v])
-        nodes = sorted({self.joined.place[v] for v in changed})
-        costs = self.joined.costs(nodes, problem.node_costs)
-        left = self._left_anew(costs)
-        settled = self._settled_anew(costs, left)
-        if settled is None:
+        known = self.known
+        if not _same(problem.node_costs, self.problem.node_costs):
+            known = self._known_anew(problem.node_costs)
+        if known is None:
             return None
-        bound = settled.bound + sum(float(left.get(b.node, self.left[b.node])) for b in self.buckets if not b.scope)
+        bound = known.settled.bound + known.eliminated.constant
         if not np.isfinite(bound):
             raise Infeasible("no choice avoids the forbidden entries")
-        choice = self.joined.lift(self._chosen_anew(costs, left, settled.choice))
-        cost = objective(problem, choice)
+        cost = objective(problem, known.choice)
         if bound < cost - TOLERANCE * abs(cost):
             return None
-        solution = Solution(choice, cost, cost, 0.0, self._proof(settled))
+        solution = Solution(known.choice, cost, cost, 0.0, self._proof(known.settled))
         verify_choice(problem, solution)
         return solution
 
     def _proof(self, settled: Settled) -> Proof:
-        """Of the optimum, whatever nodes cost, given how what the buckets leave was solved."""
-        order = tuple(bucket.node for bucket in self.buckets)
+        """Of the optimum, whatever nodes cost, given how what the rounds leave was solved."""
+        order = self.chains.order
         return self.joined.steps + ((Eliminate(order),) if order else ()) + settled.proof
 
-    def _left_anew(self, costs: dict[int, Floats]) -> dict[int, Floats]:
-        """What is left by the nodes whose tables change with these costs, those that come out as they were included."""
-        left: dict[int, Floats] = {}
-        waiting = [self.rank[v] for v in costs if v in self.rank]
-        heapify(waiting)
-        while waiting:
-            bucket = self.buckets[heappop(waiting)]
-            if bucket.node in left:
-                continue
-            tables = bucket.tables(ChainMap(costs, self.costs), ChainMap(left, self.left))
-            left[bucket.node] = MinSum().eliminate(bucket.shape, tables)
-            following = first_of(bucket.scope, self.rank)
-            if following is not None and not np.array_equal(left[bucket.node], self.left[bucket.node]):
-                heappush(waiting, self.rank[following])
-        return left
-
-    def _settled_anew(self, costs: dict[int, Floats], left: dict[int, Floats]) -> Settled | None:
-        """How what the buckets leave is solved with these costs and tables: as before if there it is as it was."""
-        held = self.remainder.holds
-        if not self.remainder.nodes or not (held & costs.keys() or any(held.issuperset(self._scope(v)) for v in left)):
-            return self.settled
-        problem = self.remainder.problem(ChainMap(costs, self.costs), ChainMap(left, self.left))
-        return settle(problem, self.options, self.settled.messages)
-
-    def _scope(self, node: int) -> tuple[int, ...]:
-        return self.buckets[self.rank[node]].scope
-
-    def _chosen_anew(
-        self, costs: dict[int, Floats], left: dict[int, Floats], remaining: Sequence[int]
-    ) -> tuple[int, ...]:
-        """The optimal choice, last eliminated first: nodes again whose tables, or whose scope's choices, changed."""
-        choice, before = list(self.choice), -1
-        waiting = [-self.rank[v] for v in left]
-        for v, strategy in zip(self.remainder.nodes, remaining, strict=True):
-            if strategy != choice[v]:
-                choice[v] = strategy
-                waiting += [-self.rank[reader] for reader in self.readers.get(v, ())]
-        heapify(waiting)
-        while waiting:
-            rank = -heappop(waiting)
-            if rank == before:
-                continue
-            before, bucket = rank, self.buckets[rank]
-            best = bucket.best(bucket.tables(ChainMap(costs, self.costs), ChainMap(left, self.left)), choice)
-            if best != choice[bucket.node]:
-                choice[bucket.node] = best
-                for reader in self.readers.get(bucket.node, ()):
-                    heappush(waiting, -self.rank[reader])
-        return tuple(choice)
+    def _known_anew(self, node_costs: Sequence[Floats]) -> Known | None:
+        kinds = self.kinds.fork()
+        costs = self.joined.costs(kinds, node_costs)
+        return _solved(self.joined, self.chains, kinds, costs, self.between, self.options, self.known)
 
 
 def standing(problem: Problem, options: SolveOptions) -> Standing | None:
     """`problem`, which has no limit, solved so that it can be solved again; None where `options` do not allow that.
 
-    That is where tables become too large and messages prove nothing either, or no choice is finite.
+    That is where tables become too large, or messages prove nothing and elimination of what is left does not fit.
+
+    Raises:
+      Infeasible: if forbidden entries leave a node no strategy.
     """
-    whole = joined(problem)
-    if sum(cost.size for cost in {id(edge.cost): edge.cost for edge in whole.edges}.values()) > _MOST_ENTRIES:
+    kinds = Kinds()
+    whole = joined(problem, kinds)
+    if sum(cost.size for cost in kinds.arrays_of(np.unique(whole.edges.kind))) > _MOST_ENTRIES:
         return None
-    same: dict[bytes, Floats] = {}
-    costs = whole.costs(range(len(whole.counts)), problem.node_costs)
-    shared = {id(cost): same.setdefault(cost.tobytes(), cost) for cost in costs.values()}
-    costs = {v: shared[id(cost)] for v, cost in costs.items()}
-    order = Order(whole.counts, whole.edges)
-    order.chains(options.max_table_entries)
-    few = dict(order.scopes)
-    made = _eliminated(whole, order.scopes, costs, options) if order.rest(options.max_table_entries) else None
-    buckets, left = made or _eliminated(whole, few, costs, options) or ((), {})
-    rank = {bucket.node: n for n, bucket in enumerate(buckets)}
-    remainder = remainder_of(whole.edges, buckets, [v for v in range(len(whole.counts)) if v not in rank])
-    settled = settle(remainder.problem(costs, left), options) if remainder.nodes else NOTHING
-    if settled is None or not settled.is_proven:
-        return None
-    choice, readers = [0] * len(whole.counts), dict[int, list[int]]()
-    for v, strategy in zip(remainder.nodes, settled.choice, strict=True):
-        choice[v] = strategy
-    best: dict[tuple[int, ...], int] = {}  # of equal tables, which left one and the same, at equal choices
-    for bucket in reversed(buckets):
-        key = (id(left[bucket.node]), *(choice[u] for u in bucket.scope))
-        if key not in best:
-            best[key] = bucket.best(bucket.tables(costs, left), choice)
-        choice[bucket.node] = best[key]
-        for u in bucket.scope:
-            readers.setdefault(u, []).append(bucket.node)
-    by_node = {v: tuple(nodes) for v, nodes in readers.items()}
-    return Standing(problem, options, whole, buckets, rank, by_node, costs, left, remainder, settled, tuple(choice))
+    chains = chains_of(whole.counts, whole.edges.u, whole.edges.v, options.max_table_entries)
+    costs, between = whole.costs(kinds, problem.node_costs), chains.between(kinds, whole.edges.kind)
+    known = _solved(whole, chains, kinds, costs, between, options, None)
+    return None if known is None else Standing(problem, options, whole, chains, kinds, between, known)
 
 
-def _eliminated(
-    whole: Joined, scopes: Mapping[int, tuple[int, ...]], costs: Mapping[int, Floats], options: SolveOptions
-) -> tuple[tuple[Bucket, ...], dict[int, Floats]] | None:
-    """The buckets of the nodes in `scopes` and what they leave; None if that is more than `options` allow."""
-    buckets, kernel, left = buckets_of(whole.counts, whole.edges, scopes), MinSum(), dict[int, Floats]()
-    for bucket in buckets:
-        left[bucket.node] = kernel.eliminate(bucket.shape, bucket.tables(costs, left))
-        if is_up() or kernel.entries > min(options.max_total_entries, _KEPT_ENTRIES):
+def _solved(
+    whole: Joined, chains: Chains, kinds: Kinds, costs: Ints, between: Ints, options: SolveOptions, known: Known | None
+) -> Known | None:
+    """The optimum with these costs and matrices, if it is proven; what the rounds leave may be as it was."""
+    made = eliminated(chains, kinds, costs, between, min(options.max_total_entries, _KEPT_ENTRIES))
+    if made is None:
+        return None
+    settled = NOTHING
+    if known is not None and _leaves_same(chains, made, known.eliminated):
+        settled = known.settled
+    elif len(chains.nodes):
+        found = settle(chains.left_of(kinds, made), options, None if known is None else known.settled.messages)
+        if found is None or not found.is_proven:
             return None
-    return buckets, left
+        settled = found
+    return Known(made, settled, whole.lift(chosen(chains, kinds, made, settled.choice)))
+
+
+def _leaves_same(chains: Chains, one: Eliminated, other: Eliminated) -> bool:
+    nodes, pairs = chains.nodes, chains.pairs
+    same = one.costs[nodes] == other.costs[nodes], one.between[pairs] == other.between[pairs]
+    return all(bool(part.all()) for part in same)
+
+
+def _same(some: Sequence[object], others: Sequence[object]) -> bool:
+    """Whether both are of the same objects."""
+    return len(some) == len(others) and all(map(is_, some, others))

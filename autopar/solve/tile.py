@@ -77,10 +77,10 @@ class Shortened:
         return [_sites(stretch, self.band) for stretch in self.stretches]
 
 
-def shortened(problem: Problem, flat: Flat, order: Ints) -> Shortened | None:
+def shortened(problem: Problem, flat: Flat, order: Ints, more: int = 0) -> Shortened | None:
     """The problem without most of what repeats; None if too little does, or if there is memory to share.
 
-    `flat` is the problem in the order of sweeps, `order`.
+    `flat` is the problem in the order of sweeps, `order`. `more` periods stay than have to.
     """
     if problem.usages:
         return None
@@ -88,7 +88,7 @@ def shortened(problem: Problem, flat: Flat, order: Ints) -> Shortened | None:
     is_hub = _hubs(flat)
     near = ~is_hub[flat.other] & ~is_hub[into]
     band = int(np.abs(flat.other - into)[near].max(initial=0))
-    stretches = _stretches(_looks(problem, flat, order), band)
+    stretches = _stretches(_looks(problem, flat, order), band, more)
     if sum(stretch.out for stretch in stretches) < _WORTH * count:
         return None
     small, edges = _assembled(problem, flat, order, stretches, band)
@@ -141,7 +141,7 @@ def _sites(stretch: Stretch, band: int) -> range:
     return range(stretch.first + stretch.period, stretch.stop - stretch.out - band + 1)
 
 
-def _stretches(looks: Ints, band: int) -> tuple[Stretch, ...]:
+def _stretches(looks: Ints, band: int, more: int = 0) -> tuple[Stretch, ...]:
     """Disjoint stretches, chosen by how much they can leave out; in order."""
     found: list[Stretch] = []
     for period in _periods(looks):
@@ -149,7 +149,9 @@ def _stretches(looks: Ints, band: int) -> tuple[Stretch, ...]:
         ends = np.flatnonzero(same[1:] != same[:-1]).reshape(-1, 2)
         whole = max(1, -(-band // period)) * period  # so long that no edge skips one
         for first, last in ends.tolist():
-            out = (last + period - whole - first - band) // whole * whole  # one stays, and room for edges
+            out = (
+                last + period - whole - first - band
+            ) // whole * whole - more * whole  # one stays, and room for edges
             if out > 0:
                 found.append(Stretch(first, last + period, whole, out))
     chosen: list[Stretch] = []

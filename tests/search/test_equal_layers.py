@@ -23,7 +23,6 @@ from autopar.search import space as space_module
 from autopar.search.attempt import account_of
 from autopar.search.ground import Ground
 from autopar.solve import SolveOptions
-from autopar.solve.buckets import Bucket
 from autopar.trace import trace
 from cost_models import load_cluster
 
@@ -70,7 +69,6 @@ def asked_for(layers: int) -> Counter[str]:
         counted(asked, Roofline, "op_costs"),
         counted(asked, Roofline, "op_cost"),
         counted(asked, Router, "cost_matrix"),
-        counted(asked, Bucket, "best"),
     ):
         ground = Ground(graph, flow, MESH, lambda graph, mesh: Roofline(graph, mesh, CLUSTER))
         problem = ground.problem((), None)
@@ -82,8 +80,8 @@ def asked_for(layers: int) -> Counter[str]:
         account_of(graph, program, pricing)
     asked["costs of nodes"] = len(set(map(id, problem.node_costs)))
     asked["matrices"] = len({id(edge.cost) for edge in problem.edges})
-    asked["sums of costs"] = len(set(map(id, standing.costs.values())))
-    asked["buckets"] = len(standing.buckets)
+    asked["kinds"] = len(standing.kinds.arrays)
+    asked["nodes that go"] = len(standing.chains.order)
     return asked
 
 
@@ -91,9 +89,9 @@ def test_what_is_asked_for_does_not_grow_with_equal_layers() -> None:
     few, many = asked_for(8), asked_for(24)
     assert set(few) == set(many)
     assert all(few.values())
-    chosen, buckets = (many.pop(name) - few.pop(name) for name in ("best", "buckets"))
+    kinds, gone = (many.pop(name) - few.pop(name) for name in ("kinds", "nodes that go"))
     assert few == many
-    assert 3 * chosen < buckets  # not none: tables also hold what the layers before cost
+    assert 3 * kinds < gone  # not none: tables also hold what the layers before cost
 
 
 @pytest.mark.parametrize("layers", [1, 5])

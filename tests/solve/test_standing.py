@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import autopar.solve.chains as chains_module
 import autopar.solve.standing as standing_module
 from autopar.solve import Edge, Infeasible, Problem, SolveOptions, Usage, solve, verify
 from autopar.solve.dual import Dual
@@ -71,12 +72,12 @@ def test_repeated_layers_against_the_solver(seed: int) -> None:
 def test_equal_layers_share_their_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
 
-    class Counting(standing_module.MinSum):
+    class Counting(chains_module.MinSum):
         def _keep(self, *args: object) -> None:
             made.append(1)
             super()._keep(*args)  # pyright: ignore[reportArgumentType]
 
-    monkeypatch.setattr(standing_module, "MinSum", Counting)
+    monkeypatch.setattr(chains_module, "MinSum", Counting)
     counts: list[int] = []
     for layers in (10, 40):
         made.clear()
@@ -130,12 +131,12 @@ def test_what_elimination_leaves_is_solved_by_messages(seed: int) -> None:
     problem = wide_problem(seed)
     base = standing(problem, SMALL)
     assert base is not None
-    assert base.remainder.nodes
+    assert len(base.chains.nodes)
     same = base.solve(problem)
     assert same is not None
     assert same.objective == pytest.approx(solve(problem).objective, rel=1e-9)
     proven = 0
-    for v in (0, 1, 17, 30, 59, *(base.joined.stay[n] for n in base.remainder.nodes[:4])):
+    for v in (0, 1, 17, 30, 59, *base.joined.stay[base.chains.nodes[:4]].tolist()):
         changed = without(problem, v, same.choice[v])
         found = base.solve(changed)
         if found is not None:
@@ -174,24 +175,25 @@ def test_sweeps_start_from_the_messages_there_were(monkeypatch: pytest.MonkeyPat
     bounds: list[float] = []
     original = Dual.sweep
     monkeypatch.setattr(Dual, "sweep", lambda self: (bounds.append(self.state().bound), original(self))[1])
-    node = base.remainder.nodes[5]
-    changed = without(problem, base.joined.stay[node], base.choice[node])
-    forgetful = replace(base, settled=replace(base.settled, messages=0 * base.settled.messages))
+    node = int(base.joined.stay[base.chains.nodes[5]])
+    changed, settled = without(problem, node, base.choice[node]), base.known.settled
+    forgetful = replace(base, known=replace(base.known, settled=replace(settled, messages=0 * settled.messages)))
     assert base.solve(changed) is not None
     assert forgetful.solve(changed) is not None
-    assert bounds[0] >= base.settled.bound * (1 - 1e-12)
+    assert bounds[0] >= settled.bound * (1 - 1e-12)
     assert min(bounds) < 0.99 * bounds[0]  # where the other began
 
 
-@pytest.mark.parametrize("bug", ["_left_anew", "_chosen_anew"])
+@pytest.mark.parametrize("bug", ["eliminated", "chosen"])
 def test_planted_bugs_are_caught(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables or choices that are left as they were are seen, by the bound or by the verifier."""
-    stale = {"_left_anew": lambda self, costs: {}, "_chosen_anew": lambda self, costs, left, remaining: self.choice}
-    monkeypatch.setattr(Standing, bug, stale[bug])
     problem = chain_with_skips(24, 4, 12, 1)
     base = stood(problem)
+    before = np.array([base.choice[v] for v in base.joined.stay])
+    stale = {"eliminated": lambda *args: base.known.eliminated, "chosen": lambda *args: before}
     mask = np.ones(4, dtype=bool)
     mask[base.choice[5]] = False
     changed = with_costs(problem, {5: np.where(mask, problem.node_costs[5], np.inf)})
+    monkeypatch.setattr(standing_module, bug, stale[bug])
     with pytest.raises(ValueError, match="forbidden entry"):
         base.solve(changed)

@@ -1,0 +1,123 @@
+"""Kinds: arrays by number, equal ones by the same, so that work on thousands of nodes is work on a few kinds.
+
+What is made of kinds is made once for each combination that occurs, and has a kind again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from hashlib import blake2b
+
+import numpy as np
+
+from autopar.solve.problem import Floats
+from autopar.solve.reduction import Ints
+
+NONE = -1
+"""The kind of what is not there: nothing is added."""
+_WORD = 1 << 62
+
+
+class Kinds:
+    """Arrays by number. `entries`: of all that were made here, rather than given."""
+
+    def __init__(self) -> None:
+        self.arrays: list[Floats] = []
+        self.entries = 0
+        self._of_id: dict[int, int] = {}
+        self._of_content: dict[Hashable, int] = {}
+        self._made: dict[Hashable, int] = {}
+        self._held: list[Floats] = []  # keeps the ids in `_of_id` valid
+
+    def fork(self) -> Kinds:
+        """The same kinds so far; what either learns the other does not."""
+        other = Kinds()
+        other.arrays, other._held, other.entries = self.arrays.copy(), self._held.copy(), self.entries
+        other._of_id, other._of_content = self._of_id.copy(), self._of_content.copy()
+        other._made = self._made.copy()
+        return other
+
+    def of(self, arrays: Sequence[Floats]) -> Ints:
+        """The kinds of arrays; an array object is looked at once."""
+        ids: Ints = np.fromiter(map(id, arrays), dtype=np.intp, count=len(arrays))
+        first, each = distinct(ids)
+        places: list[int] = first.tolist()
+        found = [self._kind(arrays[n]) for n in places]
+        return np.array(found, dtype=np.intp)[each]
+
+    def arrays_of(self, kinds: Ints) -> list[Floats]:
+        """The inverse of `of`: equal arrays are one object."""
+        numbers: list[int] = kinds.tolist()
+        return [self.arrays[kind] for kind in numbers]
+
+    def made(self, key: Hashable, make: Callable[[], Floats]) -> int:
+        """The kind of what `make` gives, which is called once for every key."""
+        if key not in self._made:
+            array = make()
+            self.entries += array.size
+            self._made[key] = self._kind(array)
+        return self._made[key]
+
+    def sums(self, a: Ints, b: Ints) -> Ints:
+        """The kinds of the sums of pairs; either may be NONE."""
+        first, each = distinct(a, b)
+        found = [self._sum(int(a[n]), int(b[n])) for n in first]
+        return np.array(found, dtype=np.intp)[each]
+
+    def add(self, totals: Ints, places: Ints, kinds: Ints) -> None:
+        """Adds arrays of `kinds` to those of totals[places], which are changed; places may repeat."""
+        order = np.lexsort((kinds, places))
+        first = np.flatnonzero(_differs(places[order]) | _differs(kinds[order]))
+        times = np.diff(np.append(first, len(order)))
+        places, kinds = places[order[first]], self._multiples(kinds[order[first]], times)
+        while len(places):
+            leads = _differs(places)
+            to = places[leads]
+            totals[to] = self.sums(totals[to], kinds[leads])
+            places, kinds = places[~leads], kinds[~leads]
+
+    def _multiples(self, kinds: Ints, times: Ints) -> Ints:
+        found = kinds.copy()
+        for n in np.flatnonzero(times > 1).tolist():
+            kind, count = int(kinds[n]), int(times[n])
+            found[n] = self.made(("times", kind, count), lambda kind=kind, count=count: count * self.arrays[kind])
+        return found
+
+    def _sum(self, a: int, b: int) -> int:
+        if NONE in (a, b):
+            return max(a, b)
+        return self.made(("plus", a, b), lambda: self.arrays[a] + self.arrays[b])
+
+    def _kind(self, array: Floats) -> int:
+        if id(array) not in self._of_id:
+            content = np.asarray(array, order="C")
+            key = (array.shape, blake2b(content.data, digest_size=16).digest())
+            kind = self._of_content.setdefault(key, len(self.arrays))
+            if kind == len(self.arrays):
+                self.arrays.append(content)
+            self._of_id[id(array)] = kind
+            self._held.append(array)
+        return self._of_id[id(array)]
+
+
+def distinct(*columns: Ints) -> tuple[Ints, Ints]:
+    """Where each distinct row of the columns stands first, and for every row which of them it is."""
+    key, size = np.zeros(len(columns[0]), dtype=np.intp), 1
+    first, each = np.zeros(min(1, len(key)), dtype=np.intp), key
+    for column in columns:
+        low = int(column.min(initial=0))
+        width = int(column.max(initial=0)) - low + 1
+        if size * width >= _WORD:
+            _, column = np.unique(column, return_inverse=True)
+            _, key = np.unique(key, return_inverse=True)
+            low, width, size = 0, int(column.max(initial=0)) + 1, int(key.max(initial=0)) + 1
+        key, size = key * width + (column - low), size * width
+    _, first, each = np.unique(key, return_index=True, return_inverse=True)
+    return first, each
+
+
+def _differs(values: Ints) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Whether each is another than the one before it."""
+    changes = np.ones(len(values), dtype=np.bool_)
+    changes[1:] = values[1:] != values[:-1]
+    return changes

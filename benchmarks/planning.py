@@ -9,9 +9,10 @@ caches that outlive it), then `autopar.plan` with the state donated and the memo
 split into trace, rules (copies and candidates), price (the Problem), solve, program (lowering, passes, account) and the
 rest (report, fingerprint). "after trace" is all but the first; the goal is that it takes no longer than JAX's trace, or
 2 s where that is shorter. Memory is the process's peak, JAX and imports (in parentheses) included. Imports are not
-timed, and neither is the compilation of the solver's loops, once for an installation: a short row that is thrown away
-comes first. A row that is cut off shows the stages that were done. Without --all, 48 and 96 unrolled layers run on one
-and two axes only, and all ends within ten minutes; give the others a --timeout of 300.
+timed, those that numba puts off to the first call of any compiled function included, and neither is the compilation of
+the solver's loops, once for an installation: a short row that is thrown away comes first. A row that is cut off shows
+the stages that were done. Without --all, 48 and 96 unrolled layers run on one and two axes only, and all ends within
+ten minutes; give the others a --timeout of 300.
 
 On a machine that others use too, `--clock cpu` counts the seconds of the process's own computing.
 """
@@ -41,6 +42,7 @@ from rich.console import Console
 from rich.table import Table
 
 import autopar
+from autopar.solve.jit import FAST
 from benchmarks import shapes
 from benchmarks.end_to_end import describe_machine
 from benchmarks.shapes import Shapes
@@ -181,6 +183,7 @@ class Stopwatch:
 
 def measure(case: Case, clock: Callable[[], float]) -> Row:
     """The row of `case`, in this process; what is known of it is printed stage by stage."""
+    _import_late()
     imported = _peak_memory_bytes()
     model = case.model()
     mesh = {f"axis{n}": size for n, size in enumerate(case.mesh)}
@@ -209,6 +212,12 @@ def measure(case: Case, clock: Callable[[], float]) -> Row:
         _peak_memory_bytes(),
         imported,
     )
+
+
+def _import_late() -> None:
+    """Has numba import what it imports at the first call of any compiled function; none of the solver's is called."""
+    if FAST:
+        importlib.import_module("numba").njit(lambda: None)()
 
 
 def _trace_s(model: Shapes, clock: Callable[[], float]) -> float:

@@ -27,19 +27,32 @@ def fingerprint(graph: OpGraph) -> str:
 def _structure(graph: OpGraph) -> str:
     """The graph as text, as `repr` of nested tuples would be; that of each tensor is made once."""
     texts: dict[int, str] = {}
+    types: dict[tuple[tuple[int, ...], str], str] = {}
+    params: dict[int, str] = {}  # by the first operator that is alike
 
     def tensor(tensor: TensorInfo) -> str:
-        if id(tensor) not in texts:
-            texts[id(tensor)] = repr((tensor.id, tensor.shape, tensor.dtype, repr(tensor.literal)))
-        return texts[id(tensor)]
+        if tensor.literal is not None:
+            return repr((tensor.id, tensor.shape, tensor.dtype, repr(tensor.literal)))
+        kind = tensor.shape, tensor.dtype
+        if kind not in types:
+            types[kind] = repr((*kind, repr(None)))[1:]
+        return f"({tensor.id}, {types[kind]}"
 
     def tensors(side: tuple[TensorInfo, ...]) -> str:
-        return _tuple(list(map(tensor, side)))
+        for one in side:
+            if id(one) not in texts:
+                texts[id(one)] = tensor(one)
+        return _tuple([texts[id(one)] for one in side])
+
+    def operator(op: OpNode, first: int) -> str:
+        if first not in params:
+            params[first] = repr(_sorted(op.params)) if op.params else "()"
+        return _operator(op, tensors(op.ins), tensors(op.outs), params[first])
 
     return _tuple(
         [
             tensors(graph.inputs),
-            _tuple([_operator(op, tensors(op.ins), tensors(op.outs)) for op in graph.ops]),
+            _tuple(list(map(operator, graph.ops, graph.alike))),
             tensors(graph.outputs),
             repr(graph.carry),
             repr(tuple((region.id, region.kind, region.parent, _region(region.payload)) for region in graph.regions)),
@@ -49,10 +62,9 @@ def _structure(graph: OpGraph) -> str:
     )
 
 
-def _operator(op: OpNode, ins: str, outs: str) -> str:
+def _operator(op: OpNode, ins: str, outs: str, params: str) -> str:
     inner = repr(_inner(op.payload.params)) if isinstance(op.payload, Payload) else "()"
     body = _structure(op.body) if op.body else "()"
-    params = repr(_sorted(op.params)) if op.params else "()"
     return f"({op.kind!r}, {ins}, {outs}, {params}, {op.phase!r}, {op.region!r}, {inner}, {body})"
 
 

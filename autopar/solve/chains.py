@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autopar.solve.clock import is_up
-from autopar.solve.kinds import NONE, Kinds, distinct
+from autopar.solve.kinds import NONE, Kinds, ascending, distinct, is_among, present
 from autopar.solve.minplus import MinSum
 from autopar.solve.problem import Edge, Floats, Problem, derived
 from autopar.solve.reduction import Bools, Ints
@@ -64,7 +64,7 @@ class Chains:
         """The kind of what is between each pair before any node goes, from the kinds of the edges' matrices."""
         found, own = np.full(len(self.low), NONE, dtype=np.intp), matrices.copy()
         kind: int
-        for kind in np.unique(matrices[self.is_flipped]).tolist():
+        for kind in present(matrices[self.is_flipped]).tolist():
             upright = kinds.made(("turned", kind), lambda kind=kind: kinds.arrays[kind].T)
             own[self.is_flipped & (matrices == kind)] = upright
         kinds.add(found, self.pair_of, own)
@@ -173,7 +173,7 @@ class _Graph:
 
     def __init__(self, counts: Ints, u: Ints, v: Ints) -> None:
         self.counts, self.stays = counts, np.ones(len(counts), dtype=np.bool_)
-        self.keys = np.unique(np.minimum(u, v) * len(counts) + np.maximum(u, v))
+        self.keys = ascending(np.minimum(u, v) * len(counts) + np.maximum(u, v))
         self.names = np.arange(len(self.keys))
         self.low, self.high = [self.keys // len(counts)], [self.keys % len(counts)]
         self.made = len(self.keys)
@@ -202,10 +202,11 @@ class _Graph:
     def _apart(self, nodes: Ints) -> Ints:
         """The first of the nodes, without neighbours of those before."""
         taken, blocked = list[int](), {NOWHERE}
-        for v, (a, b) in zip(nodes.tolist(), self.scope[nodes].tolist(), strict=True):
+        for v, a, b in zip(nodes.tolist(), *self.scope[nodes].T.tolist(), strict=True):
             if v not in blocked:
                 taken.append(v)
-                blocked.update((a, b))
+                blocked.add(a)
+                blocked.add(b)
         return np.array(taken, dtype=np.intp)
 
     def take(self, nodes: Ints) -> Round:
@@ -215,8 +216,8 @@ class _Graph:
         stays = self.stays[self.keys // count] & self.stays[self.keys % count]
         self.keys, self.names = self.keys[stays], self.names[stays]
         joins = (scope != NOWHERE).all(axis=1)
-        wanted = scope[joins, 0] * count + scope[joins, 1]
-        fresh = np.setdiff1d(wanted, self.keys)
+        wanted = ascending(scope[joins, 0] * count + scope[joins, 1])
+        fresh = wanted[~is_among(wanted, self.keys)]
         keys = np.concatenate([self.keys, fresh])
         names = np.concatenate([self.names, np.arange(self.made, self.made + len(fresh))])
         self.made += len(fresh)

@@ -5,13 +5,13 @@ What is worked out here holds whatever nodes cost, so a change of their costs is
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from autopar.solve.contract import Follower, contracted, is_functional, leaders
-from autopar.solve.kinds import NONE, Kinds
+from autopar.solve.kinds import NONE, Kinds, ascending, is_among, present
 from autopar.solve.problem import Edge, Floats, Problem, derived
 from autopar.solve.proof import Fold, Follow, Messages, Pass, Proof
 from autopar.solve.reduction import Bools, Choice, Ints
@@ -68,9 +68,9 @@ class Joined:
 def joined(problem: Problem, kinds: Kinds) -> Joined:
     """`problem`, its limit left out, with followers and one-sided edges joined to nodes."""
     counts = np.array(problem.counts, dtype=np.intp)
-    ends: Ints = np.array([(edge.u, edge.v) for edge in problem.edges], dtype=np.intp).reshape(-1, 2)
+    u, v = (np.fromiter(ends, np.intp, len(problem.edges)) for ends in _ends(problem))
     matrices = kinds.of([edge.cost for edge in problem.edges])
-    fixed, edges, followers = _contracted(counts, Edges(ends[:, 0], ends[:, 1], matrices), kinds)
+    fixed, edges, followers = _contracted(counts, Edges(u, v, matrices), kinds)
     stays = np.ones(len(counts), dtype=np.bool_)
     stays[[v for v, _, _ in followers]] = False
     stay = np.flatnonzero(stays)
@@ -85,13 +85,17 @@ def joined(problem: Problem, kinds: Kinds) -> Joined:
     return Joined(counts[stay], edges, stay, fixed, by_leader, followers, steps)
 
 
+def _ends(problem: Problem) -> tuple[Iterator[int], Iterator[int]]:
+    return (edge.u for edge in problem.edges), (edge.v for edge in problem.edges)
+
+
 def _contracted(counts: Ints, edges: Edges, kinds: Kinds) -> tuple[Ints, Edges, tuple[Follower, ...]]:
     """What edges add to each node, the edges between the nodes that follow nobody, and the others in their order.
 
     Only what has to do with functional edges is looked at: all edges of their nodes, and of those that follow then.
     """
     fixed = np.full(len(counts), NONE, dtype=np.intp)
-    known = np.unique(edges.kind)
+    known = present(edges.kind)
     functional = known[[is_functional(cost) for cost in kinds.arrays_of(known)]]
     if not len(functional):
         return fixed, edges, ()
@@ -99,7 +103,7 @@ def _contracted(counts: Ints, edges: Edges, kinds: Kinds) -> tuple[Ints, Edges, 
     touched[edges.u[first]] = touched[edges.v[first]] = True
     while True:
         near = touched[edges.u] | touched[edges.v]
-        part, nodes = edges.where(near), np.unique(np.concatenate([edges.u[near], edges.v[near]]))
+        part, nodes = edges.where(near), ascending(np.concatenate([edges.u[near], edges.v[near]]))
         smaller, stay, gone = contracted(_problem(counts[nodes], nodes, part, kinds))
         names: list[int] = nodes.tolist()
         followers = tuple([(names[v], names[u], to_v) for v, u, to_v in gone])
@@ -117,7 +121,7 @@ def _problem(counts: Ints, nodes: Ints, edges: Edges, kinds: Kinds) -> Problem:
     """The edges as a problem of their nodes (ascending), which cost nothing."""
     u: list[int] = np.searchsorted(nodes, edges.u).tolist()
     v: list[int] = np.searchsorted(nodes, edges.v).tolist()
-    zeros: dict[int, Floats] = {int(count): np.zeros(count) for count in np.unique(counts)}
+    zeros: dict[int, Floats] = {int(count): np.zeros(count) for count in present(counts)}
     return derived(tuple([zeros[int(count)] for count in counts]), tuple(map(Edge, u, v, kinds.arrays_of(edges.kind))))
 
 
@@ -130,7 +134,7 @@ def _folded(fixed: Ints, edges: Edges, kinds: Kinds) -> tuple[Ints, Edges, Proof
     fixed = fixed.copy()
     along = np.zeros(len(kinds.arrays), dtype=np.intp)  # 1: depends on its row only; 2: on its column only
     part = np.full(len(kinds.arrays), NONE, dtype=np.intp)
-    known = np.unique(edges.kind)
+    known = present(edges.kind)
     for kind, cost in zip(known, kinds.arrays_of(known), strict=True):
         if not np.isfinite(cost).all():  # what is forbidden stays with edges: it is no message
             continue
@@ -147,12 +151,12 @@ def _folded(fixed: Ints, edges: Edges, kinds: Kinds) -> tuple[Ints, Edges, Proof
 def _steps(count: int, gone: Edges, by_row: Bools, others: Edges, kinds: Kinds) -> Proof:
     """That one-sided edges moved to a node: messages where others are between the same nodes, else they are gone."""
     own, held = (np.minimum(some.u, some.v) * count + np.maximum(some.u, some.v) for some in (gone, others))
-    is_beside = np.isin(own, held)
+    is_beside = is_among(own, np.sort(held))
     beside = gone.where(is_beside)
     rows: list[bool] = by_row[is_beside].tolist()
     parts = tuple(map(_one_sided, kinds.arrays_of(beside.kind), rows))
     messages = Messages(np.stack([beside.u, beside.v], axis=1), parts)
-    keys: list[int] = np.unique(own[~is_beside]).tolist()
+    keys: list[int] = ascending(own[~is_beside]).tolist()
     pairs = tuple([divmod(key, count) for key in keys])
     return (Pass(messages),) * bool(parts) + (Fold(pairs),) * bool(pairs)
 

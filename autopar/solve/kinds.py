@@ -11,7 +11,7 @@ from hashlib import blake2b
 import numpy as np
 
 from autopar.solve.problem import Floats
-from autopar.solve.reduction import Ints
+from autopar.solve.reduction import Bools, Ints
 
 NONE = -1
 """The kind of what is not there: nothing is added."""
@@ -116,7 +116,23 @@ def distinct(*columns: Ints) -> tuple[Ints, Ints]:
     return first, each
 
 
-def _differs(values: Ints) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def ascending(values: Ints) -> Ints:
+    """The distinct values in order (numpy's own way, by hashing, is slower)."""
+    found = np.sort(values)
+    return found[_differs(found)]
+
+
+def is_among(values: Ints, ordered: Ints) -> Bools:
+    """Which of the values, none below 0, are among others that are in order."""
+    return np.append(ordered, NONE)[np.searchsorted(ordered, values)] == values
+
+
+def present(kinds: Ints) -> Ints:
+    """The distinct kinds in order; there are few, so they are counted."""
+    return np.flatnonzero(np.bincount(kinds))
+
+
+def _differs(values: Ints) -> Bools:
     """Whether each is another than the one before it."""
     changes = np.ones(len(values), dtype=np.bool_)
     changes[1:] = values[1:] != values[:-1]

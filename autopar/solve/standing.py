@@ -16,7 +16,7 @@ import numpy as np
 
 from autopar.solve.chains import Chains, Eliminated, chains_of, chosen, eliminated
 from autopar.solve.joined import Joined, joined
-from autopar.solve.kinds import Kinds
+from autopar.solve.kinds import Kinds, present
 from autopar.solve.options import SolveOptions
 from autopar.solve.problem import Floats, Infeasible, Problem, Solution, objective
 from autopar.solve.proof import Eliminate, Proof
@@ -104,7 +104,7 @@ def standing(problem: Problem, options: SolveOptions) -> Standing | None:
     """
     kinds = Kinds()
     whole = joined(problem, kinds)
-    if sum(cost.size for cost in kinds.arrays_of(np.unique(whole.edges.kind))) > _MOST_ENTRIES:
+    if sum(cost.size for cost in kinds.arrays_of(present(whole.edges.kind))) > _MOST_ENTRIES:
         return None
     chains = chains_of(whole.counts, whole.edges.u, whole.edges.v, options.max_table_entries)
     costs, between = whole.costs(kinds, problem.node_costs), chains.between(kinds, whole.edges.kind)

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autopar.solve.kinds import NONE, Kinds, distinct
+from autopar.solve.kinds import NONE, Kinds, ascending, distinct, is_among, present
 
 ROWS = st.lists(st.tuples(st.integers(-1, 3), st.integers(0, 5), st.integers(0, 1 << 40)), max_size=30)
 
@@ -50,6 +50,13 @@ def test_what_is_added_is_the_sum_of_the_arrays(parts: list[tuple[int, int]], gi
     for n, total in expected.items():
         np.testing.assert_allclose(kinds.arrays[totals[n]], total)
     assert len(before.arrays) == 3
+
+
+@given(st.lists(st.integers(0, 9)), st.lists(st.integers(0, 9)))
+def test_sets_of_numbers(some: list[int], others: list[int]) -> None:
+    values, ordered = np.array(some, dtype=np.intp), np.array(sorted(others), dtype=np.intp)
+    assert ascending(values).tolist() == present(values).tolist() == sorted(set(some))
+    assert is_among(values, ordered).tolist() == [value in others for value in some]
 
 
 def test_equal_results_have_one_kind_and_are_made_once() -> None:

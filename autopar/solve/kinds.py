@@ -38,12 +38,13 @@ class Kinds:
         return other
 
     def of(self, arrays: Sequence[Floats]) -> Ints:
-        """The kinds of arrays; an array object is looked at once."""
+        """The kinds of arrays, new ones numbered in order; an array object is looked at once."""
         ids: Ints = np.fromiter(map(id, arrays), dtype=np.intp, count=len(arrays))
         first, each = distinct(ids)
-        places: list[int] = first.tolist()
-        found = [self._kind(arrays[n]) for n in places]
-        return np.array(found, dtype=np.intp)[each]
+        found = np.empty_like(first)
+        for n in np.argsort(first):  # in order, wherever the objects lie: sums must not depend on that
+            found[n] = self._kind(arrays[int(first[n])])
+        return found[each]
 
     def arrays_of(self, kinds: Ints) -> list[Floats]:
         """The inverse of `of`: equal arrays are one object."""

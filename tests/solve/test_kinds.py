@@ -59,6 +59,13 @@ def test_sets_of_numbers(some: list[int], others: list[int]) -> None:
     assert is_among(values, ordered).tolist() == [value in others for value in some]
 
 
+def test_kinds_are_numbered_in_order_wherever_arrays_lie() -> None:
+    arrays = [np.full(2, float(n)) for n in range(50)]
+    mixed = [arrays[(17 * n) % 50] for n in range(50)]
+    assert Kinds().of(mixed).tolist() == list(range(50))
+    assert Kinds().of([*mixed, *arrays]).tolist()[:50] == list(range(50))
+
+
 def test_equal_results_have_one_kind_and_are_made_once() -> None:
     kinds, made = Kinds(), list[int]()
 

@@ -25,6 +25,7 @@ from autopar.solve.remainder import NOTHING, Settled, settle
 from autopar.solve.verifier import TOLERANCE, verify_choice
 
 _MOST_ENTRIES = 2_000_000  # of distinct matrices: on more (three axes) messages alone rarely prove a choice
+_GIVEN = 2  # times as many may be given, as some of them are equal
 _KEPT_ENTRIES = 30_000_000  # 8 bytes each, for as long as the plan is held
 
 
@@ -102,6 +103,9 @@ def standing(problem: Problem, options: SolveOptions) -> Standing | None:
     Raises:
       Infeasible: if forbidden entries leave a node no strategy.
     """
+    given = {id(edge.cost): edge.cost for edge in problem.edges}
+    if sum(cost.size for cost in given.values()) > _GIVEN * _MOST_ENTRIES:
+        return None
     kinds = Kinds()
     whole = joined(problem, kinds)
     if sum(cost.size for cost in kinds.arrays_of(present(whole.edges.kind))) > _MOST_ENTRIES:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
@@ -101,6 +102,17 @@ def meaning(program: ShardedProgram) -> list[object]:
             else:
                 terms[value] = terms[instruction.ins[position]]
     return [(terms[value], program.values[value].placement) for value in program.outputs]
+
+
+def without(program: ShardedProgram, move: Move) -> ShardedProgram:
+    """`program` that uses what `move` reads in place of what it makes."""
+    renamed = dict(zip(move.outs, move.ins, strict=True))
+
+    def read(values: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(renamed.get(value, value) for value in values)
+
+    rest = (replace(i, ins=read(i.ins)) for i in program.instructions if i is not move)
+    return replace(program, instructions=tuple(rest), outputs=read(program.outputs))
 
 
 PLACEMENTS = [Placement(((),), ("x",)), Placement(((),), ("y",)), Placement((("y",),), ("x",)), WHOLE]

@@ -11,7 +11,7 @@ import numpy as np
 from autopar._compat import pcast_varying, untyped_jax
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Kind, Placement
-from autopar.passes.program import Move, ShardedProgram
+from autopar.passes.program import Move, ShardedProgram, changed_dim
 
 Array = jax.Array
 lax, jnp = untyped_jax.lax, untyped_jax.numpy
@@ -21,6 +21,8 @@ def run_move(program: ShardedProgram, move: Move, values: Sequence[Array]) -> li
     """The local results of `move` on the local `values`."""
     if move.kind == "all_reduce":
         return _all_reduce(program, move, values)
+    if len(values) > 1:
+        return _PACKED[move.kind](program, move, values)
     (value,) = values
     before, after = (program.values[v[0]].placement for v in (move.ins, move.outs))
     return [_RUN[move.kind](program, move, pcast_varying(value, move.axes), before, after)]
@@ -82,13 +84,64 @@ def _shard(placement: Placement, device: dict[str, int], mesh: DeviceMesh) -> tu
 def _all_reduce(program: ShardedProgram, move: Move, values: Sequence[Array]) -> list[Array]:
     """One all-reduce, of all values laid end to end."""
     combine = {"sum": lax.psum, "max": lax.pmax, "min": lax.pmin}[program.values[move.ins[0]].placement.kind]
-    varying = frozenset(axis for v in move.ins for axis in program.values[v].placement.varying_axes)
     if len(values) == 1:
         return [combine(pcast_varying(values[0], move.axes), move.axes)]
-    flat = jnp.concatenate([pcast_varying(value, varying).reshape(-1) for value in values])
-    ends = np.cumsum([value.size for value in values])[:-1]
-    parts = jnp.split(combine(flat, move.axes), ends)
+    flat = jnp.concatenate([value.reshape(-1) for value in _alike_varying(program, move, values)])
+    parts = jnp.split(combine(flat, move.axes), _ends(values))
     return [part.reshape(value.shape) for part, value in zip(parts, values, strict=True)]
+
+
+def _scatter_packed(program: ShardedProgram, move: Move, values: Sequence[Array]) -> list[Array]:
+    """One reduce-scatter of several values: a row for each device, which has its shards end to end."""
+    count = program.mesh.product(move.axes)
+    apart = [
+        _apart(value, dim, count)
+        for value, dim in zip(_alike_varying(program, move, values), _changed(program, move), strict=True)
+    ]
+    shards = [value[0] for value in apart]
+    rows = jnp.concatenate([value.reshape(count, -1) for value in apart], axis=1)
+    parts = jnp.split(lax.psum_scatter(rows, move.axes, scatter_dimension=0), _ends(shards))
+    return [part.reshape(shard.shape) for part, shard in zip(parts, shards, strict=True)]
+
+
+def _gather_packed(program: ShardedProgram, move: Move, values: Sequence[Array]) -> list[Array]:
+    """One all-gather of several values: a row from each device, which has its shards end to end."""
+    flat = jnp.concatenate([value.reshape(-1) for value in _alike_varying(program, move, values)])
+    rows = lax.all_gather(flat, move.axes, axis=0, to="invarying")
+    parts = zip(jnp.split(rows, _ends(values), axis=1), values, _changed(program, move), strict=True)
+    return [_together(part.reshape(-1, *value.shape), dim) for part, value, dim in parts]
+
+
+def _changed(program: ShardedProgram, move: Move) -> list[int]:
+    """The dim of each value that a bucket splits or joins."""
+    pairs = zip(move.ins, move.outs, strict=True)
+    dims = [changed_dim(program.values[v].placement, program.values[w].placement) for v, w in pairs]
+    return [dim for dim in dims if dim is not None]
+
+
+def _alike_varying(program: ShardedProgram, move: Move, values: Sequence[Array]) -> list[Array]:
+    """The values, each said to vary wherever one of them does: they become one."""
+    varying = frozenset(axis for v in move.ins for axis in program.values[v].placement.varying_axes)
+    return [pcast_varying(value, varying) for value in values]
+
+
+def _ends(values: Sequence[Array]) -> list[int]:
+    """Where each of several values laid end to end ends, but for the last."""
+    ends: list[int] = np.cumsum([value.size for value in values])[:-1].tolist()
+    return ends
+
+
+def _apart(value: Array, dim: int, count: int) -> Array:
+    """The shards of a dim, along a new first dim."""
+    shape = value.shape
+    cut = value.reshape(*shape[:dim], count, shape[dim] // count, *shape[dim + 1 :])
+    return jnp.moveaxis(cut, dim, 0)
+
+
+def _together(shards: Array, dim: int) -> Array:
+    """The whole of shards along the first dim: the inverse of `_apart`."""
+    cut = jnp.moveaxis(shards, 0, dim)
+    return cut.reshape(*cut.shape[:dim], -1, *cut.shape[dim + 2 :])
 
 
 def _all_gather(_: ShardedProgram, move: Move, value: Array, before: Placement, after: Placement) -> Array:
@@ -131,4 +184,8 @@ _RUN: dict[str, Callable[[ShardedProgram, Move, Array, Placement, Placement], Ar
     "permute": _permute,
     "slice": _slice,
     "mask": _mask,
+}
+_PACKED: dict[str, Callable[[ShardedProgram, Move, Sequence[Array]], list[Array]]] = {
+    "all_gather": _gather_packed,
+    "reduce_scatter": _scatter_packed,
 }

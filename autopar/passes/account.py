@@ -147,7 +147,8 @@ def _spans(program: ShardedProgram) -> dict[int, tuple[int, int]]:
 def _beside(instruction: Instruction, size: Mapping[int, int], workspace: Workspace) -> int:
     """The bytes held while an instruction runs besides its operands and results.
 
-    A move that splits or joins a dim other than the first works on a copy in which that dim comes first. An operator
+    A move that splits or joins a dim other than the first works on a copy in which that dim comes first, and one of
+    several tensors on a copy of them side by side (all-reduced, that copy is where the results are). An operator
     that exchanges holds what it sends and receives, and a copy of an operand for every group of devices it is
     lengthened over.
     """
@@ -158,9 +159,10 @@ def _beside(instruction: Instruction, size: Mapping[int, int], workspace: Worksp
         copies = {(value, move.axes) for move in instruction.exchanges for value in move.ins}
         copied = sum(size[value] for value, _ in copies if value in instruction.ins)
         return held + copied + 2 * sum(move.size_bytes for move in instruction.exchanges)
-    if isinstance(instruction, Move) and instruction.is_collective and (instruction.dim or instruction.to_dim):
-        return instruction.size_bytes
-    return 0
+    if not isinstance(instruction, Move) or not instruction.is_collective:
+        return 0
+    is_packed = len(instruction.ins) > 1 and instruction.kind != "all_reduce"
+    return instruction.size_bytes if instruction.dim or instruction.to_dim or is_packed else 0
 
 
 def _taken_over(program: ShardedProgram, donated: Sequence[int]) -> int:

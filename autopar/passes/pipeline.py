@@ -10,7 +10,7 @@ from autopar.core.dataflow import Dataflow
 from autopar.core.graph import OpGraph
 from autopar.core.plan import Stage
 from autopar.errors import InvalidOption, ProgramError
-from autopar.passes.fuse_all_reduce import FuseAllReduce
+from autopar.passes.fuse_collectives import FuseCollectives
 from autopar.passes.insert_redistribution import InsertRedistribution
 from autopar.passes.lower import lower
 from autopar.passes.mark_mirror import MarkMirror
@@ -42,7 +42,7 @@ def passes(graph: OpGraph, router: Router, price: StepPrice) -> tuple[Pass, ...]
         PriceExchanges(price),
         SinkAllReduce(),
         MarkMirror(graph),
-        FuseAllReduce(price),
+        FuseCollectives(price),
     )
 
 

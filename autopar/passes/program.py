@@ -15,6 +15,8 @@ from autopar.core.strategy import Hop, Strategy
 from autopar.redistribute.step import LOCAL_KINDS
 
 _UNFOLLOWED = frozenset({"core_map", "pallas_call"}) | BOUNDARY
+FUSED_KINDS = ("all_reduce", "reduce_scatter", "all_gather")
+"""The moves that may be of several values at once (a bucket)."""
 Role = Literal["forward", "backward", "mirror", "redistribution", "exchange"]
 
 
@@ -71,11 +73,12 @@ class Convert:
 
 @dataclass(frozen=True)
 class Move:
-    """One redistribution step on one value, or one all-reduce on several (a bucket).
+    """One redistribution step on one value, or one of `FUSED_KINDS` on several (a bucket).
 
     `size_bytes` is what one device holds of all operands, before or after, whichever is larger; `time_s` the price of
     one run.
-    `source` is the user's line that it serves, `reason` says why in words.
+    `source` is the user's line that it serves, `reason` says why in words. A bucket has no `dim`: its tensors are
+    split or joined where their placements say (`changed_dim`).
 
     An operator's exchange is a Move of role "exchange", which is no instruction: it reads an operand (or makes a
     result), makes the results, and says by `hop` to whom a permute goes.
@@ -102,6 +105,12 @@ class Move:
 
 
 Instruction = Compute | Convert | Move
+
+
+def changed_dim(before: Placement, after: Placement) -> int | None:
+    """The first dim that is split over other axes in `after`; None if all are split alike."""
+    pairs = enumerate(zip(before.dims, after.dims, strict=True))
+    return next((dim for dim, (old, new) in pairs if old != new), None)
 
 
 @dataclass(frozen=True, eq=False)

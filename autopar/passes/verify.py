@@ -8,7 +8,7 @@ from dataclasses import replace
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Dims, Placement
 from autopar.errors import ProgramError
-from autopar.passes.program import Compute, Convert, Instruction, Move, ShardedProgram, Value
+from autopar.passes.program import FUSED_KINDS, Compute, Convert, Instruction, Move, ShardedProgram, Value, changed_dim
 
 
 def verify(program: ShardedProgram, before: ShardedProgram | None = None) -> None:
@@ -87,10 +87,11 @@ def _verify_instruction(program: ShardedProgram, where: str, instruction: Instru
         raise ProgramError(f"{where} changes more than the placement of its tensors")
     if isinstance(instruction, Convert):
         return
-    if len(ins) > 1 and instruction.kind != "all_reduce":
-        raise ProgramError(f"{where}: only all-reduces are fused, not {instruction.kind}")
+    if len(ins) > 1 and instruction.kind not in FUSED_KINDS:
+        raise ProgramError(f"{where}: {instruction.kind} of several tensors at once: only {FUSED_KINDS} are fused")
     for before, after, tensor in zip(ins, outs, tensors, strict=False):
-        _verify_move(program, where, instruction, before, after, tensor.shape)
+        move = replace(instruction, dim=changed_dim(before, after)) if len(ins) > 1 else instruction
+        _verify_move(program, where, move, before, after, tensor.shape)
 
 
 def _verify_exchanges(program: ShardedProgram, where: str, compute: Compute) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from autopar.report.summary import CollectiveRow, OperatorRow, TensorRow
 
@@ -17,6 +17,7 @@ CONTRACTIONS = frozenset({"dot_general", "conv_general_dilated"})
 # The number of a layer: layers[3], and 'layer_3' where a dict holds them. Not w1 and w2: those are different things.
 _NUMBER = re.compile(r"(?<=\[)\d+(?=\])|(?<=_)\d+(?='\])")
 Row = TypeVar("Row")
+RunRow = TypeVar("RunRow", OperatorRow, CollectiveRow)
 
 
 @dataclass(frozen=True)
@@ -33,10 +34,10 @@ class TensorGroup:
 
 
 @dataclass(frozen=True)
-class OperatorGroup:
-    """Operators of one kind, phase, source line and strategy."""
+class RunGroup(Generic[RunRow]):
+    """Rows of what runs: `members` many of it."""
 
-    members: tuple[OperatorRow, ...]
+    members: tuple[RunRow, ...]
 
     @property
     def time_s(self) -> float:
@@ -50,20 +51,13 @@ class OperatorGroup:
 
 
 @dataclass(frozen=True)
-class CollectiveGroup:
+class OperatorGroup(RunGroup[OperatorRow]):
+    """Operators of one kind, phase, source line and strategy."""
+
+
+@dataclass(frozen=True)
+class CollectiveGroup(RunGroup[CollectiveRow]):
     """Collectives of one role, kind and source line over the same axes."""
-
-    members: tuple[CollectiveRow, ...]
-
-    @property
-    def time_s(self) -> float:
-        """The seconds of all runs of all members."""
-        return sum(row.runs * row.time_s for row in self.members)
-
-    @property
-    def runs(self) -> float:
-        """The runs of all members in a step."""
-        return sum(row.runs for row in self.members)
 
     @property
     def size_bytes(self) -> float:

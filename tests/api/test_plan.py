@@ -231,7 +231,7 @@ def test_two_processes_make_the_same_file(tmp_path: Path) -> None:
 def test_a_dump_holds_every_stage(tmp_path: Path) -> None:
     plan = autopar.plan(step, PARAMS, X, cluster=SLOW, dump=tmp_path / "deep" / "dump")
     files = sorted((tmp_path / "deep" / "dump").iterdir())
-    passes = ["insert_redistribution", "price_exchanges", "sink_all_reduce", "mark_mirror", "fuse_all_reduce"]
+    passes = ["insert_redistribution", "price_exchanges", "sink_all_reduce", "mark_mirror", "fuse_collectives"]
     stages = ["graph", "plan", "lower", *passes]
     assert [file.name for file in files] == [f"{n:02d}_{stage}.txt" for n, stage in enumerate(stages)]
     texts = {stage: file.read_text() for stage, file in zip(stages, files, strict=True)}
@@ -239,7 +239,7 @@ def test_a_dump_holds_every_stage(tmp_path: Path) -> None:
     assert str(plan.placements["p['w']"]) in texts["plan"]
     assert " = convert " in texts["lower"]
     assert " = convert " not in texts["insert_redistribution"]
-    assert texts["fuse_all_reduce"] == f"{plan.program()}\n"
+    assert texts["fuse_collectives"] == f"{plan.program()}\n"
     (tmp_path / "file").write_text("")
     with pytest.raises(autopar.AutoparError, match=r"cannot be written to .*file.* Choose another directory"):
         autopar.plan(step, PARAMS, X, cluster=SLOW, dump=tmp_path / "file")

@@ -37,12 +37,12 @@ def plan(
     args: tuple[Any, ...],
     mesh: dict[str, int],
     pricing: MakePricing | None = None,
-    donate_argnums: Any = (),
+    **settings: Any,
 ) -> Any:
     """The plan of `fn` on as many devices, under Alpa's pricing with all constants 1, or another one."""
     cluster = f"cpu{prod(mesh.values())}"
     pricing = pricing or alpa_pricing((1.0,) * len(mesh), (1.0,) * len(mesh))
-    return autopar.plan(fn, *args, cluster=cluster, mesh=mesh, pricing=pricing, donate_argnums=donate_argnums)
+    return autopar.plan(fn, *args, cluster=cluster, mesh=mesh, pricing=pricing, **settings)
 
 
 def planned_kinds(plan: Any) -> Kinds:

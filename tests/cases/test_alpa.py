@@ -98,7 +98,10 @@ def test_case_3_two_axes_is_beaten_by_data_parallelism() -> None:
     assert pytest.approx(21_265.17) == CASE_3
     assert found.objective_s < CASE_3
     assert_objective(found, 6 * scattered(32 * 32 * 4) + 6 * scattered(32 * 4))
-    assert_kinds(found, reduce_scatter=12, all_reduce=1, all_gather=12)
+    kinds = planned_kinds(found)
+    assert kinds == compiled_kinds(found)
+    assert (kinds["reduce_scatter"], kinds["all_reduce"]) == (1, 1)
+    assert 1 <= kinds["all_gather"] <= 7  # a bias may be gathered as it is updated, or used
     assert largest_difference(found, step, args, "'m'") < 1e-5
 
 

@@ -20,7 +20,7 @@ import pytest
 import autopar
 from autopar.core.graph import TensorInfo
 from autopar.core.placement import Placement
-from autopar.passes.fuse_all_reduce import FuseAllReduce
+from autopar.passes.fuse_collectives import FuseCollectives
 from cost_models import collective_time_s, group, load_cluster
 from tests.passes.build import Builder, price
 
@@ -117,5 +117,5 @@ def test_a_bucket_counts_the_bytes_of_all_that_is_in_it(dtype: str, itemsize: in
     for v in gradients:
         build.values[v] = replace(build.values[v], tensor=TensorInfo(v, (8,), dtype, itemsize))
     program = build.program([build.all_reduce(v) for v in gradients])
-    fused = FuseAllReduce(price, bucket_bytes=64).apply(program)
+    fused = FuseCollectives(price, bucket_bytes=64).apply(program)
     assert [len(move.ins) for move in fused.collectives] == expected

@@ -49,9 +49,10 @@ def move(step: Step, info: TensorInfo, mesh: DeviceMesh, before: int, after: int
 
 
 def bucket(moves: Sequence[Move]) -> Move:
-    """All-reduces as one, as the fusion pass makes it."""
+    """Collectives of one kind as one, as the fusion pass makes it."""
     return replace(
         moves[0],
+        dim=None,
         ins=tuple(v for one in moves for v in one.ins),
         outs=tuple(v for one in moves for v in one.outs),
         size_bytes=sum(one.size_bytes for one in moves),

@@ -21,7 +21,7 @@ from autopar.core.placement import Kind, Placement
 from autopar.core.strategy import Strategy
 from autopar.emit.moves import neutral, permutation, run_move
 from autopar.emit.wrap import device_mesh, wrap
-from autopar.passes.program import Compute, ShardedProgram, Value
+from autopar.passes.program import Compute, Move, ShardedProgram, Value
 from autopar.passes.verify import verify
 from autopar.redistribute.route import Router
 from autopar.redistribute.step import Step
@@ -226,6 +226,61 @@ def test_a_bucket_of_many_shapes(kind: Kind, dtype: str) -> None:
     after = run_locally(program, local)
     for array, held, value in zip(arrays, after, program.outputs, strict=True):
         simulate.assert_holds(held, array, program.values[value].placement, THREE)
+
+
+def assert_bucket_moves(mesh: DeviceMesh, steps: list[tuple[tuple[int, ...], Step]], dtype: str) -> None:
+    """One bucket of `steps` gives every value what its own step would."""
+    program = chains(mesh, dtype, [(shape, [step]) for shape, step in steps])
+    program = program.with_instructions((bucket(program.collectives),))
+    verify_moves(program)
+    arrays = [values(shape, dtype, seed) for seed, (shape, _) in enumerate(steps)]
+    given = [draw(a, step.before, mesh, seed) for seed, (a, (_, step)) in enumerate(zip(arrays, steps, strict=True))]
+    for array, held, (_, step) in zip(arrays, run_locally(program, given), steps, strict=True):
+        simulate.assert_holds(held, array, step.after, mesh)
+
+
+SCATTERED = [
+    ((16, 8), p("x", "", unreduced="yz"), p("x", "yz"), 1),
+    ((8,), p("", unreduced="yz"), p("yz"), 0),
+    ((4, 8, 2), p("x", "", "", unreduced="yz"), p("x", "yz", ""), 1),
+    ((8, 2), p("x", "", unreduced="yz"), p("xyz", ""), 0),
+]
+
+
+@pytest.mark.parametrize("dtype", ["int32", "float32"])
+def test_a_bucket_of_scatters_along_many_dims(dtype: str) -> None:
+    steps = [(shape, Step("reduce_scatter", ("y", "z"), *rest)) for shape, *rest in SCATTERED]
+    assert_bucket_moves(THREE, steps, dtype)
+
+
+GATHERED = [
+    ((16, 8), p("x", "zy"), p("x", ""), 1),
+    ((8,), p("zy"), p(""), 0),
+    ((4, 8, 2), p("", "xzy", ""), p("", "x", ""), 1),
+    ((8, 2), p("zy", "x"), p("", "x"), 0),
+]
+
+
+@pytest.mark.parametrize("dtype", ["int32", "bfloat16", "bool"])
+def test_a_bucket_of_gathers_along_many_dims(dtype: str) -> None:
+    steps = [(shape, Step("all_gather", ("z", "y"), *rest)) for shape, *rest in GATHERED]
+    assert_bucket_moves(THREE, steps, dtype)
+
+
+@pytest.mark.parametrize("step", [SCATTERED[0], GATHERED[0]], ids=["scatters", "gathers"])
+def test_a_bucket_of_shards_is_proven_by_jax(step: tuple[tuple[int, ...], Placement, Placement, int]) -> None:
+    """Wrapped, with JAX's check of what is replicated: two of the same step, from and to whole values."""
+    shape, before, after, dim = step
+    kind = "reduce_scatter" if before.unreduced else "all_gather"
+    axes = before.unreduced or ("z", "y")
+    more = [Step("mask", axes, Placement(before.dims), before)] if before.unreduced else []
+    program = chains(THREE, "int32", [(shape, [*more, Step(kind, axes, before, after, dim)])] * 2)
+    moves = [m for m in program.instructions if isinstance(m, Move) and m.kind == kind]
+    program = program.with_instructions((*(i for i in program.instructions if i not in moves), bucket(moves)))
+    assert program.proves_replication
+    arrays = [values(shape, "int32", seed) for seed in range(2)]
+    for array, result in zip(arrays, run_whole(program, arrays), strict=True):
+        np.testing.assert_array_equal(result, array, strict=True)
 
 
 # Routes between random placements -------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from autopar.rules.factor_rule import FactorRule
 from tests.equivalence.cases import Case, assert_equal, space_of, step_case
 from tests.equivalence.check import check, collectives, prove, run
 from tests.equivalence.draw import uniform_plan
+from tests.passes.build import without
 
 SPLIT_ROWS = Placement((("x",), ()))
 
@@ -56,17 +57,6 @@ def contracted(space: Space, op: OpNode) -> int:
         if s.outs[0].unreduced == names and not any(p.unreduced for p in s.ins)
     )
     return found
-
-
-def without(program: ShardedProgram, move: Move) -> ShardedProgram:
-    """`program` that uses what `move` reads in place of what it makes."""
-    renamed = dict(zip(move.outs, move.ins, strict=True))
-
-    def read(values: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple(renamed.get(value, value) for value in values)
-
-    rest = (replace(i, ins=read(i.ins)) for i in program.instructions if i is not move)
-    return replace(program, instructions=tuple(rest), outputs=read(program.outputs))
 
 
 def unfused(case: Case, stage: Stage) -> ShardedProgram:

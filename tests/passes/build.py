@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
@@ -75,6 +76,15 @@ class Builder:
         axes = self.mesh.sort(p.unreduced)
         return self.move("all_reduce", axes, value, Placement(p.dims), role=role, region=region)
 
+    def reduce_scatter(self, value: int, *, role: Role = "forward") -> int:
+        p = self.values[value].placement
+        axes = self.mesh.sort(p.unreduced)
+        return self.move("reduce_scatter", axes, value, Placement((p.dims[0] + axes, *p.dims[1:])), role=role, dim=0)
+
+    def all_gather(self, value: int, *, role: Role = "forward") -> int:
+        p = self.values[value].placement
+        return self.move("all_gather", p.dims[0], value, Placement(((), *p.dims[1:])), role=role, dim=0)
+
     def program(self, outputs: Sequence[int], **rest: Any) -> ShardedProgram:
         parts = self.values, tuple(self.inputs), tuple(outputs), tuple(self.instructions)
         return ShardedProgram(self.mesh, *parts, **rest)
@@ -94,12 +104,23 @@ def meaning(program: ShardedProgram) -> list[object]:
     return [(terms[value], program.values[value].placement) for value in program.outputs]
 
 
+def without(program: ShardedProgram, move: Move) -> ShardedProgram:
+    """`program` that uses what `move` reads in place of what it makes."""
+    renamed = dict(zip(move.outs, move.ins, strict=True))
+
+    def read(values: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(renamed.get(value, value) for value in values)
+
+    rest = (replace(i, ins=read(i.ins)) for i in program.instructions if i is not move)
+    return replace(program, instructions=tuple(rest), outputs=read(program.outputs))
+
+
 PLACEMENTS = [Placement(((),), ("x",)), Placement(((),), ("y",)), Placement((("y",),), ("x",)), WHOLE]
 
 
 @st.composite
 def programs(draw: st.DrawFn) -> ShardedProgram:
-    """Random programs of operators and all-reduces, forward, then backward, then update."""
+    """Random programs of operators and reductions, forward, then backward, then update; some results are gathered."""
     build = Builder()
     ready = [build.input() for _ in range(2)]
     pending: list[int] = []
@@ -108,9 +129,13 @@ def programs(draw: st.DrawFn) -> ShardedProgram:
         if pending and draw(st.booleans()):
             value = pending.pop(draw(st.integers(0, len(pending) - 1)))
             role: Role = "mirror" if phase != "forward" else "forward"
-            ready.append(build.all_reduce(value, role=role))
+            reduce = build.reduce_scatter if draw(st.booleans()) else build.all_reduce
+            ready.append(reduce(value, role=role))
         ins = draw(st.lists(st.sampled_from(ready), min_size=1, max_size=2))
         out = build.compute(ins, draw(st.sampled_from(PLACEMENTS)), phase=phase, size=draw(st.sampled_from([8, 16])))
         (pending if build.values[out].placement.unreduced else ready).append(out)
     ready += [build.all_reduce(value, role="mirror") for value in pending]
-    return build.program(draw(st.lists(st.sampled_from(ready), min_size=1, max_size=4)))
+    outputs = draw(st.lists(st.sampled_from(ready), min_size=1, max_size=4))
+    split = [v for v in dict.fromkeys(outputs) if build.values[v].placement.dims[0]]
+    whole = {v: build.all_gather(v) for v in split if draw(st.booleans())}
+    return build.program([whole.get(v, v) for v in outputs])

@@ -22,6 +22,7 @@ from tests.equivalence.cases import Case
 from tests.equivalence.draw import local_plan, uniform_plan
 from tests.equivalence.loops import LOOPS, loop_case
 from tests.passes.build import price
+from tests.passes.test_account import needs_a_copy
 from tests.rounds import Event, events, made_by, positions_held
 
 MESH = DeviceMesh.of({"x": 2, "y": 4})
@@ -94,8 +95,7 @@ def slow_peak(program: ShardedProgram, in_memory: set[int]) -> int:
     base = most = sum(program.local_bytes(v) for v in (*program.inputs, *program.outputs))
     for position, instruction in enumerate(program.instructions):
         alive = [v for v, positions in held.items() if position in positions]
-        moved = isinstance(instruction, Move) and instruction.is_collective and (instruction.dim or instruction.to_dim)
-        beside = instruction.size_bytes if isinstance(instruction, Move) and moved else 0
+        beside = instruction.size_bytes if isinstance(instruction, Move) and needs_a_copy(instruction) else 0
         most = max(most, base + beside + sum(program.local_bytes(v) for v in alive))
     return most
 

@@ -74,7 +74,7 @@ def test_a_halo_in_two_dims_sends_the_corners_too() -> None:
 
 
 def test_exchanges_are_collectives_of_the_program_at_their_price() -> None:
-    program = states()["fuse_all_reduce"]
+    program = states()["fuse_collectives"]
     moves = program.collectives
     assert [move.size_bytes for move in moves] == [16, 16, 24, 24]
     assert [move.time_s for move in moves] == [price("permute", move.axes, move.size_bytes) for move in moves]
@@ -146,7 +146,7 @@ def other_hop(exchange: Exchange) -> Exchange:
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_a_wrong_exchange_is_found(bug: Callable[[Exchange], Exchange], complaint: str) -> None:
-    program = states()["fuse_all_reduce"]
+    program = states()["fuse_collectives"]
     verify(program)
     good = pooling(program)
     first, *rest = good.strategy.exchanges

@@ -280,7 +280,7 @@ def test_every_pass_keeps_the_meaning_of_a_random_plan(seed: int) -> None:
     draw = random.Random(seed)
     stage = space.stage([draw.randrange(count) for count in space.counts])
     states = program_states(graph, flow, stage, Router(MESH, price), price)
-    names = ["lower", "insert_redistribution", "price_exchanges", "sink_all_reduce", "mark_mirror", "fuse_all_reduce"]
+    names = ["lower", "insert_redistribution", "price_exchanges", "sink_all_reduce", "mark_mirror", "fuse_collectives"]
     assert [name for name, _ in states] == names
     first = meaning(states[0][1])
     for _, program in states[1:]:

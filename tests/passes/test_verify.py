@@ -144,10 +144,17 @@ def converts_another_tensor(build: Builder) -> ShardedProgram:
     return build.program([3])
 
 
-def fuses_gathers(build: Builder) -> ShardedProgram:
-    first, second = build.input(SPLIT), build.input(SPLIT)
+def fuses_slices(build: Builder) -> ShardedProgram:
+    first, second = build.input(), build.input()
+    outs = tuple(build.value(SPLIT, build.values[v].tensor) for v in (first, second))
+    build.instructions.append(Move("slice", ("x",), (first, second), outs, 64, 0.0, "forward"))
+    return build.program([3])
+
+
+def fuses_a_gather_of_nothing(build: Builder) -> ShardedProgram:
+    first, second = build.input(SPLIT), build.input()
     outs = tuple(build.value(WHOLE, build.values[v].tensor) for v in (first, second))
-    build.instructions.append(Move("all_gather", ("x",), (first, second), outs, 64, 0.0, "forward", dim=0))
+    build.instructions.append(Move("all_gather", ("x",), (first, second), outs, 64, 0.0, "forward"))
     return build.program([3])
 
 
@@ -210,7 +217,11 @@ VIOLATIONS: list[tuple[Callable[[Builder], ShardedProgram], str]] = [
     (changes_the_tensor, "changes more than the placement of its tensors"),
     (reads_another_tensor, r"instruction 2 \(dot_general\) reads or makes other tensors than its operator"),
     (converts_another_tensor, "instruction 3 changes more than the placement"),
-    (fuses_gathers, "only all-reduces are fused, not all_gather"),
+    (
+        fuses_slices,
+        r"slice of several tensors at once: only \('all_reduce', .* are fused",
+    ),
+    (fuses_a_gather_of_nothing, r"all_gather over \('x',\) is impossible from"),
     (fuses_dependent_all_reduces, "instruction 1 reads value 4 before it is made"),
     (reopens_a_region, "the instructions of region 0 are not contiguous"),
     (carries_another_placement, "carry 0 of region 0 changes its placement from round to round"),

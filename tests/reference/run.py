@@ -18,7 +18,7 @@ from autopar._payload import Payload
 from autopar.core.graph import OpNode
 from autopar.core.regions import Region
 from autopar.emit.localize import localize
-from autopar.passes.program import Compute, Instruction, Move, ShardedProgram
+from autopar.passes.program import Compute, Instruction, Move, ShardedProgram, changed_dim
 from autopar.redistribute.step import Step
 from tests.reference.devices import Device, Locals, assemble, check_replicas, devices, part_number, shard
 from tests.reference.jaxprs import TABLE
@@ -107,9 +107,10 @@ class Reference:
         check_replicas(local, v.placement, self.program.mesh)
 
     def _move(self, move: Move, before: int, after: int) -> Locals:
-        """A bucket is as many all-reduces."""
+        """A bucket is as many moves of one value."""
         placements = [self.program.values[value].placement for value in (before, after)]
-        step = Step(move.kind, move.axes, *placements, move.dim, move.to_dim)
+        dim = move.dim if len(move.ins) == 1 else changed_dim(*placements)
+        step = Step(move.kind, move.axes, *placements, dim, move.to_dim)
         return apply_step(self._read(before), step, self.program.mesh)
 
     def _compute(self, compute: Compute) -> list[Locals]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -13,9 +12,10 @@ import pytest
 from jax import lax
 
 from autopar.api.call import unflatten
-from autopar.passes.program import Move, ShardedProgram
+from autopar.passes.program import ShardedProgram
 from tests.equivalence.cases import MESHES, Case, assert_equal, inputs_of, key_data, space_of, step_case
 from tests.equivalence.draw import local_plan, uniform_plan
+from tests.passes.build import without
 from tests.reference.devices import ReplicasDiffer
 from tests.reference.jaxprs import CONTROL, evaluate
 from tests.reference.primitives import TABLE, run
@@ -113,16 +113,6 @@ def test_rematerialised_blocks_are_run_in_place() -> None:
     assert {region.parent for region in program.regions} != {None}
     assert any(instruction.region is not None for instruction in program.instructions)
     assert_equal(case.expected, results(case, program), case.dtype)
-
-
-def without(program: ShardedProgram, move: Move) -> ShardedProgram:
-    renamed = dict(zip(move.outs, move.ins, strict=True))
-
-    def read(values: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple(renamed.get(value, value) for value in values)
-
-    rest = (replace(i, ins=read(i.ins)) for i in program.instructions if i is not move)
-    return replace(program, instructions=tuple(rest), outputs=read(program.outputs))
 
 
 def test_a_dropped_reduction_is_found_where_it_first_shows() -> None:

@@ -106,13 +106,23 @@ def test_what_is_kept_fits_and_costs_what_is_said(problem: Problem, each: bool, 
         assert peak_of(problem, found) <= problem.usage_limit * (1 + 1e-9)
 
 
+def limit_of(problem: Problem) -> float:
+    """inf if there is none."""
+    return np.inf if problem.usage_limit is None else problem.usage_limit
+
+
+def with_scarce_memory(rng: np.random.Generator) -> Problem:
+    """7 nodes of 4 strategies, whose cheapest choice needs 1 / 0.6 of the limit."""
+    free = chain_with_skips(7, 4, 7, int(rng.integers(100)), memory=True)
+    limit = 0.6 * peak_of(free, min(choices(free), key=lambda c: cost_of(free, c)))
+    return Problem(free.node_costs, free.edges, free.usages, limit)
+
+
 def test_annealing_finds_the_optimum_within_a_limit() -> None:
-    """Where the cheapest choice does not fit: 7 nodes of 4 strategies, all tried."""
+    """Where the cheapest choice does not fit; all are tried."""
     rng = np.random.default_rng(3)
     for _ in range(5):
-        free = chain_with_skips(7, 4, 7, int(rng.integers(100)), memory=True)
-        limit = 0.6 * peak_of(free, min(choices(free), key=lambda c: cost_of(free, c)))
-        problem = Problem(free.node_costs, free.edges, free.usages, limit)
+        problem = with_scarce_memory(rng)
         flat, best = flat_of(problem), optimum(problem)
         heat, start = 0.3 * best / 7, np.zeros(7, dtype=np.intp)
         found = [
@@ -130,7 +140,7 @@ def test_walks_never_leave_the_limit_and_cost_what_is_said(problem: Problem, hea
         return
     flat, rng = flat_of(problem), np.random.default_rng(seed)
     start = tuple(int(rng.integers(n)) for n in problem.counts)
-    limit = np.inf if problem.usage_limit is None else problem.usage_limit
+    limit = limit_of(problem)
     good = peak_of(problem, start) <= limit and cost_of(problem, start) < np.inf
     choice, cost = search_regions(
         flat, np.zeros(flat.memory.rows), Walk(np.array(start), heat, 250, seed), lambda _: True
@@ -147,11 +157,11 @@ def test_walks_find_the_optimum_within_a_limit() -> None:
     """The best of a few walks from any choice that fits, where re-solves without prices would exceed the limit."""
     rng = np.random.default_rng(4)
     for _ in range(5):
-        free = chain_with_skips(7, 4, 7, int(rng.integers(100)), memory=True)
-        limit = 0.6 * peak_of(free, min(choices(free), key=lambda c: cost_of(free, c)))
-        problem = Problem(free.node_costs, free.edges, free.usages, limit)
+        problem = with_scarce_memory(rng)
         flat, best = flat_of(problem), optimum(problem)
-        start = next(c for c in choices(problem) if peak_of(problem, c) <= limit and cost_of(problem, c) < np.inf)
+        start = next(
+            c for c in choices(problem) if peak_of(problem, c) <= limit_of(problem) and cost_of(problem, c) < np.inf
+        )
         found = [
             search_regions(flat, np.zeros(flat.memory.rows), Walk(np.array(start), heat, 2000, seed), lambda _: True)[1]
             for heat in (0.1 * best, 3 * best)

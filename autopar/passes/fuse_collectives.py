@@ -1,4 +1,4 @@
-"""fuse_all_reduce: independent all-reduces over the same axes become one, in buckets."""
+"""fuse_collectives: independent all-reduces over the same axes become one, in buckets; so do scatters and gathers."""
 
 from __future__ import annotations
 
@@ -6,28 +6,45 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
+from autopar.core.graph import OpNode
+from autopar.core.placement import Kind, StepKind
 from autopar.passes.program import Compute, Instruction, Move, Role, ShardedProgram
+from autopar.passes.sink_all_reduce import is_view
 from autopar.redistribute.step import StepPrice
 
-BucketKey = tuple[tuple[str, ...], str, str, int | None]
+_REDUCTIONS = frozenset({"all_reduce", "reduce_scatter"})
 
 
 @dataclass(frozen=True)
-class FuseAllReduce:
-    """Takes up each all-reduce once its operand is there, delays it to the first use of any result in its bucket, and
+class BucketKey:
+    """What the collectives of a bucket have in common; `combine` is how they reduce."""
+
+    kind: StepKind
+    axes: tuple[str, ...]
+    combine: Kind
+    dtype: str
+    region: int | None
+
+
+@dataclass(frozen=True)
+class FuseCollectives:
+    """Takes up each collective once its operand is there, delays it to the first use of any result in its bucket, and
     runs the bucket as one.
 
-    A bucket holds all-reduces over the same axes, of the same kind and element type, in the same region; one that
-    reaches `bucket_bytes` is closed. An all-reduce that needs a result of its own bucket closes it first. What the
-    update does with a reduced gradient, and a gradient's further moves, wait for those that are still to be reduced.
+    In buckets come all-reduces, reduce-scatters, and the all-gathers of what the function returns: other gathers would
+    hold whole tensors before they are needed. A bucket holds what has the same `BucketKey`; one that reaches
+    `bucket_bytes` is closed, one of scatters or gathers, which holds whole tensors beside their shards, at
+    `shard_bucket_bytes`. A collective that needs a result of its own bucket closes it first. What the update does with
+    a reduced gradient, its views and its further moves wait for those that are still to be reduced.
     """
 
     price: StepPrice
     bucket_bytes: int = 64 * 2**20
-    name: str = "fuse_all_reduce"
+    shard_bucket_bytes: int = 16 * 2**20
+    name: str = "fuse_collectives"
 
     def apply(self, program: ShardedProgram) -> ShardedProgram:
-        """`program` with its all-reduces in buckets, each priced as one."""
+        """`program` with its collectives in buckets, each priced as one."""
         program = _early(program)
         state = _Buckets(self, program)
         rest = _units(program)
@@ -57,17 +74,18 @@ class FuseAllReduce:
             moves[0],
             ins=tuple(v for move in moves for v in move.ins),
             outs=tuple(v for move in moves for v in move.outs),
+            dim=None,
             size_bytes=size,
-            time_s=self.price("all_reduce", moves[0].axes, size),
+            time_s=self.price(moves[0].kind, moves[0].axes, size),
             role=max(roles, key=lambda role: roles[role]),
             source=", ".join(dict.fromkeys(move.source for move in moves)),
-            reason=f"bucket of {len(moves)} all-reduces",
+            reason=f"bucket of {len(moves)} {moves[0].kind.replace('_', '-')}s",
         )
 
 
 def _early(program: ShardedProgram) -> ShardedProgram:
-    """Every all-reduce right behind what makes its operand, if that is in its region."""
-    sums = [i for i in program.instructions if isinstance(i, Move) and i.kind == "all_reduce" and len(i.ins) == 1]
+    """Every reduction right behind what makes its operand, if that is in its region."""
+    sums = [i for i in program.instructions if isinstance(i, Move) and i.kind in _REDUCTIONS and len(i.ins) == 1]
     if not sums:
         return program
     region = {value: i.region for i in program.instructions for value in i.outs}
@@ -85,6 +103,11 @@ def _early(program: ShardedProgram) -> ShardedProgram:
 def _order(instruction: Instruction) -> tuple[int, ...]:
     """A value of their own, -1, that ordered effects read and make: they keep their order."""
     return (-1,) if isinstance(instruction, Compute) and instruction.op.effect == "ordered" else ()
+
+
+def _is_late(op: OpNode) -> bool:
+    """Whether what the operator does with a gradient can wait: nothing in the backward pass needs it."""
+    return op.phase == "update" or is_view(op)
 
 
 def _units(program: ShardedProgram) -> list[tuple[Instruction, ...]]:
@@ -107,7 +130,7 @@ def _units(program: ShardedProgram) -> list[tuple[Instruction, ...]]:
 class _Buckets:
     """The open buckets, and which of them will make a value."""
 
-    fuse: FuseAllReduce
+    fuse: FuseCollectives
     program: ShardedProgram
     done: list[Instruction] = field(default_factory=list[Instruction])
     open: dict[BucketKey, list[Move]] = field(default_factory=dict[BucketKey, list[Move]])
@@ -115,8 +138,8 @@ class _Buckets:
     region: int | None = None
 
     def may_wait(self, instruction: Instruction) -> bool:
-        """Whether the instruction is the update's or a move, and reads a gradient whose bucket is still open."""
-        if not self.pending or (isinstance(instruction, Compute) and instruction.op.phase != "update"):
+        """Whether it is the update's, a view or a move, and reads a gradient whose bucket is still open."""
+        if not self.pending or (isinstance(instruction, Compute) and not _is_late(instruction.op)):
             return False
         if self.pending.keys().isdisjoint(instruction.ins) or instruction.region is not None:
             return False
@@ -128,18 +151,24 @@ class _Buckets:
         self.enter(instruction.region)
         if self.pending:
             self.flush_for(instruction.ins)
-        if isinstance(instruction, Move) and instruction.kind == "all_reduce":
+        if isinstance(instruction, Move) and self.is_fused(instruction):
             self.add(instruction)
         else:
             self.done.append(instruction)
 
+    def is_fused(self, move: Move) -> bool:
+        """Whether the move goes into a bucket."""
+        return move.kind in _REDUCTIONS or (move.kind == "all_gather" and not self.outputs.isdisjoint(move.outs))
+
     def add(self, move: Move) -> None:
         value = self.program.values[move.ins[0]]
-        key = (move.axes, value.placement.kind, value.tensor.dtype, move.region)
+        combine = value.placement.kind
+        key = BucketKey(move.kind, move.axes, combine, value.tensor.dtype, move.region)
+        most = self.fuse.bucket_bytes if move.kind == "all_reduce" else self.fuse.shard_bucket_bytes
         bucket = self.open.setdefault(key, [])
         bucket.append(move)
         self.pending.update(dict.fromkeys(move.outs, key))
-        if sum(member.size_bytes for member in bucket) >= self.fuse.bucket_bytes:
+        if sum(member.size_bytes for member in bucket) >= most:
             self._close(key)
 
     def flush_for(self, values: tuple[int, ...]) -> None:
@@ -152,12 +181,13 @@ class _Buckets:
         if region == self.region:
             return
         self.region = region
-        for key in [key for key in self.open if key[3] is not None and key[3] != region]:
+        for key in [key for key in self.open if key.region is not None and key.region != region]:
             self._close(key)
         if region is not None:
             self.flush_for(self.reads[region])
 
     def __post_init__(self) -> None:
+        self.outputs = frozenset(self.program.outputs)
         parent = {region.id: region.parent for region in self.program.regions}
         reads: dict[int, list[int]] = {region: [] for region in parent}
         for instruction in self.program.instructions if parent else ():

@@ -1,4 +1,4 @@
-"""fuse_all_reduce: what it merges, what it must not, and on random programs that nothing else changes."""
+"""fuse_collectives: what it merges, what it must not, and on random programs that nothing else changes."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from autopar.core.placement import Placement
 from autopar.core.regions import Region
-from autopar.passes.fuse_all_reduce import FuseAllReduce
+from autopar.passes.fuse_collectives import FuseCollectives
 from autopar.passes.program import Compute, Move, ShardedProgram
 from autopar.passes.verify import verify
-from tests.passes.build import MESH, Builder, meaning, price, programs
+from tests.passes.build import MESH, SPLIT, Builder, meaning, price, programs
 
 X, Y = Placement(((),), ("x",)), Placement(((),), ("y",))
 
@@ -35,7 +35,7 @@ def reductions(program: ShardedProgram) -> Counter[object]:
 @given(program=programs(), bucket_bytes=st.sampled_from([1, 48, 64, 2**20]))
 def test_random_programs_keep_their_meaning(program: ShardedProgram, bucket_bytes: int) -> None:
     """Valid: no result is read before its bucket, and no bucket reads what it makes. Complete: nothing is lost."""
-    fused = FuseAllReduce(price, bucket_bytes).apply(program)
+    fused = FuseCollectives(price, bucket_bytes, shard_bucket_bytes=48).apply(program)
     verify(fused)
     assert meaning(fused) == meaning(program)
     assert reductions(fused) == reductions(program)
@@ -44,10 +44,11 @@ def test_random_programs_keep_their_meaning(program: ShardedProgram, bucket_byte
     for move in fused.collectives:
         values = [program.values[v] for v in move.ins]
         assert len({(v.placement.unreduced, v.placement.kind, v.tensor.dtype) for v in values}) == 1
-        assert move.size_bytes == sum(program.local_bytes(v) for v in move.ins)
+        sizes = [max(map(program.local_bytes, pair)) for pair in zip(move.ins, move.outs, strict=True)]
+        assert move.size_bytes == sum(sizes)
         assert move.time_s == price(move.kind, move.axes, move.size_bytes)
-        *first, _ = (program.local_bytes(v) for v in move.ins)
-        assert sum(first) < bucket_bytes
+        assert sum(sizes[:-1]) < (bucket_bytes if move.kind == "all_reduce" else 48)
+        assert move.kind != "all_gather" or len(move.outs) == 1 or set(move.outs) <= set(program.outputs)
     total = [sum(move.time_s for move in p.collectives) for p in (fused, program)]
     assert total[0] <= total[1] * (1 + 1e-9)
     assert len(fused.collectives) <= len(program.collectives)
@@ -62,7 +63,7 @@ def test_independent_ones_become_one() -> None:
     build.input()
     reduced = [build.all_reduce(v, role="mirror") for v in gradients(build, 3)]
     program = build.program([build.compute([v], phase="update") for v in reduced])
-    fused = FuseAllReduce(price).apply(program)
+    fused = FuseCollectives(price).apply(program)
     assert buckets(fused) == [(("x",), 3)]
     (move,) = fused.collectives
     assert (move.role, move.reason) == ("mirror", "bucket of 3 all-reduces")
@@ -75,7 +76,7 @@ def test_a_bucket_has_the_role_of_most_of_its_bytes(gradients: int, role: str) -
     statistics = build.all_reduce(build.compute([0], X, size=16))
     sums = [build.compute([0], X, phase="backward") for _ in range(gradients)]
     program = build.program([statistics, *(build.all_reduce(v, role="mirror") for v in sums)])
-    (move,) = FuseAllReduce(price).apply(program).collectives
+    (move,) = FuseCollectives(price).apply(program).collectives
     assert move.role == role
 
 
@@ -87,7 +88,7 @@ def test_the_update_waits_for_the_gradients_that_are_still_to_come() -> None:
     for _ in range(3):
         (gradient,) = gradients(build, 1)
         updated.append(build.compute([build.all_reduce(gradient, role="mirror")], phase="update"))
-    fused = FuseAllReduce(price).apply(build.program(updated))
+    fused = FuseCollectives(price).apply(build.program(updated))
     verify(fused)
     assert buckets(fused) == [(("x",), 3)]
 
@@ -100,7 +101,7 @@ def test_effects_keep_their_order() -> None:
     update = build.compute([build.all_reduce(first, role="mirror")], kind="tell", phase="update", effect="ordered")
     forward = build.compute([0], kind="tell", effect="ordered")
     program = build.program([update, forward, build.all_reduce(second, role="mirror")])
-    fused = FuseAllReduce(price).apply(program)
+    fused = FuseCollectives(price).apply(program)
     verify(fused)
     assert buckets(fused) == [(("x",), 2)]
     told = [[i.outs[0] for i in p.instructions if isinstance(i, Compute) and i.op.effect] for p in (program, fused)]
@@ -111,7 +112,7 @@ def test_dependent_ones_stay_apart() -> None:
     build = Builder()
     first = build.all_reduce(build.compute([build.input()], X))
     second = build.all_reduce(build.compute([first], X))
-    assert buckets(FuseAllReduce(price).apply(build.program([second]))) == [(("x",), 1), (("x",), 1)]
+    assert buckets(FuseCollectives(price).apply(build.program([second]))) == [(("x",), 1), (("x",), 1)]
 
 
 def test_an_early_use_closes_the_bucket() -> None:
@@ -119,7 +120,7 @@ def test_an_early_use_closes_the_bucket() -> None:
     build.input()
     early = build.compute([build.all_reduce(gradients(build, 1)[0])])
     late = build.all_reduce(gradients(build, 1)[0])
-    fused = FuseAllReduce(price).apply(build.program([early, late]))
+    fused = FuseCollectives(price).apply(build.program([early, late]))
     assert buckets(fused) == [(("x",), 1), (("x",), 1)]
 
 
@@ -130,7 +131,7 @@ def test_what_can_be_reduced_goes_along_with_what_must() -> None:
     a, b = gradients(build, 2)
     early = build.compute([build.all_reduce(a)])
     program = build.program([early, build.all_reduce(b)])
-    fused = FuseAllReduce(price).apply(program)
+    fused = FuseCollectives(price).apply(program)
     verify(fused)
     assert buckets(fused) == [(("x",), 2)]
     assert meaning(fused) == meaning(program)
@@ -140,7 +141,7 @@ def test_reductions_one_after_the_other_are_both_kept() -> None:
     build = Builder()
     both = build.compute([build.input()], Placement(((),), ("x", "y")))
     last = build.compute([build.all_reduce(build.move("all_reduce", ("y",), both, X))])
-    fused = FuseAllReduce(price).apply(build.program([last]))
+    fused = FuseCollectives(price).apply(build.program([last]))
     verify(fused)
     assert buckets(fused) == [(("y",), 1), (("x",), 1)]
 
@@ -152,7 +153,7 @@ def test_other_axes_and_kinds_get_buckets_of_their_own(other: Placement) -> None
     build = Builder()
     build.input()
     reduced = [build.all_reduce(v) for p in (X, other, X) for v in gradients(build, 1, p)]
-    fused = FuseAllReduce(price).apply(build.program(reduced))
+    fused = FuseCollectives(price).apply(build.program(reduced))
     verify(fused)
     assert sorted(len(move.ins) for move in fused.collectives) == [1, 2]
 
@@ -161,7 +162,7 @@ def test_a_full_bucket_is_closed() -> None:
     build = Builder()
     build.input()
     reduced = [build.all_reduce(v) for v in gradients(build, 5)]
-    fused = FuseAllReduce(price, bucket_bytes=64).apply(build.program(reduced))
+    fused = FuseCollectives(price, bucket_bytes=64).apply(build.program(reduced))
     assert [len(move.ins) for move in fused.collectives] == [2, 2, 1]
 
 
@@ -173,7 +174,7 @@ def test_buckets_stay_in_their_region() -> None:
     reduced = [build.all_reduce(v, region=0) for v in inside]
     used = build.compute(reduced, region=0)
     last = build.all_reduce(outside)
-    fused = FuseAllReduce(price).apply(build.program([used, last], regions=(Region(0, "remat"),)))
+    fused = FuseCollectives(price).apply(build.program([used, last], regions=(Region(0, "remat"),)))
     verify(fused)
     assert sorted((move.region is None, len(move.ins)) for move in fused.collectives) == [(False, 2), (True, 1)]
 
@@ -183,16 +184,59 @@ def test_a_block_is_not_interrupted_by_what_reduces_its_result() -> None:
     build.input()
     inside = [build.compute([0], X, region=0), build.compute([0], X, region=0)]
     program = build.program([build.all_reduce(v) for v in inside], regions=(Region(0, "remat"),))
-    fused = FuseAllReduce(price, bucket_bytes=1).apply(program)
+    fused = FuseCollectives(price, bucket_bytes=1).apply(program)
     verify(fused)
     assert buckets(fused) == [(("x",), 1), (("x",), 1)]
 
 
+def test_scatters_of_gradients_become_one_whose_views_wait() -> None:
+    """The second gradient is there only after the first one's transpose, which reads what was scattered."""
+    build = Builder()
+    build.input()
+    scattered = []
+    for _ in range(3):
+        (gradient,) = gradients(build, 1)
+        shard = build.reduce_scatter(gradient, role="mirror")
+        scattered.append(build.compute([shard], SPLIT, kind="transpose", phase="backward"))
+    fused = FuseCollectives(price).apply(build.program(scattered))
+    verify(fused)
+    (move,) = fused.collectives
+    assert (move.kind, len(move.ins), move.reason) == ("reduce_scatter", 3, "bucket of 3 reduce-scatters")
+
+
+def test_a_scatter_and_an_all_reduce_stay_apart() -> None:
+    build = Builder()
+    build.input()
+    a, b = gradients(build, 2)
+    fused = FuseCollectives(price).apply(build.program([build.all_reduce(a), build.reduce_scatter(b)]))
+    verify(fused)
+    assert sorted(move.kind for move in fused.collectives) == ["all_reduce", "reduce_scatter"]
+
+
+def test_gathers_of_results_become_one() -> None:
+    build = Builder()
+    build.input()
+    updated = [build.compute([0], SPLIT, phase="update") for _ in range(3)]
+    fused = FuseCollectives(price).apply(build.program([build.all_gather(v) for v in updated]))
+    verify(fused)
+    (move,) = fused.collectives
+    assert (move.kind, len(move.ins), move.reason) == ("all_gather", 3, "bucket of 3 all-gathers")
+
+
+def test_a_gather_of_what_is_used_is_left_where_it_is() -> None:
+    """In one bucket both would be there, whole, from the first use on."""
+    build = Builder()
+    rows = [build.input(SPLIT) for _ in range(2)]
+    used = [build.compute([build.all_gather(v)]) for v in rows]
+    program = build.program(used)
+    assert FuseCollectives(price).apply(program).instructions == program.instructions
+
+
 def test_other_moves_are_left_alone() -> None:
     build = Builder()
-    rows = build.input(Placement((("x",),)))
-    gathered = [build.move("all_gather", ("x",), rows, Placement(((),)), dim=0) for _ in range(2)]
-    program = build.program(gathered)
-    assert FuseAllReduce(price).apply(program).instructions == program.instructions
+    columns = [build.input() for _ in range(2)]
+    cut = [build.move("slice", ("x",), v, SPLIT, dim=0) for v in columns]
+    program = build.program(cut)
+    assert FuseCollectives(price).apply(program).instructions == program.instructions
     assert all(isinstance(i, Move) for i in program.instructions)
     assert program.mesh == MESH

@@ -7,7 +7,7 @@ changed.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -86,11 +86,12 @@ def _begun(problem: Problem, options: SolveOptions, messages: Floats | None) -> 
         few = Ascent(short.problem, options, eager=True, enough=_ENOUGH)
         few.sweeps(np.inf, Best(short.problem, options.time_limit_s, None))
         ascent.start_from(short.messages(ascent.dual.flat, per_edge(few.dual.flat, few.held.messages)))
+        ascent.options = replace(options, max_sweeps=1)
     return ascent
 
 
 def _swept(ascent: Ascent, options: SolveOptions, watch: Watch) -> tuple[Answer, Certificate]:
-    """What sweeps give: few of them, where the ascent is to take few; as many as usual, if these prove nothing."""
+    """What sweeps give: few of them, where the ascent is to take few; as many as usual, if these do not prove it."""
     best, certificate = ascent.sweeps(np.inf, watch)
     if not _meet(certificate.bound, best.objective) and ascent.options is not options:
         ascent.options = options

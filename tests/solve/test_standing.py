@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import autopar.solve.chains as chains_module
+import autopar.solve.remainder as remainder_module
 import autopar.solve.standing as standing_module
-from autopar.solve import Edge, Infeasible, Problem, SolveOptions, Usage, solve, verify
+from autopar.solve import Edge, Infeasible, Problem, Solution, SolveOptions, Usage, solve, verify
 from autopar.solve.dual import Dual
 from autopar.solve.standing import Standing, standing
 from tests.solve.draw import chain_with_skips, problems
@@ -166,6 +167,39 @@ def test_whatever_is_left_to_messages_answers_are_right(problem: Problem, most: 
             assert not np.isfinite(best)
             continue
         assert found is None or found.objective == found.lower_bound == pytest.approx(best, rel=1e-9, abs=1e-12)
+
+
+def test_few_of_the_equal_layers_are_swept_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sweeps of all nodes are then as few, whatever the number of layers; nothing is lost."""
+    swept: dict[int, int] = {}
+    original = Dual.sweep
+
+    def sweep(self: Dual) -> None:
+        count = len(self.problem.counts)
+        swept[count] = swept.get(count, 0) + 1
+        original(self)
+
+    monkeypatch.setattr(Dual, "sweep", sweep)
+    problem = wide_problem(3, nodes=900)
+    base = standing(problem, SMALL)
+    assert base is not None
+    few, whole = sorted(swept)
+    assert few < whole / 3
+    assert swept[whole] < swept[few]
+    found = base.solve(problem)
+    assert found is not None
+    assert verify(problem, found).stated_by == ()
+    monkeypatch.setattr(remainder_module, "shortened", lambda *args: None)
+    by_all = stood_by(problem, SMALL)
+    assert found.objective == pytest.approx(by_all.objective, rel=1e-9)
+
+
+def stood_by(problem: Problem, options: SolveOptions) -> Solution:
+    base = standing(problem, options)
+    assert base is not None
+    found = base.solve(problem)
+    assert found is not None
+    return found
 
 
 def test_sweeps_start_from_the_messages_there_were(monkeypatch: pytest.MonkeyPatch) -> None:

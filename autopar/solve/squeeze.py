@@ -18,6 +18,7 @@ from autopar.solve.bar import barred, window_of
 from autopar.solve.dual import Certificate
 from autopar.solve.exact import exactly, finite, lifted, reduced
 from autopar.solve.forbid import drop_forbidden
+from autopar.solve.join import joined, worth_joining
 from autopar.solve.options import SolveOptions
 from autopar.solve.problem import Infeasible, Problem, objective
 from autopar.solve.reduction import Reduction, unchanged
@@ -30,6 +31,7 @@ _SWEEPS = 30  # between two cuts
 _WORK = 3e8  # additions of an elimination: more takes longer than another cut
 _SHRUNK = 0.95
 _RISEN = 0.03  # of the window, between two cuts: a bound that rises by less is all there is, or will not get there
+_SLOW, _MOST_JOINS = 0.1, 16  # of the window, as above: nodes are joined, so many times
 _NARROWER, _MOST_NARROWED = 30.0, 2  # times, the window where nothing moves
 
 
@@ -61,6 +63,7 @@ def squeeze(certificate: Certificate, upper: float, options: SolveOptions, watch
     """
     problem, best, low, narrowed = certificate.problem, Answer(None, np.inf, -np.inf), certificate.bound, 0
     left, little = unchanged(problem), replace(options, max_sweeps=_SWEEPS, max_elimination_work=_WORK)
+    slow, joins = False, 0
     while True:
         size = finite(left.problem)
         try:
@@ -74,7 +77,10 @@ def squeeze(certificate: Certificate, upper: float, options: SolveOptions, watch
             inner.raise_bound(found.bound, found.proof)
             best = better(best, _whole(problem, lifted(left, found), watch))
             return replace(best, bound=min(upper, best.objective))
-        stalled = finite(left.problem) > _SHRUNK * size
+        pairs = worth_joining(left.problem) if slow and joins < _MOST_JOINS else []
+        joins += bool(pairs)
+        left = left.then(partial(joined, pairs=pairs)).then(partial(reduced, options=options))
+        stalled = not pairs and finite(left.problem) > _SHRUNK * size
         if watch.left_s() <= 0 or (stalled and narrowed >= _MOST_NARROWED):
             return replace(best, bound=low)
         met, certificate = Ascent(left.problem, little).sweeps(upper - left.offset, inner)
@@ -82,7 +88,8 @@ def squeeze(certificate: Certificate, upper: float, options: SolveOptions, watch
         best = better(best, _whole(problem, lifted(left, met), watch))
         before, upper = low, min(upper, best.objective)
         low = max(low, min(certificate.bound + left.offset, upper))
-        if stalled or low - before < _RISEN * (upper - before):
+        slow = stalled or low - before < _SLOW * (upper - before)
+        if joins == _MOST_JOINS and (stalled or low - before < _RISEN * (upper - before)):
             narrowed, upper = narrowed + 1, low + (upper - low) / _NARROWER
 
 

@@ -43,7 +43,7 @@ def joined(problem: Problem, pairs: Sequence[tuple[int, int]]) -> Reduction:
     """
     if not pairs:
         return unchanged(problem)
-    partner = {u: v for u, v in pairs} | {v: u for u, v in pairs}
+    partner = dict(pairs) | {v: u for u, v in pairs}
     between = {edge.u: edge for edge in problem.edges if partner.get(edge.u) == edge.v}
     between |= {edge.v: Edge(edge.v, edge.u, edge.cost.T) for edge in between.values()}
     gone = {v for _, v in pairs}

@@ -118,7 +118,7 @@ class Follow:
 
 @dataclass(frozen=True, eq=False)
 class Join:
-    """Two nodes (u, v, s, t) become one, u: its strategy i is s[i] at u and t[i] at v. All other pairs are forbidden."""
+    """Two nodes (u, v, s, t) become one, u: its strategy i is s[i] at u and t[i] at v. Other pairs are forbidden."""
 
     pairs: tuple[tuple[int, int, _Ints, _Ints], ...]
 

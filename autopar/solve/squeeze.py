@@ -63,33 +63,32 @@ def squeeze(certificate: Certificate, upper: float, options: SolveOptions, watch
     """
     problem, best, low, narrowed = certificate.problem, Answer(None, np.inf, -np.inf), certificate.bound, 0
     left, little = unchanged(problem), replace(options, max_sweeps=_SWEEPS, max_elimination_work=_WORK)
-    slow, joins = False, 0
+    is_slow, joins = False, 0
     while True:
-        size = finite(left.problem)
         try:
-            left = left.then(partial(_cut, certificate, upper - left.offset, options))
+            cut = left.then(partial(_cut, certificate, upper - left.offset, options))
+            found, stalled = exactly(cut.problem, little), finite(cut.problem) > _SHRUNK * finite(left.problem)
+            may_join = found is None and joins < _MOST_JOINS and (is_slow or stalled)
+            left = cut.then(partial(_joined, options)) if may_join else cut
         except Infeasible as error:
             watch.raise_bound(upper, error.witness or ())
             return replace(best, bound=upper)
         inner = Inner(watch, left, upper)
-        found = exactly(left.problem, little)
         if found is not None:
             inner.raise_bound(found.bound, found.proof)
             best = better(best, _whole(problem, lifted(left, found), watch))
             return replace(best, bound=min(upper, best.objective))
-        pairs = worth_joining(left.problem) if slow and joins < _MOST_JOINS else []
-        joins += bool(pairs)
-        left = left.then(partial(joined, pairs=pairs)).then(partial(reduced, options=options))
-        stalled = not pairs and finite(left.problem) > _SHRUNK * size
-        if watch.left_s() <= 0 or (stalled and narrowed >= _MOST_NARROWED):
+        has_joined = left is not cut
+        if watch.left_s() <= 0 or (stalled and not has_joined and narrowed >= _MOST_NARROWED):
             return replace(best, bound=low)
         met, certificate = Ascent(left.problem, little).sweeps(upper - left.offset, inner)
         inner.raise_bound(certificate.bound, certificate.proof())
         best = better(best, _whole(problem, lifted(left, met), watch))
         before, upper = low, min(upper, best.objective)
         low = max(low, min(certificate.bound + left.offset, upper))
-        slow = stalled or low - before < _SLOW * (upper - before)
-        if joins == _MOST_JOINS and (stalled or low - before < _RISEN * (upper - before)):
+        joins += has_joined
+        was_slow, is_slow = is_slow or stalled, low - before < _SLOW * (upper - before)
+        if was_slow and not has_joined and (stalled or low - before < _RISEN * (upper - before)):
             narrowed, upper = narrowed + 1, low + (upper - low) / _NARROWER
 
 
@@ -101,6 +100,18 @@ def _cut(certificate: Certificate, upper: float, options: SolveOptions, _: Probl
     """
     cut = barred(certificate, upper - certificate.bound).then(partial(reduced, options=options))
     return cut.then(drop_forbidden)  # sums of edges may forbid more; sweeps want a finite partner for every strategy
+
+
+def _joined(options: SolveOptions, problem: Problem) -> Reduction:
+    """What it becomes where nodes are joined, reduced.
+
+    Raises:
+      Infeasible: if no choice is left.
+    """
+    pairs = worth_joining(problem)
+    if not pairs:
+        return unchanged(problem)
+    return joined(problem, pairs).then(partial(reduced, options=options)).then(drop_forbidden)
 
 
 def _whole(problem: Problem, found: Answer, watch: Watch) -> Answer:

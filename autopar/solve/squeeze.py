@@ -31,7 +31,8 @@ _SWEEPS = 30  # between two cuts
 _WORK = 3e8  # additions of an elimination: more takes longer than another cut
 _SHRUNK = 0.95
 _RISEN = 0.03  # of the window, between two cuts: a bound that rises by less is all there is, or will not get there
-_SLOW, _MOST_JOINS = 0.1, 16  # of the window, as above: nodes are joined, so many times
+_SLOW = 0.1  # of the window, as above: nodes are joined
+MOST_JOINS = 16  # times, where nothing else ends
 _NARROWER, _MOST_NARROWED = 30.0, 2  # times, the window where nothing moves
 
 
@@ -55,11 +56,12 @@ def squeeze_windows(certificate: Certificate, cutoff: float, options: SolveOptio
         pairs *= _MORE_PAIRS
 
 
-def squeeze(certificate: Certificate, upper: float, options: SolveOptions, watch: Watch) -> Answer:
+def squeeze(certificate: Certificate, upper: float, options: SolveOptions, watch: Watch, most_joins: int = 0) -> Answer:
     """The cheapest choice met, and a bound on all below `upper`: they meet unless the problem stops shrinking first.
 
     `upper` is the cost of a choice that is known, or a guess. A bound of `upper` says that none costs less. Where the
-    problem stops shrinking, or its bound rising, narrower windows are looked into, which say less.
+    problem stops shrinking, or its bound rising, nodes are joined, so many times; then narrower windows are looked
+    into, which say less.
     """
     problem, best, low, narrowed = certificate.problem, Answer(None, np.inf, -np.inf), certificate.bound, 0
     left, little = unchanged(problem), replace(options, max_sweeps=_SWEEPS, max_elimination_work=_WORK)
@@ -68,7 +70,7 @@ def squeeze(certificate: Certificate, upper: float, options: SolveOptions, watch
         try:
             cut = left.then(partial(_cut, certificate, upper - left.offset, options))
             found, stalled = exactly(cut.problem, little), finite(cut.problem) > _SHRUNK * finite(left.problem)
-            may_join = found is None and joins < _MOST_JOINS and (is_slow or stalled)
+            may_join = found is None and joins < most_joins and (is_slow or stalled)
             left = cut.then(partial(_joined, options)) if may_join else cut
         except Infeasible as error:
             watch.raise_bound(upper, error.witness or ())

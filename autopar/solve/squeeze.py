@@ -70,7 +70,7 @@ def squeeze(certificate: Certificate, upper: float, options: SolveOptions, watch
         try:
             cut = left.then(partial(_cut, certificate, upper - left.offset, options))
             found, stalled = exactly(cut.problem, little), finite(cut.problem) > _SHRUNK * finite(left.problem)
-            may_join = found is None and joins < most_joins and (is_slow or stalled)
+            may_join = found is None and joins < most_joins and is_slow
             left = cut.then(partial(_joined, options)) if may_join else cut
         except Infeasible as error:
             watch.raise_bound(upper, error.witness or ())
@@ -89,8 +89,8 @@ def squeeze(certificate: Certificate, upper: float, options: SolveOptions, watch
         before, upper = low, min(upper, best.objective)
         low = max(low, min(certificate.bound + left.offset, upper))
         joins += has_joined
-        was_slow, is_slow = is_slow or stalled, low - before < _SLOW * (upper - before)
-        if was_slow and not has_joined and (stalled or low - before < _RISEN * (upper - before)):
+        is_slow = low - before < _SLOW * (upper - before)
+        if (may_join or joins >= most_joins) and not has_joined and (stalled or low - before < _RISEN * (upper - before)):
             narrowed, upper = narrowed + 1, low + (upper - low) / _NARROWER
 
 

@@ -90,7 +90,11 @@ def squeeze(certificate: Certificate, upper: float, options: SolveOptions, watch
         low = max(low, min(certificate.bound + left.offset, upper))
         joins += has_joined
         is_slow = low - before < _SLOW * (upper - before)
-        if (may_join or joins >= most_joins) and not has_joined and (stalled or low - before < _RISEN * (upper - before)):
+        if (
+            (may_join or joins >= most_joins)
+            and not has_joined
+            and (stalled or low - before < _RISEN * (upper - before))
+        ):
             narrowed, upper = narrowed + 1, low + (upper - low) / _NARROWER
 
 

@@ -134,7 +134,8 @@ def _closing(certificate: Certificate, few: Few | None, options: SolveOptions, w
     if _is_left(known, watch) and (few is None or is_near or not known.is_enough(problem, options)):
         search = _mixed if certificate.prices.any() and is_narrow(problem) else _close_above
         known = search(certificate, options, watch, known)
-    if may_squeeze and _is_left(known, watch) and not known.is_enough(problem, options):
+    is_last = is_large(problem, options) and not known.is_enough(problem, options)  # too large for CP-SAT
+    if may_squeeze and is_last and _is_left(known, watch):
         known = _known_after(known, squeeze(certificate, known.cutoff, options, watch, MOST_JOINS))
     return known
 
@@ -169,7 +170,7 @@ def _few(whole: Ascent, options: SolveOptions, watch: Watch) -> Few | None:
 def _mixed(certificate: Certificate, options: SolveOptions, watch: Watch, known: Known) -> Known:
     """What is known after the best mixture of the choices about the memory prices, as CP-SAT finds it."""
     choices = [known.best.choice] if known.best.choice is not None else []
-    if is_narrow(certificate.problem):
+    if not is_large(certificate.problem, options):
         choices += choices_about(certificate, options)
     else:
         choices += choices_decoded(certificate, known.cutoff, options, watch)

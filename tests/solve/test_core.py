@@ -108,7 +108,7 @@ def test_the_same_again(way: str) -> None:
     [
         ("windows above messages", None, ["_close_above"]),
         ("rounds", None, ["_minimise_core", "_narrowed", "_inside"]),
-        ("rounds", 0.35, ["_mixed", "choices_about", "_minimise_core", "_inside"]),
+        ("rounds", 0.35, ["_mixed", "choices_decoded", "_minimise_core", "_inside"]),
         ("CP-SAT", 0.35, ["_finished"]),
     ],
 )

@@ -38,6 +38,7 @@ from autopar.solve.proof import (
     Fold,
     Follow,
     Forbid,
+    Join,
     Kept,
     Look,
     Messages,
@@ -254,6 +255,30 @@ def _follow(replay: _Replay, step: Follow) -> None:
     tables.forget([tables.name(i) for i, _, _ in step.followers])
 
 
+def _join(replay: _Replay, step: Join) -> None:
+    tables = replay.tables
+    for i, j, s, t in step.pairs:
+        u, v = tables.name(i), tables.name(j)
+        rows = tables.beside(u, (min(u, v), max(u, v)))
+        if not s.ndim == t.ndim == 1 or len(s) != len(t):
+            raise InvalidSolution(
+                f"nodes {u} and {v} are joined by what are not two lists as long: {s.shape}, {t.shape}"
+            )
+        left = np.isfinite(rows)
+        left[s, t] = False
+        if left.any():
+            raise InvalidSolution(f"nodes {u} and {v} are joined without a pair that is allowed")
+        tables.pop((min(u, v), max(u, v)))
+        if any(u in scope for scope in tables.around(v)):
+            raise InvalidSolution("a table of more than two nodes is left: nodes can only be eliminated")
+        tables.keep(u, s)
+        tables.add((u,), rows[s, t])
+        for scope in tables.around(v):
+            tables.add(tuple(u if w == v else w for w in scope), np.take(tables.pop(scope), t, scope.index(v)))
+        tables.usages[u] += [(start, stop, size[t]) for start, stop, size in tables.usages[v]]
+    tables.forget([tables.name(j) for _, j, _, _ in step.pairs])
+
+
 def _fold(replay: _Replay, step: Fold) -> None:
     tables = replay.tables
     for i, j in step.edges:
@@ -330,6 +355,7 @@ _RULES: dict[type, Callable[[_Replay, Any], None]] = {
     Bar: _bar,
     Exhaust: _exhaust,
     Follow: _follow,
+    Join: _join,
     Fold: _fold,
     Eliminate: _eliminate,
     Unlimit: _unlimit,

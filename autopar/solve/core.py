@@ -21,12 +21,12 @@ from autopar.solve.dual import Certificate
 from autopar.solve.exact import NOTHING, eliminated, exactly, finite, lifted, reduced, reduced_fully, weight
 from autopar.solve.few import Few, few_of
 from autopar.solve.known import Known, answer, edge_entries, is_large, is_narrow
-from autopar.solve.mixture import choices_about
+from autopar.solve.mixture import choices_about, choices_decoded
 from autopar.solve.options import SolveOptions
 from autopar.solve.problem import Infeasible, Problem, objective
 from autopar.solve.proof import Exceed, Exhaust, Forbid
 from autopar.solve.reduction import Ints, Reduction, kept, restrict
-from autopar.solve.squeeze import squeeze_windows
+from autopar.solve.squeeze import MOST_JOINS, squeeze, squeeze_windows
 from autopar.solve.watch import Apart, Inner, Watch
 
 _GUESSES = (1e-4, 1e-3, 1e-2)  # of the bound: windows tried while no choice is known
@@ -105,6 +105,9 @@ def by_messages(
     if is_closed(known.low, known.cutoff):
         return answer(known.best, known.cutoff, upper)
     may_stop = options.large_gap > 0 and is_large(problem, options) and not known.is_enough(problem, options)
+    if may_stop and certificate.prices.any():
+        known = _mixed(certificate, options, watch, known)
+        may_stop = not known.is_enough(problem, options)
     if known.best.choice is not None and may_stop:
         near = ascent.anneal(known.cutoff, known.best.choice, watch)
         known = Known(better(known.best, near), known.low, upper)
@@ -124,14 +127,22 @@ def _closing(certificate: Certificate, few: Few | None, options: SolveOptions, w
     problem = certificate.problem
     if few is not None and is_large(problem, options) and not known.is_enough(problem, options):
         known = Known(better(known.best, few.annealed(watch).tiled()), known.low, known.upper)
-    if _is_left(known, watch) and not problem.usages and edge_entries(problem) <= options.max_total_entries:
-        found = squeeze_windows(certificate, known.cutoff, options, watch)
-        known = Known(better(known.best, found), max(known.low, min(found.bound, known.cutoff)), known.upper)
+    may_squeeze = not problem.usages and edge_entries(problem) <= options.max_total_entries
+    if may_squeeze and _is_left(known, watch):
+        known = _known_after(known, squeeze_windows(certificate, known.cutoff, options, watch))
     is_near = known.cutoff - known.low <= _NEARLY * abs(known.low)
     if _is_left(known, watch) and (few is None or is_near or not known.is_enough(problem, options)):
         search = _mixed if certificate.prices.any() and is_narrow(problem) else _close_above
         known = search(certificate, options, watch, known)
+    is_last = is_large(problem, options) and not known.is_enough(problem, options)  # too large for CP-SAT
+    if may_squeeze and is_last and _is_left(known, watch):
+        known = _known_after(known, squeeze(certificate, known.cutoff, options, watch, MOST_JOINS))
     return known
+
+
+def _known_after(known: Known, found: Answer) -> Known:
+    """What is known after an answer whose bound is about what is cheaper."""
+    return Known(better(known.best, found), max(known.low, min(found.bound, known.cutoff)), known.upper)
 
 
 def _is_left(known: Known, watch: Watch) -> bool:
@@ -159,7 +170,10 @@ def _few(whole: Ascent, options: SolveOptions, watch: Watch) -> Few | None:
 def _mixed(certificate: Certificate, options: SolveOptions, watch: Watch, known: Known) -> Known:
     """What is known after the best mixture of the choices about the memory prices, as CP-SAT finds it."""
     choices = [known.best.choice] if known.best.choice is not None else []
-    choices += choices_about(certificate, options)
+    if not is_large(certificate.problem, options):
+        choices += choices_about(certificate, options)
+    else:
+        choices += choices_decoded(certificate, known.cutoff, options, watch)
     if len(set(choices)) < 2:
         return known
     problem = certificate.problem

@@ -16,7 +16,9 @@ from autopar.errors import AutoparError, Unsolved
 from autopar.solve.ascent import Answer, is_closed
 from autopar.solve.clock import ending_at, left_s, now
 from autopar.solve.core import minimise
+from autopar.solve.eliminate import plan_elimination
 from autopar.solve.exact import exactly, lifted, reduced
+from autopar.solve.known import is_narrow
 from autopar.solve.lagrange import solve_at_prices
 from autopar.solve.least_peak import LeastPeak, least_peak
 from autopar.solve.merge import merge_usages
@@ -137,11 +139,19 @@ def _search(problem: Problem, options: SolveOptions, watch: Best) -> None:
 def _without_limit(problem: Problem, options: SolveOptions) -> Answer | None:
     """The optimum without the limit by elimination; None if that does not fit, no choice if all are forbidden."""
     try:
-        reduction = without_limit(problem).then(partial(reduced, options=options))
+        reduction = without_limit(problem).then(reduce_cheaply)
+        if not is_narrow(reduction.problem) and _is_too_wide(reduction.problem, options):
+            return None
+        reduction = reduction.then(partial(reduced, options=options))
     except Infeasible as error:
         return Answer(None, np.inf, np.inf, error.witness or ())
     found = exactly(reduction.problem, options)
     return None if found is None else lifted(reduction, found)
+
+
+def _is_too_wide(problem: Problem, options: SolveOptions) -> bool:
+    """Whether elimination needs too large a table, as a plan says at once; to shorten chains would take seconds."""
+    return plan_elimination(problem, options.max_table_entries).largest_entries > options.max_table_entries
 
 
 def _search_wide(problem: Problem, options: SolveOptions, watch: Inner) -> None:

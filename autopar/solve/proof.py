@@ -117,6 +117,13 @@ class Follow:
 
 
 @dataclass(frozen=True, eq=False)
+class Join:
+    """Two nodes (u, v, s, t) become one, u: its strategy i is s[i] at u and t[i] at v. Other pairs are forbidden."""
+
+    pairs: tuple[tuple[int, int, _Ints, _Ints], ...]
+
+
+@dataclass(frozen=True, eq=False)
 class Fold:
     """Edges (u, v) go: their row minima are added to u's costs, the column minima of the rest to v's."""
 
@@ -173,6 +180,7 @@ Step = (
     | Bar
     | Exhaust
     | Follow
+    | Join
     | Fold
     | Eliminate
     | Unlimit

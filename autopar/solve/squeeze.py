@@ -18,6 +18,7 @@ from autopar.solve.bar import barred, window_of
 from autopar.solve.dual import Certificate
 from autopar.solve.exact import exactly, finite, lifted, reduced
 from autopar.solve.forbid import drop_forbidden
+from autopar.solve.join import joined, worth_joining
 from autopar.solve.options import SolveOptions
 from autopar.solve.problem import Infeasible, Problem, objective
 from autopar.solve.reduction import Reduction, unchanged
@@ -30,6 +31,8 @@ _SWEEPS = 30  # between two cuts
 _WORK = 3e8  # additions of an elimination: more takes longer than another cut
 _SHRUNK = 0.95
 _RISEN = 0.03  # of the window, between two cuts: a bound that rises by less is all there is, or will not get there
+_SLOW = 0.1  # of the window, as above: nodes are joined
+MOST_JOINS = 16  # times, where nothing else ends
 _NARROWER, _MOST_NARROWED = 30.0, 2  # times, the window where nothing moves
 
 
@@ -53,36 +56,45 @@ def squeeze_windows(certificate: Certificate, cutoff: float, options: SolveOptio
         pairs *= _MORE_PAIRS
 
 
-def squeeze(certificate: Certificate, upper: float, options: SolveOptions, watch: Watch) -> Answer:
+def squeeze(certificate: Certificate, upper: float, options: SolveOptions, watch: Watch, most_joins: int = 0) -> Answer:
     """The cheapest choice met, and a bound on all below `upper`: they meet unless the problem stops shrinking first.
 
     `upper` is the cost of a choice that is known, or a guess. A bound of `upper` says that none costs less. Where the
-    problem stops shrinking, or its bound rising, narrower windows are looked into, which say less.
+    problem stops shrinking, or its bound rising, nodes are joined, so many times; then narrower windows are looked
+    into, which say less.
     """
     problem, best, low, narrowed = certificate.problem, Answer(None, np.inf, -np.inf), certificate.bound, 0
     left, little = unchanged(problem), replace(options, max_sweeps=_SWEEPS, max_elimination_work=_WORK)
+    is_slow, joins = False, 0
     while True:
-        size = finite(left.problem)
         try:
-            left = left.then(partial(_cut, certificate, upper - left.offset, options))
+            cut = left.then(partial(_cut, certificate, upper - left.offset, options))
+            found, stalled = exactly(cut.problem, little), finite(cut.problem) > _SHRUNK * finite(left.problem)
+            may_join = found is None and joins < most_joins and is_slow
+            left = cut.then(partial(_joined, options)) if may_join else cut
         except Infeasible as error:
             watch.raise_bound(upper, error.witness or ())
             return replace(best, bound=upper)
         inner = Inner(watch, left, upper)
-        found = exactly(left.problem, little)
         if found is not None:
             inner.raise_bound(found.bound, found.proof)
             best = better(best, _whole(problem, lifted(left, found), watch))
             return replace(best, bound=min(upper, best.objective))
-        stalled = finite(left.problem) > _SHRUNK * size
-        if watch.left_s() <= 0 or (stalled and narrowed >= _MOST_NARROWED):
+        has_joined = left is not cut
+        if watch.left_s() <= 0 or (stalled and not has_joined and narrowed >= _MOST_NARROWED):
             return replace(best, bound=low)
         met, certificate = Ascent(left.problem, little).sweeps(upper - left.offset, inner)
         inner.raise_bound(certificate.bound, certificate.proof())
         best = better(best, _whole(problem, lifted(left, met), watch))
         before, upper = low, min(upper, best.objective)
         low = max(low, min(certificate.bound + left.offset, upper))
-        if stalled or low - before < _RISEN * (upper - before):
+        joins += has_joined
+        is_slow = low - before < _SLOW * (upper - before)
+        if (
+            (may_join or joins >= most_joins)
+            and not has_joined
+            and (stalled or low - before < _RISEN * (upper - before))
+        ):
             narrowed, upper = narrowed + 1, low + (upper - low) / _NARROWER
 
 
@@ -94,6 +106,18 @@ def _cut(certificate: Certificate, upper: float, options: SolveOptions, _: Probl
     """
     cut = barred(certificate, upper - certificate.bound).then(partial(reduced, options=options))
     return cut.then(drop_forbidden)  # sums of edges may forbid more; sweeps want a finite partner for every strategy
+
+
+def _joined(options: SolveOptions, problem: Problem) -> Reduction:
+    """What it becomes where nodes are joined, reduced.
+
+    Raises:
+      Infeasible: if no choice is left.
+    """
+    pairs = worth_joining(problem)
+    if not pairs:
+        return unchanged(problem)
+    return joined(problem, pairs).then(partial(reduced, options=options)).then(drop_forbidden)
 
 
 def _whole(problem: Problem, found: Answer, watch: Watch) -> Answer:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from autopar.api.collection import collection_paused
 from autopar.api.compiled import alternatives, made_plan, task_of
 from autopar.api.constraints import checked
 from autopar.api.plan import Plan
@@ -158,9 +159,10 @@ def front(
         pricing=pricing,
         constraints=checked(constraints),
     )
-    target = settings.target()
-    traces = alternatives(fn, settings, args, kwargs)
-    tasks = [task_of(traced, settings, target.cluster) for traced in traces]
-    found = find_front(tasks, settings.meshes(target, own_mesh(traces[0].graph)), points)
-    bounds = (Bound(fn, settings, traces[point.position], point.planned, target.cluster) for point in found)
-    return Front(tuple(made_plan(bound) for bound in bounds))
+    with collection_paused():
+        target = settings.target()
+        traces = alternatives(fn, settings, args, kwargs)
+        tasks = [task_of(traced, settings, target.cluster) for traced in traces]
+        found = find_front(tasks, settings.meshes(target, own_mesh(traces[0].graph)), points)
+        bounds = (Bound(fn, settings, traces[point.position], point.planned, target.cluster) for point in found)
+        return Front(tuple(made_plan(bound) for bound in bounds))

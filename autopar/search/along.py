@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
-from math import inf
+from math import inf, log
 
 from autopar.search.attempt import FEW_ENTRIES, Attempt
 from autopar.search.race import TIE
@@ -17,7 +17,15 @@ from autopar.solve.pareto import Met
 _TRIES = 3  # to keep a program within a limit
 _LESS = 0.99  # of what was asked for, at most, where a program exceeds the limit
 _SPARE = 1.5  # times as many programs as points: some need as much as others that cost less
-_CLOSE = 1.01  # times the peak of another: what lies between is no point of its own
+
+
+@dataclass(frozen=True)
+class _Told:
+    """A program: its peak, its cost, and the peak as the Problem counts (inf: of the fastest, which counts none)."""
+
+    peak: int
+    cost: float
+    counted: float
 
 
 @dataclass(eq=False)
@@ -51,22 +59,22 @@ class Along:
     def peaks_bytes(self, fastest: Planned, count: int) -> Iterator[int]:
         """The peaks of programs, `count` of them if there are, that need less than `fastest`, and cost more.
 
-        First that of the smallest choice, then again and again one between those two peaks that are furthest apart.
+        First that of the smallest choice, then again and again that of the choice that gains most between two.
 
         Raises:
           Infeasible: as `curve`.
         """
-        most, cost = fastest.account.peak_memory_bytes, fastest.plan.objective_s
-        left = [met for met in self.curve.choices() if met.cost > cost * (1 + TIE)]
+        end = _Told(fastest.account.peak_memory_bytes, fastest.plan.objective_s, inf)
+        left = [met for met in self.curve.choices() if met.cost > end.cost * (1 + TIE)]
         for _ in range(int(_SPARE * count)):
-            useful = [met for met in self._useful() if self._peak(met) < most]
-            chosen = _between([(self._peak(met), met.peak) for met in useful], most, left)
-            if chosen is None or len(useful) >= count:
+            told = [*self._told(end.peak), end]
+            chosen = _next(told, left) if len(told) <= count else None
+            if chosen is None:
                 return
             left.remove(chosen)
-            self._planned(chosen)
-            if chosen in self._useful():
-                yield self._peak(chosen)
+            peak = self._planned(chosen).account.peak_memory_bytes
+            if any(point.counted == chosen.peak for point in self._told(end.peak)):
+                yield peak
 
     def within(self, limit: int) -> Planned | None:
         """The cheapest plan met whose program keeps within `limit`, with a bound for that limit; None if none was met.
@@ -95,22 +103,20 @@ class Along:
         fitting = [planned for planned in self._lowered.values() if planned.account.peak_memory_bytes <= limit]
         return min(fitting, key=lambda planned: planned.plan.objective_s, default=None)
 
-    def _useful(self) -> list[Met]:
-        """The choices whose programs need less than all that cost no more, the smallest program first."""
-        useful: list[Met] = []
-        for met in sorted(self._lowered, key=lambda met: (self._peak(met), met.cost)):
-            if not useful or met.cost < useful[-1].cost:
-                useful.append(met)
-        return useful
+    def _told(self, below: int) -> list[_Told]:
+        """The programs of smaller peaks than this, each cheaper than all that need less."""
+        found = [_Told(p.account.peak_memory_bytes, met.cost, met.peak) for met, p in self._lowered.items()]
+        told: list[_Told] = []
+        for program in sorted(found, key=lambda program: (program.peak, program.cost)):
+            if program.peak < below and (not told or program.cost < told[-1].cost):
+                told.append(program)
+        return told
 
     def _share(self, limit: int) -> float:
         """What the Problem counts of the program whose peak is nearest to the limit; 1: none yet."""
         spent = [(planned.account.peak_memory_bytes, planned.counted_bytes) for planned in self._lowered.values()]
         top, counted = min(spent, key=lambda pair: abs(pair[0] - limit), default=(1, 1.0))
         return counted / top if top else 1.0
-
-    def _peak(self, met: Met) -> int:
-        return self._lowered[met].account.peak_memory_bytes
 
     def _planned(self, met: Met) -> Planned:
         if met not in self._lowered:
@@ -127,17 +133,28 @@ class Along:
         return replace(planned, plan=plan, solution=solution, problem=self.attempt.problem(float(limit)))
 
 
-def _between(useful: Sequence[tuple[int, float]], most: int, left: Sequence[Met]) -> Met | None:
-    """A choice left between those two whose programs' peaks are furthest apart; the smallest, if there are none.
+def _next(told: Sequence[_Told], left: Sequence[Met]) -> Met | None:
+    """The choice left that gains most between two that are told; the smallest, if none is yet but the fastest.
 
-    `useful` are peaks, of programs and as the Problem counts, the smallest first; `most` is the fastest program's.
+    In the plane of log peak and log cost, the programs told and those undercut by them fill an area. It grows by
+
+        log(peak of the next larger / peak) * log(cost of the next smaller / cost)
     """
-    if not useful:
+    if len(told) == 1:
         return left[0] if left else None
-    gaps = pairwise([*useful, (most, inf)])
-    for (low, least), (high, largest) in sorted(gaps, key=lambda gap: -gap[1][0] / max(1, gap[0][0])):
-        inside = [met for met in left if least < met.peak < largest]
-        if inside and high > _CLOSE * low:
-            middle = (max(least, 1.0) * min(largest, inside[-1].peak)) ** 0.5
-            return min(inside, key=lambda met: max(met.peak, middle) / max(1.0, min(met.peak, middle)))
-    return None
+    best, most = None, 0.0
+    for small, large in pairwise(told):
+        for met in left:
+            if small.counted < met.peak < large.counted and large.cost < met.cost < small.cost:
+                gain = log(large.peak / _expected(met.peak, small, large)) * log(small.cost / met.cost)
+                best, most = (met, gain) if gain > most else (best, most)
+    return best
+
+
+def _expected(counted: float, small: _Told, large: _Told) -> float:
+    """The peak of a program between two, of which the Problem counts so much: as they have it."""
+    low, least = max(1.0, small.peak), max(1.0, small.counted)
+    if large.counted == inf:
+        return min(large.peak, counted / least * low)
+    share = log(counted / least) / log(large.counted / least)
+    return low * (large.peak / low) ** share

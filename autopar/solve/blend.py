@@ -9,7 +9,6 @@ choices of neighbouring peaks are spliced, some layers as in the one, the rest a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -29,7 +28,7 @@ from autopar.solve.reduction import Bools, Choice, Ints, Reduction, restrict
 from autopar.solve.rows import Rows, memory_rows
 
 _SWEEPS = 4  # at each prices
-_PASSES, _MORE_PASSES = 8, 4  # of a descent from what is decoded, and from the best of the prices before
+_PASSES, _MORE_PASSES = 6, 3  # of a descent from what is decoded, and from the best of the prices before
 _HEAT, _COOLED = 0.1, 0.01  # of a node's share of the cost; of that, at the end
 _ROUNDS, _SPLICED, _NEIGHBOURS = 2, 32, 2  # of splices; choices in each; next ones that each is spliced with
 _DIPS = 12  # of the cuts of a splice, the cheapest first
@@ -69,8 +68,8 @@ class Blend:
         """Splices of choices of neighbouring peaks."""
         for _ in range(_ROUNDS):
             met = self.own.spread(_SPLICED)
-            near = [(a, b) for n, a in enumerate(met) for b in met[n + 1 : n + 1 + _NEIGHBOURS]]
-            for a, b in [pair for a, b in near for pair in ((a, b), (b, a))]:
+            near = [(x, y) for n, x in enumerate(met) for y in met[n + 1 : n + 1 + _NEIGHBOURS]]
+            for a, b in (pair for x, y in near for pair in ((x, y), (y, x))):
                 if not wanted():
                     return
                 for cut in _dips(spliced_costs(self.dual.flat, a.choice, b.choice)).tolist():

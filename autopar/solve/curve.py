@@ -11,9 +11,10 @@ highest. Messages go on from step to step. Better choices are made of what is de
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 
@@ -34,7 +35,9 @@ _FIRST_SWEEPS = 15  # without prices
 _UPDATES, _SWEEPS = 2, 3  # of the shares at each sum of prices; sweeps after each
 _UP, _MOST_UP = 4.0, 8  # times the sum, while choices get smaller; at most so often
 _SMALLER, _PATIENCE = 0.98, 2  # of the least peak: what counts as smaller, and how often it may not be
-_DOWN, _FEW_DOWN, _MOST_DOWN = 1.6, 6.0, 40  # the sum over the next, few lines being kept; at most so often
+_DOWN, _FEW_DOWN, _MOST_DOWN = 1.9, 6.0, 30  # the sum over the next, few lines being kept; at most so often
+_SHORT, _APART, _LEAST_SHARE = 2e-3, 1.1, 1e-12  # of the cost: what is filled; of sums of prices; of one price in them
+_MOST_LINES = 40
 _NEARLY, _LITTLE = 2.5e-3, 0.1  # of the cost: what a bound has to rise by, what memory may cost, where prices end
 _SHARPNESS, _FORGOTTEN, _RECENT = 24.0, 0.91, 0.66  # of the weights of rows; of them, a step; of the use, the last
 _MOST_NUMBERS = 1 << 26  # of all messages kept
@@ -43,10 +46,14 @@ _ROUNDING = 1e-13  # of the costs and prices that a bound is the difference of
 
 @dataclass(frozen=True, eq=False)
 class _Line:
-    """A moment of the sweeps: what it proves of all choices, less its `slope` a byte of the limit."""
+    """A moment of the sweeps: what it proves of all choices, less its `slope` a byte of the limit.
+
+    `use` is what choices decoded then use, on average: at the largest of it the line is about the best.
+    """
 
     state: State
     slope: float
+    use: Floats
 
     def at(self, limit: float) -> float:
         """The height of the line at a limit."""
@@ -56,6 +63,11 @@ class _Line:
         """The height of the line at a limit, less what may be rounding: where prices are high, small is large."""
         scale = abs(self.state.bound) + self.slope * limit if np.isfinite(limit) else abs(self.state.bound)
         return self.at(limit) - _ROUNDING * scale
+
+    @property
+    def middle(self) -> float:
+        """The limit at which the line is about the best."""
+        return float(self.use.max(initial=0.0))
 
 
 class Curve:
@@ -88,9 +100,10 @@ class Curve:
         if fastest is None or not self.rows.count or not fastest.peak:
             return
         first = (abs(fastest.cost) or 1.0) / fastest.peak
-        last, upwards = self._climb(first)
-        downwards = self._sink(last, fastest.peak)
-        self._blend(sorted([*upwards, *downwards], key=lambda prices: -float(prices.sum())))
+        highest, rising = self._climb(first), len(self._lines)
+        self._sink(highest, fastest.peak)
+        self._fill(abs(fastest.cost))
+        self._blend(self._lines[rising:])
 
     def bound(self, limit: float) -> float:
         """No choice within the limit costs less, rounding errors included."""
@@ -119,36 +132,65 @@ class Curve:
         verify_choice(_within(self.problem, limit), found)
         return found
 
-    def _climb(self, price: float) -> tuple[float, list[Floats]]:
-        """Higher and higher prices until choices get no smaller: the last sum of them, and all."""
-        least, waited, met = np.inf, 0, list[Floats]()
+    def _climb(self, price: float) -> float:
+        """Higher and higher prices until choices get no smaller: the last sum of them."""
+        least, waited = np.inf, 0
         for _ in range(_MOST_UP):
-            met.append(self._step(price))
+            self._step(price)
             now = min((met.peak for met in self._pareto.met), default=np.inf)
             waited = 0 if now < _SMALLER * least else waited + 1
             least = min(least, now)
             if waited >= _PATIENCE or not self.wanted():
                 break
             price *= _UP
-        return price, met
+        return price
 
-    def _sink(self, price: float, most: float) -> list[Floats]:
+    def _sink(self, price: float, most: float) -> None:
         """Lower and lower prices, until memory of `most` costs little, and its bound hardly rises any more."""
-        met = list[Floats]()
-        times = _DOWN if _MOST_DOWN * self.dual.flat.size <= _MOST_NUMBERS else _FEW_DOWN
+        times = _DOWN if _MOST_LINES * self.dual.flat.size <= _MOST_NUMBERS else _FEW_DOWN
         for _ in range(_MOST_DOWN):
-            price /= times
             if not self.wanted():
-                break
-            met.append(self._step(price))
+                return
+            self._step(price)
             before, now = self._lines[-2].at(most), self._lines[-1].at(most)
             scale = abs(now + self.reduction.offset)
             if now - before <= _NEARLY * scale and price * most <= _LITTLE * scale:
-                break
-        return met
+                return
+            price /= times
 
-    def _step(self, price: float) -> Floats:
-        """Sweeps at prices of this sum, on the rows that decoded choices use the most; the prices."""
+    def _fill(self, scale: float) -> None:
+        """Prices between those of lines that meet far below the curve, which is convex, as a share of `scale`."""
+        tried = set[float]()
+        while len(self._lines) < _MOST_LINES and self.wanted():
+            gaps = [(short, price, line) for short, price, line in self._corners() if price not in tried]
+            short, price, line = max(gaps, key=lambda gap: gap[0], default=(0.0, 0.0, self._lines[0]))
+            if short <= _SHORT * scale:
+                return
+            tried.add(price)
+            self.dual.restore(line.state)
+            self._use = line.use
+            self._weights = np.log(np.maximum(line.state.prices / line.slope, _LEAST_SHARE))
+            self._step(price)
+
+    def _corners(self) -> list[tuple[float, float, _Line]]:
+        """For lines next to each other: how far below the chord they meet, its slope, and one of the two.
+
+        The chord is that between the middles of both.
+        """
+        lines = sorted((line for line in self._lines if line.slope > 0), key=lambda line: -line.slope)
+        found: list[tuple[float, float, _Line]] = []
+        for steep, flat in pairwise(lines):
+            wide = flat.middle - steep.middle
+            if wide > 0 and steep.slope > _APART * flat.slope:
+                price = (steep.at(steep.middle) - flat.at(flat.middle)) / wide
+                meet = (steep.state.bound - flat.state.bound) / (steep.slope - flat.slope)
+                short = steep.at(steep.middle) - price * (meet - steep.middle) - steep.at(meet)
+                if flat.slope < price < steep.slope:
+                    found.append((short, price, steep))
+        return found
+
+    def _step(self, price: float) -> None:
+        """Sweeps at prices of this sum, on the rows that decoded choices use the most."""
         for _ in range(_UPDATES):
             shares = np.exp(self._weights - self._weights.max(initial=0.0))
             self.dual.set_prices(price * shares / float(shares.sum()))
@@ -157,10 +199,10 @@ class Curve:
             self._use = (1 - _RECENT) * self._use + _RECENT * self._decoded()
             self._weights = _FORGOTTEN * self._weights + _SHARPNESS * (self._use / (self._use.max() or 1.0) - 1)
         self._note()
-        return self.dual.prices
 
-    def _blend(self, every: list[Floats]) -> None:
-        """Meets better choices out of the strategies that were decoded."""
+    def _blend(self, lines: Sequence[_Line]) -> None:
+        """Meets better choices out of the strategies that were decoded, at the prices of these lines."""
+        every = [line.state.prices for line in sorted(lines, key=lambda line: -line.slope)]
         start = self.dual.flat.start
         seen = [self._seen[start[rank] : start[rank + 1]] for rank in self.dual.rank.tolist()]
         blend = Blend(self.reduction, seen, self.options, self._pareto)
@@ -173,7 +215,7 @@ class Curve:
     def _note(self) -> None:
         """Keeps the line of this moment."""
         state = self.dual.state()
-        self._lines.append(_Line(state, float(state.prices.sum())))
+        self._lines.append(_Line(state, float(state.prices.sum()), self._use))
 
     def _decoded(self) -> Floats:
         """Meets the choice that the messages decode; the bytes that it uses in every row."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
-from math import inf, log
+from math import log
 
 from autopar.search.attempt import FEW_ENTRIES, Attempt
 from autopar.search.race import TIE
@@ -21,9 +21,9 @@ _SPARE = 1.5  # times as many programs as points: some need as much as others th
 
 @dataclass(frozen=True)
 class _Told:
-    """A program: its peak, its cost, and the peak as the Problem counts (inf: of the fastest, which counts none)."""
+    """A program: its peak, its cost, and the peak as the Problem counts."""
 
-    peak: int
+    peak: float
     cost: float
     counted: float
 
@@ -64,11 +64,12 @@ class Along:
         Raises:
           Infeasible: as `curve`.
         """
-        end = _Told(fastest.account.peak_memory_bytes, fastest.plan.objective_s, inf)
-        left = [met for met in self.curve.choices() if met.cost > end.cost * (1 + TIE)]
+        cost, choices = fastest.plan.objective_s, self.curve.choices()
+        left = [met for met in choices if met.cost > cost * (1 + TIE)]
+        end = _Told(fastest.account.peak_memory_bytes, cost, 1.0 + max((met.peak for met in choices), default=0.0))
         for _ in range(int(_SPARE * count)):
-            told = [*self._told(end.peak), end]
-            chosen = _next(told, left) if len(told) <= count else None
+            told = self._told(end.peak)
+            chosen = _next(told, end, left, choices[0]) if len(told) < count else None
             if chosen is None:
                 return
             left.remove(chosen)
@@ -103,7 +104,7 @@ class Along:
         fitting = [planned for planned in self._lowered.values() if planned.account.peak_memory_bytes <= limit]
         return min(fitting, key=lambda planned: planned.plan.objective_s, default=None)
 
-    def _told(self, below: int) -> list[_Told]:
+    def _told(self, below: float) -> list[_Told]:
         """The programs of smaller peaks than this, each cheaper than all that need less."""
         found = [_Told(p.account.peak_memory_bytes, met.cost, met.peak) for met, p in self._lowered.items()]
         told: list[_Told] = []
@@ -133,20 +134,26 @@ class Along:
         return replace(planned, plan=plan, solution=solution, problem=self.attempt.problem(float(limit)))
 
 
-def _next(told: Sequence[_Told], left: Sequence[Met]) -> Met | None:
-    """The choice left that gains most between two that are told; the smallest, if none is yet but the fastest.
+def _next(told: Sequence[_Told], end: _Told, left: Sequence[Met], first: Met) -> Met | None:
+    """The choice left that gains most between two that are told, the last being `end`; if none is, the smallest.
 
     In the plane of log peak and log cost, the programs told and those undercut by them fill an area. It grows by
 
         log(peak of the next larger / peak) * log(cost of the next smaller / cost)
+
+    Where the program of the `first`, smallest choice is not told, for others need no more, there may be smaller ones.
     """
-    if len(told) == 1:
+    if not told:
         return left[0] if left else None
+    share = first.peak / max(1.0, told[0].counted)
+    begin = _Told(share * told[0].peak, first.cost * (1 + TIE), first.peak - 1.0)
     best, most = None, 0.0
-    for small, large in pairwise(told):
+    for small, large in pairwise([begin, *told, end] if share < 1 else [*told, end]):
         for met in left:
             if small.counted < met.peak < large.counted and large.cost < met.cost < small.cost:
-                gain = log(large.peak / _expected(met.peak, small, large)) * log(small.cost / met.cost)
+                peak = _expected(met.peak, small, large)
+                peak = min(peak, met.peak * small.peak / max(1.0, small.counted)) if large is end else peak
+                gain = log(large.peak / peak) * log(small.cost / met.cost)
                 best, most = (met, gain) if gain > most else (best, most)
     return best
 
@@ -154,7 +161,5 @@ def _next(told: Sequence[_Told], left: Sequence[Met]) -> Met | None:
 def _expected(counted: float, small: _Told, large: _Told) -> float:
     """The peak of a program between two, of which the Problem counts so much: as they have it."""
     low, least = max(1.0, small.peak), max(1.0, small.counted)
-    if large.counted == inf:
-        return min(large.peak, counted / least * low)
-    share = log(counted / least) / log(large.counted / least)
+    share = log(max(1.0, counted) / least) / log(large.counted / least)
     return low * (large.peak / low) ** share

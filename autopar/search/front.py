@@ -92,10 +92,10 @@ def _others(sweeps: Sequence[_Sweep], fastest: Planned, points: int) -> Iterator
 
 
 def _peaks(sweeps: Sequence[_Sweep], fastest: Planned, points: int) -> Iterator[int]:
-    """The peaks of programs of the large problems that need less than the fastest."""
-    for sweep in sweeps:
-        for place in sweep.large_places():
-            yield from place.peaks_bytes(fastest, points - 1)
+    """The peaks of programs of large problems that need less than the fastest: fewer of each, the more there are."""
+    places = [place for sweep in sweeps for place in sweep.large_places()]
+    for place in places:
+        yield from place.peaks_bytes(fastest, max(2, (points - 1) // len(places) + (len(places) > 1)))
 
 
 def _stopped(point: Point, reason: str) -> Point:

@@ -36,11 +36,10 @@ _UPDATES, _SWEEPS = 2, 3  # of the shares at each sum of prices; sweeps after ea
 _UP, _MOST_UP = 4.0, 8  # times the sum, while choices get smaller; at most so often
 _SMALLER, _PATIENCE = 0.98, 2  # of the least peak: what counts as smaller, and how often it may not be
 _DOWN, _FEW_DOWN, _MOST_DOWN = 1.9, 6.0, 30  # the sum over the next, few lines being kept; at most so often
-_SHORT, _APART, _LEAST_SHARE = 2e-3, 1.1, 1e-12  # of the cost: what is filled; of sums of prices; of one price in them
-_MOST_LINES = 40
+_SHORT, _APART, _LEAST_SHARE = 4e-3, 1.1, 1e-12  # of the cost: what is filled; of sums of prices; of one price in them
 _NEARLY, _LITTLE = 2.5e-3, 0.1  # of the cost: what a bound has to rise by, what memory may cost, where prices end
 _SHARPNESS, _FORGOTTEN, _RECENT = 24.0, 0.91, 0.66  # of the weights of rows; of them, a step; of the use, the last
-_MOST_NUMBERS = 1 << 26  # of all messages kept
+_MOST_LINES, _MOST_NUMBERS = 32, 1 << 26  # that are kept; of all messages in them
 _ROUNDING = 1e-13  # of the costs and prices that a bound is the difference of
 
 
@@ -96,14 +95,14 @@ class Curve:
 
     def draw(self) -> None:
         """Meets choices and proves bounds for all limits."""
-        fastest = self._pareto.best(np.inf)
-        if fastest is None or not self.rows.count or not fastest.peak:
+        most, scale = float(self._use.max(initial=0.0)), abs(self._lines[0].state.bound + self.reduction.offset) or 1.0
+        if not most:
             return
-        first = (abs(fastest.cost) or 1.0) / fastest.peak
-        highest, rising = self._climb(first), len(self._lines)
-        self._sink(highest, fastest.peak)
-        self._fill(abs(fastest.cost))
-        self._blend(self._lines[rising:])
+        highest, rising = self._climb(scale / most), len(self._lines)
+        self._sink(highest, most)
+        self._fill(scale)
+        if self._pareto.met:  # what was seen has a choice
+            self._blend(self._lines[rising:])
 
     def bound(self, limit: float) -> float:
         """No choice within the limit costs less, rounding errors included."""
@@ -133,21 +132,21 @@ class Curve:
         return found
 
     def _climb(self, price: float) -> float:
-        """Higher and higher prices until choices get no smaller: the last sum of them."""
-        least, waited = np.inf, 0
+        """Higher and higher prices until choices get no smaller: the sum after the last that made them smaller."""
+        least, waited, best = np.inf, 0, price
         for _ in range(_MOST_UP):
             self._step(price)
             now = min((met.peak for met in self._pareto.met), default=np.inf)
-            waited = 0 if now < _SMALLER * least else waited + 1
+            waited, best = (0, price) if now < _SMALLER * least else (waited + 1, best)
             least = min(least, now)
             if waited >= _PATIENCE or not self.wanted():
                 break
             price *= _UP
-        return price
+        return min(price, _UP * best)
 
     def _sink(self, price: float, most: float) -> None:
         """Lower and lower prices, until memory of `most` costs little, and its bound hardly rises any more."""
-        times = _DOWN if _MOST_LINES * self.dual.flat.size <= _MOST_NUMBERS else _FEW_DOWN
+        times = _DOWN if self._room == _MOST_LINES else _FEW_DOWN
         for _ in range(_MOST_DOWN):
             if not self.wanted():
                 return
@@ -161,7 +160,7 @@ class Curve:
     def _fill(self, scale: float) -> None:
         """Prices between those of lines that meet far below the curve, which is convex, as a share of `scale`."""
         tried = set[float]()
-        while len(self._lines) < _MOST_LINES and self.wanted():
+        while len(self._lines) < self._room and self.wanted():
             gaps = [(short, price, line) for short, price, line in self._corners() if price not in tried]
             short, price, line = max(gaps, key=lambda gap: gap[0], default=(0.0, 0.0, self._lines[0]))
             if short <= _SHORT * scale:
@@ -171,6 +170,11 @@ class Curve:
             self._use = line.use
             self._weights = np.log(np.maximum(line.state.prices / line.slope, _LEAST_SHARE))
             self._step(price)
+
+    @property
+    def _room(self) -> int:
+        """How many lines may be kept: each has all messages."""
+        return min(_MOST_LINES, _MOST_NUMBERS // max(1, self.dual.flat.size))
 
     def _corners(self) -> list[tuple[float, float, _Line]]:
         """For lines next to each other: how far below the chord they meet, its slope, and one of the two.

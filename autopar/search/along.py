@@ -69,7 +69,9 @@ class Along:
         end = _Told(fastest.account.peak_memory_bytes, cost, 1.0 + max((met.peak for met in choices), default=0.0))
         for _ in range(int(_SPARE * count)):
             told = self._told(end.peak)
-            chosen = _next(told, end, left, choices[0]) if len(told) < count else None
+            missed = [met for met in self._lowered if told and met.peak < told[0].counted]
+            again = missed[0] if len(missed) == 1 else None  # once, as it would go on and on
+            chosen = _next(told, end, left, self._made(), again) if len(told) < count else None
             if chosen is None:
                 return
             left.remove(chosen)
@@ -106,12 +108,15 @@ class Along:
 
     def _told(self, below: float) -> list[_Told]:
         """The programs of smaller peaks than this, each cheaper than all that need less."""
-        found = [_Told(p.account.peak_memory_bytes, met.cost, met.peak) for met, p in self._lowered.items()]
         told: list[_Told] = []
-        for program in sorted(found, key=lambda program: (program.peak, program.cost)):
+        for program in sorted(self._made(), key=lambda program: (program.peak, program.cost)):
             if program.peak < below and (not told or program.cost < told[-1].cost):
                 told.append(program)
         return told
+
+    def _made(self) -> list[_Told]:
+        """All programs."""
+        return [_Told(p.account.peak_memory_bytes, met.cost, met.peak) for met, p in self._lowered.items()]
 
     def _share(self, limit: int) -> float:
         """What the Problem counts of the program whose peak is nearest to the limit; 1: none yet."""
@@ -134,32 +139,43 @@ class Along:
         return replace(planned, plan=plan, solution=solution, problem=self.attempt.problem(float(limit)))
 
 
-def _next(told: Sequence[_Told], end: _Told, left: Sequence[Met], first: Met) -> Met | None:
+def _next(
+    told: Sequence[_Told], end: _Told, left: Sequence[Met], made: Sequence[_Told], missed: Met | None
+) -> Met | None:
     """The choice left that gains most between two that are told, the last being `end`; if none is, the smallest.
 
     In the plane of log peak and log cost, the programs told and those undercut by them fill an area. It grows by
 
         log(peak of the next larger / peak) * log(cost of the next smaller / cost)
 
-    Where the program of the `first`, smallest choice is not told, for others need no more, there may be smaller ones.
+    Where the smallest choice was `missed`, its program being no smaller than those told, there may be some between.
     """
     if not told:
         return left[0] if left else None
-    share = first.peak / max(1.0, told[0].counted)
-    begin = _Told(share * told[0].peak, first.cost * (1 + TIE), first.peak - 1.0)
+    begin: list[_Told] = []
+    if missed is not None:
+        share = missed.peak / told[0].counted
+        begin = [_Told(share * told[0].peak, missed.cost * (1 + TIE), missed.peak - 1.0)]
     best, most = None, 0.0
-    for small, large in pairwise([begin, *told, end] if share < 1 else [*told, end]):
+    for small, large in pairwise([*begin, *told, end]):
+        between = [p for p in made if small.counted < p.counted < large.counted and small not in begin]
+        known = sorted([small, large, *between], key=_counted)
         for met in left:
             if small.counted < met.peak < large.counted and large.cost < met.cost < small.cost:
-                peak = _expected(met.peak, small, large)
-                peak = min(peak, met.peak * small.peak / max(1.0, small.counted)) if large is end else peak
+                peak = _expected(met.peak, known)
+                peak = min(peak, met.peak * small.peak / max(1.0, small.counted)) if known == [small, end] else peak
                 gain = log(large.peak / peak) * log(small.cost / met.cost)
                 best, most = (met, gain) if gain > most else (best, most)
     return best
 
 
-def _expected(counted: float, small: _Told, large: _Told) -> float:
-    """The peak of a program between two, of which the Problem counts so much: as they have it."""
+def _counted(program: _Told) -> float:
+    return program.counted
+
+
+def _expected(counted: float, known: Sequence[_Told]) -> float:
+    """The peak of a program of which the Problem counts so much: as the two next to it have it."""
+    small, large = next((a, b) for a, b in pairwise(known) if a.counted <= counted <= b.counted)
     low, least = max(1.0, small.peak), max(1.0, small.counted)
     share = log(max(1.0, counted) / least) / log(large.counted / least)
     return low * (large.peak / low) ** share

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from autopar.api.collection import collection_paused
 from autopar.api.compiled import alternatives, made_plan, task_of
 from autopar.api.constraints import checked
 from autopar.api.plan import Plan
@@ -113,18 +114,19 @@ def front(
 ) -> Front:
     """The fastest plans of `fn` for arguments like these, from the least memory found possible to all that is of use.
 
-    Limits stand in equal ratios from the smallest peak found to the peak of the fastest plan. The function is traced
-    once, and candidates and prices are made once. All plans keep everything: `autopar.plan` may find one that
-    recomputes, and is faster within the same limit or fits in less.
+    The function is traced once, and candidates and prices are made once. All plans keep everything: `autopar.plan` may
+    find one that recomputes, and is faster within the same limit or fits in less.
 
-    A point is worked on until its gap is `SearchOptions.front_gap` (1 %). On large problems that is a few rounds on
-    each limit, whatever they achieve, and the least peak is nearly that: every plan says what its gap is. Interrupted
-    from the keyboard, or out of time, the front is the points found so far, which say so (`plan.summary.stopped`).
+    On small problems limits stand in equal ratios from the smallest peak found to the peak of the fastest plan, and a
+    point is worked on until its gap is `SearchOptions.front_gap` (1 %). On large ones all limits share one curve of
+    choices and bounds, the limits are the peaks of plans on it, and every plan says what its gap is; with a `front_gap`
+    of 0 they are solved as small ones are. Interrupted from the keyboard, or out of time, the front is the points found
+    so far, which say so (`plan.summary.stopped`).
 
     Args:
       fn: any function of pytrees that JAX can trace.
       *args: example arguments; jax.ShapeDtypeStructs will do. Arguments by name go to `fn`, the others see `compile`.
-      points: how many memory limits are searched (>= 2); limits that gain nothing give no point.
+      points: how many there are at most (>= 2); limits that gain nothing give no point.
       cluster: see `compile`, as for all that follow.
       mesh: see `compile`.
       mode: see `compile`.
@@ -158,9 +160,10 @@ def front(
         pricing=pricing,
         constraints=checked(constraints),
     )
-    target = settings.target()
-    traces = alternatives(fn, settings, args, kwargs)
-    tasks = [task_of(traced, settings, target.cluster) for traced in traces]
-    found = find_front(tasks, settings.meshes(target, own_mesh(traces[0].graph)), points)
-    bounds = (Bound(fn, settings, traces[point.position], point.planned, target.cluster) for point in found)
-    return Front(tuple(made_plan(bound) for bound in bounds))
+    with collection_paused():
+        target = settings.target()
+        traces = alternatives(fn, settings, args, kwargs)
+        tasks = [task_of(traced, settings, target.cluster) for traced in traces]
+        found = find_front(tasks, settings.meshes(target, own_mesh(traces[0].graph)), points)
+        bounds = (Bound(fn, settings, traces[point.position], point.planned, target.cluster) for point in found)
+        return Front(tuple(made_plan(bound) for bound in bounds))

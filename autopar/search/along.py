@@ -1,18 +1,31 @@
-"""Along: plans within one memory limit after another, all from one curve (`solve.curve`)."""
+"""Along: plans within all memory limits, all from one curve (`solve.curve`)."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
+from math import log
 
 from autopar.search.attempt import FEW_ENTRIES, Attempt
+from autopar.search.race import TIE
 from autopar.search.task import Planned
-from autopar.solve import Solution
 from autopar.solve.curve import Curve
-from autopar.solve.reduction import Choice
+from autopar.solve.pareto import Met
 
 _TRIES = 3  # to keep a program within a limit
 _LESS = 0.99  # of what was asked for, at most, where a program exceeds the limit
+_SPARE = 1.5  # times as many programs as points: some need as much as others that cost less
+
+
+@dataclass(frozen=True)
+class _Told:
+    """A program: its peak, its cost, and the peak as the Problem counts."""
+
+    peak: float
+    cost: float
+    counted: float
 
 
 @dataclass(eq=False)
@@ -24,7 +37,7 @@ class Along:
     """
 
     attempt: Attempt
-    _lowered: dict[Choice, Planned] = field(default_factory=dict[Choice, Planned], init=False)
+    _lowered: dict[Met, Planned] = field(default_factory=dict[Met, Planned], init=False)
 
     @cached_property
     def is_worth_it(self) -> bool:
@@ -33,40 +46,77 @@ class Along:
 
     @cached_property
     def curve(self) -> Curve:
-        """Of the Problem, whatever its limit."""
-        task = self.attempt.task
-        return Curve(self.attempt.problem(0.0), task.options.solve, lambda: not task.halt.is_over)
-
-    def least_peak_bytes(self) -> int | None:
-        """The peak of a program of little memory; None if no choice is met.
+        """Of the Problem, whatever its limit; drawn.
 
         Raises:
           Infeasible: proven: there is no choice at all.
         """
-        solution = self.curve.solution(self.curve.least())
-        return None if solution is None else self._planned(solution).account.peak_memory_bytes
+        task = self.attempt.task
+        curve = Curve(self.attempt.problem(0.0), task.options.solve, lambda: not task.halt.is_over)
+        curve.draw()
+        return curve
 
-    def within(self, limit: int, enough: float) -> Planned | None:
-        """The cheapest plan met whose program keeps within `limit`, with a bound for that limit; None if none was met.
+    def peaks_bytes(self, fastest: Planned, count: int) -> Iterator[int]:
+        """The peaks of programs, `count` of them if there are, that need less than `fastest`, and cost more.
 
-        Choices are worked on until their gap is `enough`, for a few rounds at most.
+        First that of the smallest choice, then again and again that of the choice that gains most between two.
 
         Raises:
-          Infeasible: proven: there is no choice at all.
+          Infeasible: as `curve`.
+        """
+        cost, choices = fastest.plan.objective_s, self.curve.choices()
+        left = [met for met in choices if met.cost > cost * (1 + TIE)]
+        end = _Told(fastest.account.peak_memory_bytes, cost, 1.0 + max((met.peak for met in choices), default=0.0))
+        for _ in range(int(_SPARE * count)):
+            told = self._told(end.peak)
+            missed = [met for met in self._lowered if told and met.peak < told[0].counted]
+            again = missed[0] if len(missed) == 1 else None  # once, as it would go on and on
+            chosen = _next(told, end, left, self._made(), again) if len(told) < count else None
+            if chosen is None:
+                return
+            left.remove(chosen)
+            peak = self._planned(chosen).account.peak_memory_bytes
+            if any(point.counted == chosen.peak for point in self._told(end.peak)):
+                yield peak
+
+    def within(self, limit: int) -> Planned | None:
+        """The cheapest plan met whose program keeps within `limit`, with a bound for that limit; None if none was met.
+
+        Raises:
+          Infeasible: as `curve`.
         """
         share = self._share(limit)
         for _ in range(_TRIES):
-            self.curve.work(share * limit, enough)
-            solution = self.curve.solution(share * limit)
-            if solution is None:
+            best, met = self._fitting(limit), self.curve.best(share * limit)
+            if met is None or (best is not None and best.plan.objective_s <= met.cost * (1 + TIE)):
                 break
-            planned = self._planned(solution)
+            planned = self._planned(met)
             if planned.account.peak_memory_bytes <= limit:
                 break
             share = min(_LESS * share, planned.counted_bytes / planned.account.peak_memory_bytes)
-        fitting = [planned for planned in self._lowered.values() if planned.account.peak_memory_bytes <= limit]
-        best = min(fitting, key=lambda planned: planned.plan.objective_s, default=None)
+        best = self._fitting(limit)
         return None if best is None else self._bounded(best, limit)
+
+    def bound_s(self, limit: int) -> float:
+        """What no plan within `limit` undercuts."""
+        return max(0.0, self.curve.bound(float(limit)))
+
+    def _fitting(self, limit: int) -> Planned | None:
+        """The cheapest plan whose program keeps within the limit."""
+        fitting = [planned for planned in self._lowered.values() if planned.account.peak_memory_bytes <= limit]
+        return min(fitting, key=lambda planned: planned.plan.objective_s, default=None)
+
+    def _told(self, below: float) -> list[_Told]:
+        """The programs of smaller peaks than this, each cheaper than all that need less."""
+        told: list[_Told] = []
+        for program in sorted(self._made(), key=lambda program: (program.peak, program.cost)):
+            if program.peak < below and (not told or program.cost < told[-1].cost):
+                told.append(program)
+        return told
+
+    def _made(self) -> list[_Told]:
+        """All programs."""
+        return [_Told(p.account.peak_memory_bytes, met.cost, met.peak) for met, p in self._lowered.items()]
 
     def _share(self, limit: int) -> float:
         """What the Problem counts of the program whose peak is nearest to the limit; 1: none yet."""
@@ -74,14 +124,58 @@ class Along:
         top, counted = min(spent, key=lambda pair: abs(pair[0] - limit), default=(1, 1.0))
         return counted / top if top else 1.0
 
-    def _planned(self, solution: Solution) -> Planned:
-        if solution.choice not in self._lowered:
-            self._lowered[solution.choice] = self.attempt.planned(solution)
-        return self._lowered[solution.choice]
+    def _planned(self, met: Met) -> Planned:
+        if met not in self._lowered:
+            self._lowered[met] = self.attempt.planned(self.curve.solved(met))
+        return self._lowered[met]
 
     def _bounded(self, planned: Planned, limit: int) -> Planned:
         """The plan with the bound of a limit that it keeps within."""
         assert planned.solution is not None
         solution = self.curve.bounded(planned.solution, limit)
-        plan = replace(planned.plan, lower_bound_s=max(0.0, solution.lower_bound))
+        bound = max(0.0, solution.lower_bound)
+        self.attempt.task.halt.tell(self.attempt.ground.mesh, limit, planned.plan.objective_s, bound)
+        plan = replace(planned.plan, lower_bound_s=bound)
         return replace(planned, plan=plan, solution=solution, problem=self.attempt.problem(float(limit)))
+
+
+def _next(
+    told: Sequence[_Told], end: _Told, left: Sequence[Met], made: Sequence[_Told], missed: Met | None
+) -> Met | None:
+    """The choice left that gains most between two that are told, the last being `end`; if none is, the smallest.
+
+    In the plane of log peak and log cost, the programs told and those undercut by them fill an area. It grows by
+
+        log(peak of the next larger / peak) * log(cost of the next smaller / cost)
+
+    Where the smallest choice was `missed`, its program being no smaller than those told, there may be some between.
+    """
+    if not told:
+        return left[0] if left else None
+    begin: list[_Told] = []
+    if missed is not None:
+        share = missed.peak / told[0].counted
+        begin = [_Told(share * told[0].peak, missed.cost * (1 + TIE), missed.peak - 1.0)]
+    best, most = None, 0.0
+    for small, large in pairwise([*begin, *told, end]):
+        between = [p for p in made if small.counted < p.counted < large.counted and small not in begin]
+        known = sorted([small, large, *between], key=_counted)
+        for met in left:
+            if small.counted < met.peak < large.counted and large.cost < met.cost < small.cost:
+                peak = _expected(met.peak, known)
+                peak = min(peak, met.peak * small.peak / max(1.0, small.counted)) if known == [small, end] else peak
+                gain = log(large.peak / peak) * log(small.cost / met.cost)
+                best, most = (met, gain) if gain > most else (best, most)
+    return best
+
+
+def _counted(program: _Told) -> float:
+    return program.counted
+
+
+def _expected(counted: float, known: Sequence[_Told]) -> float:
+    """The peak of a program of which the Problem counts so much: as the two next to it have it."""
+    small, large = next((a, b) for a, b in pairwise(known) if a.counted <= counted <= b.counted)
+    low, least = max(1.0, small.peak), max(1.0, small.counted)
+    share = log(max(1.0, counted) / least) / log(large.counted / least)
+    return low * (large.peak / low) ** share

@@ -1,16 +1,19 @@
 """Front: the best plan for one memory limit after another, from the least peak found up to the fastest plan of all.
 
-    limit_k = least * (most / least) ^ (k / (points - 1))       k = 1 .. points - 2
-
-`most` is the peak of the fastest plan within the task's own limit, `least` the smallest peak of a program found. All
-these limits are solved on the same candidates and prices. All plans keep everything: recomputation is not looked into.
+All limits are solved on the same candidates and prices. All plans keep everything: recomputation is not looked into.
 What is bounded under a loose limit is bounded under every tighter one.
 
 Small problems are solved anew within every limit, from tight to loose: each starts from the plans met before, which
-keep within it too, and looks for what undercuts them, until it is proven to `front_gap`. The least peak is found by
-halving what lies between the peak of the fastest plan and the least that the Problem needs. On large ones that would
-take minutes: all limits share memory prices, choices and bounds (`along`, `solve.curve`), the ends first, and a point
-whose gap a few rounds do not bring to `front_gap` says what it is.
+keep within it too, and looks for what undercuts them, until it is proven to `front_gap`.
+
+    limit_k = least * (most / least) ^ (k / (points - 1))       k = 1 .. points - 2
+
+`most` is the peak of the fastest plan within the task's own limit, `least` the smallest peak of a program found, by
+halving what lies between `most` and the least that the Problem needs.
+
+On large ones that would take minutes. There choices and bounds for all limits come of one curve (`along`,
+`solve.curve`), and the limits are the peaks of programs of these choices: the smallest first, then again and again one
+between those two that are furthest apart. Each point says what its gap is.
 """
 
 from __future__ import annotations
@@ -30,7 +33,6 @@ from autopar.search.search import announced, contained, nameable, refusal, settl
 from autopar.search.task import Planned, Task, begun
 
 _HALVINGS = 4
-_ROOM = 1.01  # above the least peak met: below it hardly a choice is left
 _CP_SAT_WORK = 1.0
 
 
@@ -61,54 +63,45 @@ def find_front(tasks: Sequence[Task], meshes: Sequence[DeviceMesh], points: int)
     most = fastest.planned.account.peak_memory_bytes
     found = [replace(fastest, limit_bytes=most)]
     try:
-        found.extend(_others(sweeps, most, points))  # what came before an interruption stays
+        found.extend(_others(sweeps, fastest.planned, points))  # what came before an interruption stays
     except KeyboardInterrupt:
         halt.note("keyboard")
     told = thinned(monotone(sorted(found, key=lambda point: point.limit_bytes)))
     return tuple(_stopped(point, str(halt)) for point in _spread(told, points))
 
 
-def _others(sweeps: Sequence[_Sweep], most: int, points: int) -> Iterator[Point]:
+def _others(sweeps: Sequence[_Sweep], fastest: Planned, points: int) -> Iterator[Point]:
     """The points of less memory than the fastest plan, until the search is halted."""
-    halt, found = sweeps[0].task.halt, list[Point]()
-    if halt.is_over:
+    halt = sweeps[0].task.halt
+    is_large = any(sweep.is_large for sweep in sweeps)
+    for limit in _peaks(sweeps, fastest, points) if is_large else ():
+        if halt.is_over:
+            return
+        yield _best(sweeps, limit)
+    if is_large or halt.is_over:
         return
-    for point in _nearly_least(sweeps, most) or _lowest(sweeps, most):
+    found, most = list[Point](), fastest.account.peak_memory_bytes
+    for point in _lowest(sweeps, most):
         found.append(point)
         yield point
     least = min([most, *(point.planned.account.peak_memory_bytes for point in found)])
-    for limit in ends_first(limits(least, most, points)[1:-1], any(sweep.is_large for sweep in sweeps)):
+    for limit in limits(least, most, points)[1:-1]:
         if halt.is_over:
             return
         yield _best(sweeps, limit)
 
 
-def ends_first(inner: list[int], is_large: bool) -> list[int]:
-    """The limits in the order in which they are searched: on large problems each between two that were, if it can be.
-
-    Choices of both sides of a limit are what mixtures within it are made of.
-    """
-    if not is_large or len(inner) < 3:
-        return inner
-    order, spans = [inner[0], inner[-1]], [(0, len(inner) - 1)]
-    for low, high in spans:
-        middle = (low + high) // 2
-        if low < middle < high:
-            order.append(inner[middle])
-            spans += [(low, middle), (middle, high)]
-    return order
+def _peaks(sweeps: Sequence[_Sweep], fastest: Planned, points: int) -> Iterator[int]:
+    """The peaks of programs of large problems that need less than the fastest: fewer of each, the more there are."""
+    places = [place for sweep in sweeps for place in sweep.large_places()]
+    for place in places:
+        yield from place.peaks_bytes(fastest, max(2, (points - 1) // len(places) + (len(places) > 1)))
 
 
 def _stopped(point: Point, reason: str) -> Point:
     """The point, of a front whose search ended for this reason; "": at its end."""
     plan = replace(point.planned.plan, stopped=reason or point.planned.plan.stopped)
     return replace(point, planned=replace(point.planned, plan=plan))
-
-
-def _nearly_least(sweeps: Sequence[_Sweep], most: int) -> list[Point]:
-    """A point of little memory, from the large problems."""
-    peaks = [peak for sweep in sweeps for peak in sweep.small_peaks_bytes()]
-    return [_best(sweeps, min(most, int(_ROOM * min(peaks))))] if peaks else []
 
 
 def _content(task: Task) -> Task:
@@ -248,13 +241,12 @@ class _Sweep:
 
     @property
     def is_large(self) -> bool:
-        """Whether any mesh that was searched has a problem too large to be solved anew for every limit."""
-        return any(place.is_large for place in self.places)
+        """Whether any mesh has a problem too large to be solved anew for every limit."""
+        return bool(self.large_places())
 
-    def small_peaks_bytes(self) -> list[int]:
-        """The peaks of programs of little memory, one for each mesh that was searched and has a large problem."""
-        peaks = (place.least_peak_bytes() for place in self.places if place.is_large)
-        return [peak for peak in peaks if peak is not None]
+    def large_places(self) -> list[Place]:
+        """The meshes that were searched and have a large problem; none, if every limit is to be solved fully."""
+        return [place for place in self.places if place.is_large] if self.task.options.front_gap else []
 
     def least_peak_bytes(self) -> float:
         """The least peak that the Problem counts, on the meshes whose plans are not all among another's; inf: none."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import inf
@@ -54,8 +55,8 @@ class Place:
             free = replace(free, task=task, is_unlimited=True)
             below = yield _met(free, limit)
             if limit is not None and free.account.peak_memory_bytes > limit:
-                near = self.along(attempt).within(limit, enough) if enough and self.along(attempt).is_worth_it else None
-                found = near or attempt.within(limit, free, below)
+                is_along = enough > 0 and self.along(attempt).is_worth_it
+                found = self._met_within(limit) if is_along else attempt.within(limit, free, below)
                 yield _met(replace(found, task=task, unlimited=free), limit)
         except NothingCheaper as nothing:
             yield Progress(nothing.lower_bound)
@@ -75,9 +76,20 @@ class Place:
         """Whether the problem, where it was solved without a limit, is too large to be solved anew for every limit."""
         return bool(self._free) and self.along(self._free[0][0]).is_worth_it
 
-    def least_peak_bytes(self) -> int | None:
-        """The peak of a program of little memory, along the attempt that `free` found; None if none is met."""
-        return self.along(self._free[0][0]).least_peak_bytes()
+    def peaks_bytes(self, fastest: Planned, count: int) -> Iterator[int]:
+        """The peaks of programs that need less than `fastest`, along the attempt that `free` found."""
+        return self.along(self._free[0][0]).peaks_bytes(fastest, count)
+
+    def _met_within(self, limit: int) -> Planned:
+        """The best plan within the limit along the attempt that `free` found.
+
+        Raises:
+          Unsolved: none was met.
+        """
+        found = self.along(self._free[0][0]).within(limit)
+        if found is None:
+            raise Unsolved(f"no plan was met on mesh {self.ground.mesh} within {limit:,} bytes, on the way to others")
+        return found
 
     def binding(self, limit: int) -> tuple[Attempt, Planned] | None:
         """What `free` is, if it was found and exceeds `limit`."""

@@ -45,7 +45,7 @@ class SearchOptions:
     is kept. `recompute` says whether activations may be computed once more in the backward pass, rather than kept:
     "never", or "auto": it is looked into where nothing fits in the memory limit otherwise, or the limit costs more than
     5 % of the objective, as the search then takes several times as long. A point of a front is worked on until its gap
-    is `front_gap` (>= 0), on large problems for a few rounds at most; it says what its gap is. `solve` limits the work
+    is `front_gap` (>= 0); on large ones it is not, unless that is 0, but says what its gap is. `solve` limits the work
     of the solver each time it is called; by default it lets a gap of 1 % be on large problems
     (`SolveOptions.large_gap`). Its `time_limit_s` is shared by all calls of one search, after which the best plan so
     far is taken: only then does the plan depend on the clock, and says so. `on_progress` is called with a

@@ -25,9 +25,10 @@ from autopar.price.assemble import placement_choice
 from autopar.price.pricing import Pricing, Roofline
 from autopar.search import front as front_module
 from autopar.search.attempt import account_of
-from autopar.search.front import Point, ends_first, find_front, limits, monotone, thinned
+from autopar.search.front import Point, find_front, limits, monotone, thinned
 from autopar.search.ground import Ground
 from autopar.search.mesh_shapes import mesh_shapes
+from autopar.search.progress import SearchProgress
 from autopar.search.task import SearchOptions, Task
 from autopar.solve import SolveOptions, verify
 from autopar.solve.problem import objective
@@ -81,6 +82,24 @@ def every_plan(case: int) -> tuple[tuple[float, int], ...]:
     return tuple(found)
 
 
+def check_point(point: Point, plans: tuple[tuple[float, int], ...]) -> float:
+    """A point's program keeps within its limit, its bound is below the truth there, its plan is not: the truth."""
+    plan, best = point.planned.plan, min(cost for cost, used in plans if used <= point.limit_bytes)
+    assert point.planned.account.peak_memory_bytes <= point.limit_bytes
+    assert plan.lower_bound_s <= best * (1 + 1e-9)
+    assert best <= plan.objective_s * (1 + 1e-9)
+    return best
+
+
+def check_order(found: tuple[Point, ...]) -> None:
+    """Every point needs more memory than that before, costs less, and has no higher a bound."""
+    for less, more in pairwise(found):
+        assert less.limit_bytes < more.limit_bytes
+        assert less.planned.plan.objective_s > more.planned.plan.objective_s
+        assert less.planned.account.peak_memory_bytes < more.planned.account.peak_memory_bytes
+        assert less.planned.plan.lower_bound_s >= more.planned.plan.lower_bound_s
+
+
 @pytest.mark.parametrize("case", range(len(CASES)))
 def test_the_front_is_that_of_all_plans(case: int) -> None:
     """Every point's bound is below the truth and its plan not; where its gap is 0 it is the truth."""
@@ -90,11 +109,7 @@ def test_the_front_is_that_of_all_plans(case: int) -> None:
     found = find_front([task_of(fn, shapes, cluster_of(4, bandwidth))], [FOUR], 6)
     exact = 0
     for point in found:
-        plan, peak = point.planned.plan, point.planned.account.peak_memory_bytes
-        best = min(cost for cost, used in plans if used <= point.limit_bytes)
-        assert peak <= point.limit_bytes
-        assert plan.lower_bound_s <= best * (1 + 1e-9)
-        assert best <= plan.objective_s * (1 + 1e-9)
+        plan, best = point.planned.plan, check_point(point, plans)
         assert plan.objective_s == pytest.approx(best, rel=1e-9) or plan.gap
         exact += plan.objective_s <= best * (1 + 1e-9)
     assert found[-1].planned.plan.objective_s == pytest.approx(plans_best, rel=1e-9)
@@ -102,11 +117,7 @@ def test_the_front_is_that_of_all_plans(case: int) -> None:
     assert (len(found) > 1) == (cheapest > plans_best * (1 + 1e-9))
     assert found[0].planned.account.peak_memory_bytes == smallest
     assert exact >= len(found) - 1
-    for less, more in pairwise(found):
-        assert less.limit_bytes < more.limit_bytes
-        assert less.planned.plan.objective_s > more.planned.plan.objective_s
-        assert less.planned.account.peak_memory_bytes < more.planned.account.peak_memory_bytes
-        assert less.planned.plan.lower_bound_s >= more.planned.plan.lower_bound_s
+    check_order(found)
 
 
 def test_over_several_shapes_no_point_is_worse_than_on_any_one() -> None:
@@ -168,28 +179,24 @@ def test_along_all_limits_bounds_are_below_all_plans_and_plans_keep_within(
     plans = every_plan(case)
     found = find_front([task_of(fn, shapes, cluster_of(4, bandwidth))], [FOUR], 6)
     for point in found:
-        plan, peak = point.planned.plan, point.planned.account.peak_memory_bytes
-        best = min(cost for cost, used in plans if used <= point.limit_bytes)
-        assert peak <= point.limit_bytes
-        assert plan.lower_bound_s <= best * (1 + 1e-9)
-        assert best <= plan.objective_s * (1 + 1e-9)
+        check_point(point, plans)
+        assert point.limit_bytes == point.planned.account.peak_memory_bytes
         assert point.planned.problem is not None
         assert point.planned.solution is not None
         verify(point.planned.problem, point.planned.solution)
     assert found[-1].planned.plan.objective_s == pytest.approx(min(cost for cost, _ in plans), rel=1e-9)
-    for less, more in pairwise(found):
-        assert less.limit_bytes < more.limit_bytes
-        assert less.planned.plan.objective_s > more.planned.plan.objective_s
-        assert less.planned.plan.lower_bound_s >= more.planned.plan.lower_bound_s
+    check_order(found)
 
 
-@given(st.integers(0, 40))
-def test_every_limit_is_searched_once_the_ends_first(count: int) -> None:
-    inner = list(range(count))
-    order = ends_first(inner, is_large=True)
-    assert sorted(order) == inner
-    assert order[:2] == ([0, count - 1] if count > 2 else inner)
-    assert ends_first(inner, is_large=False) == inner
+def test_progress_is_told_of_every_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autopar.search.along.FEW_ENTRIES", 0)
+    fn, shapes, bandwidth = CASES[2]
+    told: list[SearchProgress] = []
+    options = SearchOptions(on_progress=told.append)
+    found = find_front([replace(task_of(fn, shapes, cluster_of(4, bandwidth)), options=options)], [FOUR], 6)
+    assert len(found) > 2
+    limits_told = {progress.memory_limit_bytes for progress in told}
+    assert {point.limit_bytes for point in found[:-1]} <= limits_told
 
 
 # ended early ----------------------------------------------------------------------------------------------------------

@@ -10,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autopar.solve import Infeasible, Problem, SolveOptions, verify
-from autopar.solve.curve import Curve, spliced_costs
+from autopar.solve.blend import spliced_costs
+from autopar.solve.curve import Curve
 from autopar.solve.kernels import cost_of
+from autopar.solve.pareto import Met, Pareto
 from tests.solve.draw import chain_with_skips, problems
 from tests.solve.oracle import least_peak, optimum
 
@@ -19,27 +21,29 @@ OPTIONS = SolveOptions()
 
 
 def curve_of(problem: Problem) -> Curve | None:
+    """Drawn; None if no choice is finite."""
     try:
-        return Curve(problem, OPTIONS)
+        curve = Curve(problem, OPTIONS)
     except Infeasible:
         return None
+    curve.draw()
+    return curve
 
 
 @settings(deadline=None, max_examples=60)
-@given(problems(limited=True), st.lists(st.integers(0, 14), min_size=1, max_size=3))
-def test_bounds_are_below_and_choices_above_the_optimum_of_every_limit(problem: Problem, limits: list[int]) -> None:
+@given(problems(limited=True))
+def test_bounds_are_below_and_choices_above_the_optimum_of_every_limit(problem: Problem) -> None:
     curve = curve_of(problem)
     if curve is None:
         assert optimum(replace(problem, usage_limit=None)) == np.inf
         return
-    for limit in limits:
-        curve.work(float(limit), 0.0)
     for limit in range(15):
         truth = optimum(replace(problem, usage_limit=float(limit)))
         assert curve.bound(float(limit)) <= truth + 1e-9 * (1 + abs(truth))
-        met = curve.solution(float(limit))
+        met = curve.best(float(limit))
         if met is not None:
-            bounded = curve.bounded(met, float(limit))
+            bounded = curve.bounded(curve.solved(met), float(limit))
+            assert bounded.objective == pytest.approx(met.cost, abs=1e-9)
             assert bounded.peak <= limit * (1 + 1e-12)
             assert bounded.objective >= truth - 1e-9 * (1 + truth)
             verify(replace(problem, usage_limit=float(limit)), bounded)
@@ -47,29 +51,27 @@ def test_bounds_are_below_and_choices_above_the_optimum_of_every_limit(problem: 
 
 @settings(deadline=None)
 @given(problems(limited=True))
-def test_the_small_peak_is_that_of_a_choice(problem: Problem) -> None:
+def test_what_is_met_costs_less_the_larger_it_is(problem: Problem) -> None:
     curve = curve_of(problem)
     if curve is None or least_peak(problem) == np.inf:
         return
-    small = curve.least()
-    met = curve.solution(small)
-    if met is None:
-        assert small == np.inf
-        return
-    assert met.peak <= small * (1 + 1e-12)  # sums in another order
-    assert small >= least_peak(problem) - 1e-9
+    met = curve.choices()
+    assert [choice.peak for choice in met] == sorted({choice.peak for choice in met})
+    assert [choice.cost for choice in met] == sorted({choice.cost for choice in met}, reverse=True)
+    for choice in met:
+        solution = curve.solved(choice)
+        assert solution.peak == pytest.approx(choice.peak, abs=1e-9)  # sums in another order
+        assert solution.objective == pytest.approx(choice.cost, abs=1e-9)
+        assert solution.peak >= least_peak(problem) - 1e-9
 
 
 def test_more_memory_never_costs_more_and_never_proves_more() -> None:
     problem = replace(chain_with_skips(60, 5, 6, 0, memory=True), usage_limit=0.0)
-    curve = Curve(problem, OPTIONS)
-    least, most = curve.least(), curve.solution(np.inf)
-    assert most is not None
-    limits = np.linspace(1.05 * least, most.peak, 6).tolist()
-    for limit in (limits[0], limits[-1], *limits[1:-1]):
-        curve.work(limit, 0.01)
-    solutions = [curve.solution(limit) for limit in limits]
-    costs = [solution.objective for solution in solutions if solution is not None]
+    curve = curve_of(problem)
+    assert curve is not None
+    met = curve.choices()
+    limits = np.linspace(1.05 * met[0].peak, met[-1].peak, 6).tolist()
+    costs = [choice.cost for choice in map(curve.best, limits) if choice is not None]
     bounds = [curve.bound(limit) for limit in limits]
     assert len(costs) == len(limits)
     assert costs == sorted(costs, reverse=True)
@@ -79,15 +81,62 @@ def test_more_memory_never_costs_more_and_never_proves_more() -> None:
 
 def test_a_bound_of_one_limit_proves_nothing_of_a_looser_one() -> None:
     problem = replace(chain_with_skips(40, 4, 4, 1, memory=True), usage_limit=0.0)
-    curve = Curve(problem, OPTIONS)
-    tight = 1.1 * curve.least()
-    curve.work(tight, 0.0)
-    met = curve.solution(tight)
+    curve = curve_of(problem)
+    assert curve is not None
+    tight = 1.1 * curve.choices()[0].peak
+    met = curve.best(tight)
     assert met is not None
-    bounded = curve.bounded(met, tight)
+    bounded = curve.bounded(curve.solved(met), tight)
     verify(replace(problem, usage_limit=tight), bounded)
     with pytest.raises(ValueError, match="its witness proves"):
         verify(replace(problem, usage_limit=3 * tight), replace(bounded, lower_bound=bounded.objective))
+
+
+def test_a_curve_that_is_not_wanted_is_what_the_first_sweeps_gave() -> None:
+    problem = replace(chain_with_skips(40, 4, 4, 1, memory=True), usage_limit=0.0)
+    curve, whole = Curve(problem, OPTIONS, lambda: False), curve_of(problem)
+    curve.draw()
+    assert whole is not None
+    assert 1 <= len(curve.choices()) < len(whole.choices())
+    assert curve.bound(whole.choices()[0].peak) <= whole.bound(whole.choices()[0].peak)
+
+
+def test_the_same_problem_has_the_same_curve() -> None:
+    problem = replace(chain_with_skips(40, 4, 4, 1, memory=True), usage_limit=0.0)
+    curves = [curve_of(problem), curve_of(problem)]
+    first, second = ([(met.whole, met.cost) for met in curve.choices()] for curve in curves if curve is not None)
+    assert first == second
+
+
+# what is met ----------------------------------------------------------------------------------------------------------
+
+
+def met_of(peak: float, cost: float) -> Met:
+    return Met(np.zeros(0, dtype=np.intp), cost, peak, lambda choice: tuple(choice.tolist()))
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=12))
+def test_nothing_kept_is_undercut_and_whatever_went_is(drawn: list[tuple[int, int]]) -> None:
+    pareto = Pareto()
+    for peak, cost in drawn:
+        pareto.meet(met_of(peak, cost))
+    kept = [(met.peak, met.cost) for met in pareto.by_peak()]
+    truth = {(p, c) for p, c in drawn if not any(q <= p and d <= c and (q, d) != (p, c) for q, d in drawn)}
+    assert kept == sorted(truth)
+    for limit in range(7):
+        best = pareto.best(limit)
+        assert (best.cost if best else None) == min((c for p, c in drawn if p <= limit), default=None)
+
+
+@given(st.integers(0, 30), st.integers(2, 12))
+def test_a_spread_has_both_ends(count: int, most: int) -> None:
+    pareto = Pareto()
+    for n in range(count):
+        pareto.meet(met_of(float(n * n + 1), float(-n)))
+    kept, every = pareto.spread(most), pareto.by_peak()
+    assert len(kept) == min(count, most)
+    assert kept[:1] == every[:1]
+    assert kept[-1:] == every[-1:]
 
 
 @settings(deadline=None)

@@ -1,0 +1,55 @@
+"""Pareto: the choices met that no other met undercuts in cost and peak."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from autopar.solve.reduction import Choice, Ints
+
+
+@dataclass(frozen=True, eq=False)
+class Met:
+    """A choice of some reduced problem, its cost and peak as one of the whole, and the way back to the whole."""
+
+    choice: Ints
+    cost: float
+    peak: float
+    lift: Callable[[Ints], Choice]
+
+    @property
+    def whole(self) -> Choice:
+        """The choice of the whole problem."""
+        return self.lift(self.choice)
+
+
+@dataclass(eq=False)
+class Pareto:
+    """What was met and is not undercut: of two, one is cheaper and the other is smaller."""
+
+    met: list[Met] = field(default_factory=list[Met])
+
+    def meet(self, new: Met) -> None:
+        """Keeps a choice if no other met is as cheap and as small; those that it undercuts go."""
+        if not any(met.cost <= new.cost and met.peak <= new.peak for met in self.met):
+            self.met = [met for met in self.met if met.cost < new.cost or met.peak < new.peak]
+            self.met.append(new)
+
+    def best(self, limit: float) -> Met | None:
+        """The cheapest within a limit; None if none is."""
+        return min((met for met in self.met if met.peak <= limit), key=lambda met: met.cost, default=None)
+
+    def by_peak(self) -> list[Met]:
+        """All, the smallest first: each costs less than all before."""
+        return sorted(self.met, key=lambda met: met.peak)
+
+    def spread(self, count: int) -> list[Met]:
+        """At most `count`, the smallest and the largest among them: again and again one goes that has close company.
+
+        That is the one whose neighbours are closest in peak, as a ratio.
+        """
+        kept = self.by_peak()
+        while len(kept) > max(2, count):
+            ratios = [kept[n + 1].peak / max(kept[n - 1].peak, 1.0) for n in range(1, len(kept) - 1)]
+            del kept[1 + ratios.index(min(ratios))]
+        return kept

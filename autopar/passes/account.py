@@ -189,9 +189,18 @@ def _registers(program: ShardedProgram, in_memory: Collection[int], moved: set[i
 
 
 def _anew(program: ShardedProgram, recomputed: Collection[int], moved: set[int]) -> set[int]:
-    """The values that a compiler may compute in each reader rather than keep, all of them being operators."""
-    kept = moved.union(program.inputs, program.outputs)
-    return {v for i in program.instructions for v in i.outs if program.values[v].tensor.id in recomputed} - kept
+    """The values that a compiler may compute in each reader rather than keep: made by operators, or on the device.
+
+    One that a move reads is written for that; its other readers may compute it anew all the same. What a collective
+    makes nobody computes anew.
+    """
+    fixed = {*program.inputs, *program.outputs}
+    found: set[int] = set()
+    for instruction in program.instructions:
+        if isinstance(instruction, Compute) or (isinstance(instruction, Move) and not instruction.is_collective):
+            again = [v for v in instruction.outs if program.values[v].tensor.id in recomputed and v not in fixed]
+            found.update(v for v in again if isinstance(instruction, Compute) or v not in moved)
+    return found
 
 
 def _last_uses(program: ShardedProgram, registers: set[int], anew: set[int]) -> dict[int, int]:

@@ -8,7 +8,7 @@ cost the cheapest route.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
@@ -19,7 +19,9 @@ from autopar.core.dataflow import Copy, Dataflow, until
 from autopar.core.graph import OpGraph, OpNode, TensorInfo
 from autopar.core.placement import Placement
 from autopar.core.space import Space
+from autopar.price.anew import Anew, Longer
 from autopar.price.columns import Column, Columns
+from autopar.price.held import held
 from autopar.price.pricing import Layout, Pricing, costs_of
 from autopar.price.work import beside_bytes, materialised
 from autopar.redistribute.route import Router
@@ -38,14 +40,17 @@ def assemble(
     limit_bytes: float | None = None,
     *,
     tensors_only: bool = False,
+    detailed: bool = True,
 ) -> Problem:
     """The Problem of choosing from `space`.
 
     With a limit, a copy that is not stored has every candidate twice: as an alias of its source, which takes no
-    memory and must have the source's placement, and fresh (`placement_choice` undoes this). With `tensors_only` the
-    memory is that of tensors between their making and their last use, and nothing else.
+    memory and must have the source's placement, and fresh (`placement_choice` undoes this). So has a stored copy under
+    which operands are held longer (`price.anew`): as its operator makes it, and otherwise. With `tensors_only` the
+    memory is that of tensors between their making and their last use, and nothing else; what is not `detailed` counts
+    as a Problem with recomputation does.
     """
-    build = Builder(graph, flow, space, router, limit_bytes is not None)
+    build = Builder(graph, flow, space, router, limit_bytes is not None, detailed)
     usages = build.usages(tensors_only) if limit_bytes is not None else ()
     return Problem(build.node_costs(pricing), build.edges(), usages, limit_bytes)
 
@@ -64,6 +69,7 @@ class Builder:
     space: Space
     router: Router
     limited: bool
+    detailed: bool = True
     _columns: dict[tuple[object, ...], Column] = field(default_factory=dict[tuple[object, ...], Column])
     _weights: dict[tuple[int | None, int | None], float] = field(
         default_factory=dict[tuple[int | None, int | None], float]
@@ -85,6 +91,8 @@ class Builder:
         self.output_node = {i: first_output + n for n, i in enumerate(free)} | carried
         self.input_node = {t.id: n for n, t in enumerate(graph.inputs)}
         self.made_by = {t.id: (op.id, k) for op in graph.ops for k, t in enumerate(op.outs)}
+        self.in_memory = materialised(graph)
+        self.held = held(graph, self.flow, self.in_memory)
 
     def node_costs(self, pricing: Pricing) -> tuple[Floats, ...]:
         """The costs of every variable."""
@@ -127,7 +135,7 @@ class Builder:
             wanted = self._candidates(candidates)
             cost = self._matrix(copy.tensor, made, wanted, self._weight(region, copy.region))
             if self._doubled(copy):
-                cost = self._aliased(cost, made, wanted)
+                cost = self._aliased(cost, made, wanted, copy.stored)
             found.append(self._widened(Edge(node, self.first_copy + copy.id, cost), copy.source))
         for (op, position, _, reader), source in self.flow.source.items():
             if op is not None:
@@ -154,53 +162,114 @@ class Builder:
 
     def usages(self, tensors_only: bool) -> tuple[Usage, ...]:
         """The bytes of every variable over time."""
-        graph, space, end = self.graph, self.space, len(self.graph.ops) + 1
-        in_memory, donated = materialised(graph), frozenset(graph.donated)
-        found: list[Usage] = []
-        for n, (tensor, candidates) in enumerate(zip(graph.inputs, space.inputs, strict=True)):
-            stop = self._last_use(tensor) + 1 if n in donated else end
-            found.append(Usage(n, 0, stop, self._bytes(tensor, self._candidates(candidates))))
+        if tensors_only:
+            return *self._inputs(whole=False), *self._made(frozenset()), *self._of_copies(frozenset())
+        if self.detailed:
+            results = (usage for _, usage in self._results())
+            return *self._inputs(whole=True), *results, *self._held_values(), *self._beside()
+        taken = frozenset(t.id for n, t in enumerate(self.graph.outputs) if self._may_be_taken(n))
+        return *self._inputs(whole=True), *self._made(taken), *self._of_copies(taken), *self._ahead(), *self._beside()
+
+    def _inputs(self, *, whole: bool) -> Iterator[Usage]:
+        """Of inputs: they have memory from beginning to end; where not `whole`, donated ones to their last use."""
+        end = len(self.graph.ops) + 1
+        for n, (tensor, candidates) in enumerate(zip(self.graph.inputs, self.space.inputs, strict=True)):
+            stop = end if whole or n not in self.graph.donated else self._last_use(tensor) + 1
+            yield Usage(n, 0, stop, self._bytes(tensor, self._candidates(candidates)))
+
+    def _made(self, left_out: frozenset[int]) -> Iterator[Usage]:
+        """Of what operators make, but of some tensors: until it is stored in a copy, or to its last use."""
+        graph, stored = self.graph, {copy.tensor.id for copy in self.flow.copies if copy.stored}
+        for op in graph.ops:
+            for k, tensor in enumerate(op.outs):
+                if tensor.id in self.in_memory and tensor.id not in left_out:
+                    stop = graph.ready_at(op) + 1 if tensor.id in stored else self._last_use(tensor, op.id) + 1
+                    size = self._bytes(tensor, self._placed(op.id, "outs", k))
+                    yield Usage(self.op_node[op.id], self._start(op), self._until(op, stop), size)
+
+    def _of_copies(self, left_out: frozenset[int]) -> Iterator[Usage]:
+        """Of copies, but of some tensors, to their last use."""
+        for copy, candidates in self._copies():
+            if copy.tensor.id not in left_out:
+                size = self._bytes(copy.tensor, self._candidates(candidates), self._doubled(copy))
+                yield Usage(self.first_copy + copy.id, copy.start, copy.stop, size)
+
+    def _held_values(self) -> Iterator[Usage]:
+        """Of what operators make and of copies, as long as `held` says, but of results of the function."""
+        graph, held = self.graph, self.held
+        results = {tensor.id for tensor in graph.outputs}
         stored = {copy.tensor.id for copy in self.flow.copies if copy.stored}
         for op in graph.ops:
             for k, tensor in enumerate(op.outs):
-                if tensor.id in in_memory:
-                    stop = graph.ready_at(op) + 1 if tensor.id in stored else self._last_use(tensor, op.id) + 1
+                if tensor.id in self.in_memory and tensor.id not in results:
+                    ready = graph.ready_at(op) + 1
+                    stop = ready if tensor.id in stored else max(ready, held.end[tensor.id])
                     size = self._bytes(tensor, self._placed(op.id, "outs", k))
-                    found.append(Usage(self.op_node[op.id], self._start(op), self._held(op, stop), size))
+                    yield Usage(self.op_node[op.id], self._start(op), self._until(op, stop), size)
         for copy, candidates in self._copies():
-            size = self._bytes(copy.tensor, self._candidates(candidates), self._doubled(copy))
-            found.append(Usage(self.first_copy + copy.id, copy.start, copy.stop, size))
-        rest = () if tensors_only else (*self._results_ahead(end), *self._beside(in_memory))
-        return (*found, *rest)
+            if copy.tensor.id not in results:
+                yield from self._held_copy(copy, self._candidates(candidates))
+        for longer in (longer for found in self.longer.values() for longer in found):
+            column = self._candidates(self.space.copies[longer.copy])
+            size = np.array([longer.by_placement.get(number, 0.0) for number in column.numbers.tolist()])
+            size = np.concatenate([size, np.zeros(len(size))])
+            yield Usage(self.first_copy + longer.copy, longer.start, longer.stop, size)
 
-    def _results_ahead(self, end: int) -> Iterator[Usage]:
-        """The memory of the function's results before they are made: XLA sets it aside from the beginning.
+    def _held_copy(self, copy: Copy, candidates: Column) -> Iterator[Usage]:
+        node, size = self.first_copy + copy.id, self._bytes(copy.tensor, candidates)
+        if copy.stored:
+            if copy.start < self.held.end[copy.tensor.id]:
+                both = np.concatenate([size, size]) if self._doubled(copy) else size
+                yield Usage(node, copy.start, self.held.end[copy.tensor.id], both)
+            return
+        fresh, alias, none = self.held.fresh.get(copy.id), self.held.alias.get(copy.id), np.zeros(len(size))
+        if fresh is not None:
+            yield Usage(node, fresh.start, fresh.stop, np.concatenate([none, size]))
+        if alias is not None:
+            yield Usage(node, alias.start, alias.stop, np.concatenate([size, none]))
 
-        Not of those that may take the memory of a donated input of their shape and type.
-        """
-        graph, space = self.graph, self.space
-        donated = {(graph.inputs[n].shape, graph.inputs[n].dtype) for n in graph.donated}
-        for position, tensor in enumerate(graph.outputs):
-            if tensor.literal is not None or (tensor.shape, tensor.dtype) in donated:
-                continue
-            node = self.output_node[position]
-            producer = graph.producers.get(tensor.id)
-            stop = end if producer is None else self._start(producer)
+    def _results(self) -> Iterator[tuple[int, Usage]]:
+        """Of the function's results, by position, but of those that may take a donated input's memory: all along."""
+        for position, tensor in enumerate(self.graph.outputs):
+            if tensor.literal is None and not self._may_be_taken(position):
+                node = self.output_node[position]
+                candidates = self.space.outputs[position] or self.space.inputs[node]
+                size = self._bytes(tensor, self._candidates(candidates))
+                yield position, Usage(node, 0, len(self.graph.ops) + 1, size)
+
+    def _ahead(self) -> Iterator[Usage]:
+        """The same until they are made: from then on their tensors count."""
+        for position, usage in self._results():
+            producer = self.graph.producers.get(self.graph.outputs[position].id)
+            stop = usage.stop if producer is None else self._start(producer)
             if stop > 0:
-                candidates = space.outputs[position] or space.inputs[node]
-                yield Usage(node, 0, stop, self._bytes(tensor, self._candidates(candidates)))
+                yield replace(usage, stop=stop)
 
-    def _beside(self, in_memory: frozenset[int]) -> Iterator[Usage]:
-        """What operators hold while they run, besides operands and results: workspace, and what they exchange."""
+    def _may_be_taken(self, position: int) -> bool:
+        """Whether a result may lie in the memory of a donated input of its shape and type: its own, or any that is not
+        another's.
+        """
+        graph, tensor, carry = self.graph, self.graph.outputs[position], dict(self.space.carry)
+        if position in carry and carry[position] in graph.donated:
+            return True
+        free = [graph.inputs[n] for n in graph.donated if n not in carry.values()]
+        return any((tensor.shape, tensor.dtype) == (other.shape, other.dtype) for other in free)
+
+    def _beside(self) -> Iterator[Usage]:
+        """What operators hold while they run, besides results and what others still need: operands that are read last,
+        workspace, and what they exchange.
+        """
         known: dict[tuple[object, ...], Floats] = {}
         for op, strategies in zip(self.graph.ops, self.space.strategies, strict=True):
             if not strategies:
                 continue
-            read = tuple(tensor.id in in_memory for tensor in op.ins)
-            key = (id(strategies), self.graph.alike[op.id], read)
+            read = tuple(tensor.id in self.in_memory for tensor in op.ins)
+            last = self.held.last.get(op.id, ()) if self.detailed else ()
+            key = (id(strategies), self.graph.alike[op.id], read, last)
             if key not in known:
                 sizes = [beside_bytes(op, strategy, self.space.mesh, read) for strategy in strategies]
-                known[key] = np.array(sizes, dtype=np.float64)
+                operands = [self._bytes(op.ins[n], self._placed(op.id, "ins", n)) for n in last]
+                known[key] = sum(operands, np.array(sizes, dtype=np.float64))
             if known[key].any():
                 yield Usage(self.op_node[op.id], op.id, op.id + 1, known[key])
 
@@ -208,7 +277,7 @@ class Builder:
         """When the memory of the results is taken: that of a scan's stack before its first round."""
         return self.graph.spans[op.region][0] if op.kind == "scan_stack" and op.region is not None else op.id
 
-    def _held(self, op: OpNode, stop: int) -> int:
+    def _until(self, op: OpNode, stop: int) -> int:
         """When it is free again: that of a carry when its loop ends."""
         return self.graph.spans[op.region][1] + 1 if op.kind == "carry_in" and op.region is not None else stop
 
@@ -216,7 +285,17 @@ class Builder:
         return list(zip(self.flow.copies, self.space.copies, strict=True))
 
     def _doubled(self, copy: Copy) -> bool:
-        return self.limited and not copy.stored
+        return self.limited and (not copy.stored or copy.id in self.longer)
+
+    @cached_property
+    def longer(self) -> dict[int, list[Longer]]:
+        """What is held longer under stored copies, by copy."""
+        found: dict[int, list[Longer]] = {}
+        if self.limited and self.detailed:
+            anew = Anew(self.graph, self.flow, self.held, self.in_memory, self._placed)
+            for longer in anew.longer():
+                found.setdefault(longer.copy, []).append(longer)
+        return found
 
     def _widened(self, edge: Edge, source: int | None) -> Edge:
         """The edge with its rows twice, if it starts at a copy with alias and fresh candidates."""
@@ -227,12 +306,16 @@ class Builder:
             self._matrices[key] = np.vstack([edge.cost, edge.cost])
         return Edge(edge.u, edge.v, self._matrices[key])
 
-    def _aliased(self, cost: Floats, made: Column, candidates: Column) -> Floats:
-        """`cost` behind the columns of aliases: 0 where a copy may be its source itself, forbidden elsewhere."""
-        key = (id(cost), id(made), id(candidates), "aliased")
+    def _aliased(self, cost: Floats, made: Column, candidates: Column, apart: bool = False) -> Floats:
+        """`cost` behind the columns of aliases: 0 where a copy may be its source itself, forbidden elsewhere.
+
+        With `apart` what may be an alias may not be anything else.
+        """
+        key = (id(cost), id(made), id(candidates), "aliased", apart)
         if key not in self._matrices:
-            alias = np.where(made.numbers[:, None] == candidates.numbers, 0.0, np.inf)
-            self._matrices[key] = np.hstack([alias, cost])
+            same = made.numbers[:, None] == candidates.numbers
+            fresh = np.where(same, np.inf, cost) if apart else cost
+            self._matrices[key] = np.hstack([np.where(same, 0.0, np.inf), fresh])
         return self._matrices[key]
 
     def _source(self, tensor: TensorInfo, copy: int | None) -> tuple[int, Column, int | None]:

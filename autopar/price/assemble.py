@@ -19,7 +19,7 @@ from autopar.core.dataflow import Copy, Dataflow, until
 from autopar.core.graph import OpGraph, OpNode, TensorInfo
 from autopar.core.placement import Placement
 from autopar.core.space import Space
-from autopar.price.anew import Anew, Longer
+from autopar.price.anew import Anew, Longer, least
 from autopar.price.columns import Column, Columns
 from autopar.price.held import held
 from autopar.price.pricing import Layout, Pricing, costs_of
@@ -209,11 +209,17 @@ class Builder:
         for copy, candidates in self._copies():
             if copy.tensor.id not in results:
                 yield from self._held_copy(copy, self._candidates(candidates))
-        for longer in (longer for found in self.longer.values() for longer in found):
-            column = self._candidates(self.space.copies[longer.copy])
-            size = np.array([longer.by_placement.get(number, 0.0) for number in column.numbers.tolist()])
-            size = np.concatenate([size, np.zeros(len(size))])
-            yield Usage(self.first_copy + longer.copy, longer.start, longer.stop, size)
+        for longer in self.longer:
+            yield self._longer_usage(longer)
+
+    def _longer_usage(self, longer: Longer) -> Usage:
+        if longer.copy is None:
+            return Usage(self.op_node[longer.op], longer.start, longer.stop, longer.sizes)
+        tensor = self.flow.copies[longer.copy].tensor
+        made = self._placed(longer.op, "outs", self.made_by[tensor.id][1])
+        sizes = least(made, longer.sizes, self._candidates(self.space.copies[longer.copy]))
+        sizes = np.concatenate([np.where(np.isfinite(sizes), sizes, 0.0), np.zeros(len(sizes))])
+        return Usage(self.first_copy + longer.copy, longer.start, longer.stop, sizes)
 
     def _held_copy(self, copy: Copy, candidates: Column) -> Iterator[Usage]:
         node, size = self.first_copy + copy.id, self._bytes(copy.tensor, candidates)
@@ -285,17 +291,19 @@ class Builder:
         return list(zip(self.flow.copies, self.space.copies, strict=True))
 
     def _doubled(self, copy: Copy) -> bool:
-        return self.limited and (not copy.stored or copy.id in self.longer)
+        return self.limited and (not copy.stored or copy.id in self._held_longer)
 
     @cached_property
-    def longer(self) -> dict[int, list[Longer]]:
-        """What is held longer under stored copies, by copy."""
-        found: dict[int, list[Longer]] = {}
-        if self.limited and self.detailed:
-            anew = Anew(self.graph, self.flow, self.held, self.in_memory, self._placed)
-            for longer in anew.longer():
-                found.setdefault(longer.copy, []).append(longer)
-        return found
+    def longer(self) -> tuple[Longer, ...]:
+        """What operands hold longer than is counted of them elsewhere."""
+        if not self.limited or not self.detailed:
+            return ()
+        return tuple(Anew(self.graph, self.flow, self.held, self.in_memory, self._placed).longer())
+
+    @cached_property
+    def _held_longer(self) -> frozenset[int]:
+        """The stored copies under which something is held longer."""
+        return frozenset(longer.copy for longer in self.longer if longer.copy is not None)
 
     def _widened(self, edge: Edge, source: int | None) -> Edge:
         """The edge with its rows twice, if it starts at a copy with alias and fresh candidates."""

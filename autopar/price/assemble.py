@@ -191,8 +191,8 @@ class Builder:
         """Of copies, but of some tensors, to their last use."""
         for copy, candidates in self._copies():
             if copy.tensor.id not in left_out:
-                size = self._bytes(copy.tensor, self._candidates(candidates), self._doubled(copy))
-                yield Usage(self.first_copy + copy.id, copy.start, copy.stop, size)
+                node, size = self.first_copy + copy.id, self._sizes_of(copy, self._candidates(candidates))
+                yield Usage(node, copy.start, copy.stop, size)
 
     def _held_values(self) -> Iterator[Usage]:
         """Of what operators make and of copies, as long as `held` says, but of results of the function."""
@@ -221,14 +221,18 @@ class Builder:
         sizes = np.concatenate([np.where(np.isfinite(sizes), sizes, 0.0), np.zeros(len(sizes))])
         return Usage(self.first_copy + longer.copy, longer.start, longer.stop, sizes)
 
+    def _sizes_of(self, copy: Copy, candidates: Column) -> Floats:
+        """The bytes of a copy under each candidate; an alias takes none, a stored copy has its bytes either way."""
+        size = self._bytes(copy.tensor, candidates, self._doubled(copy) and not copy.stored)
+        return np.concatenate([size, size]) if self._doubled(copy) and copy.stored else size
+
     def _held_copy(self, copy: Copy, candidates: Column) -> Iterator[Usage]:
-        node, size = self.first_copy + copy.id, self._bytes(copy.tensor, candidates)
-        if copy.stored:
-            if copy.start < self.held.end[copy.tensor.id]:
-                both = np.concatenate([size, size]) if self._doubled(copy) else size
-                yield Usage(node, copy.start, self.held.end[copy.tensor.id], both)
-            return
-        fresh, alias, none = self.held.fresh.get(copy.id), self.held.alias.get(copy.id), np.zeros(len(size))
+        node, end = self.first_copy + copy.id, self.held.end.get(copy.tensor.id, 0)
+        if copy.stored and copy.start < end:
+            yield Usage(node, copy.start, end, self._sizes_of(copy, candidates))
+        fresh, alias = self.held.fresh.get(copy.id), self.held.alias.get(copy.id)
+        size = self._bytes(copy.tensor, candidates)
+        none = np.zeros(len(size))
         if fresh is not None:
             yield Usage(node, fresh.start, fresh.stop, np.concatenate([none, size]))
         if alias is not None:

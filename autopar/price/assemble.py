@@ -21,7 +21,7 @@ from autopar.core.placement import Placement
 from autopar.core.space import Space
 from autopar.price.anew import Anew, Longer, least
 from autopar.price.columns import Column, Columns
-from autopar.price.held import held
+from autopar.price.held import Held, held
 from autopar.price.pricing import Layout, Pricing, costs_of
 from autopar.price.work import beside_bytes, materialised
 from autopar.redistribute.route import Router
@@ -91,8 +91,16 @@ class Builder:
         self.output_node = {i: first_output + n for n, i in enumerate(free)} | carried
         self.input_node = {t.id: n for n, t in enumerate(graph.inputs)}
         self.made_by = {t.id: (op.id, k) for op in graph.ops for k, t in enumerate(op.outs)}
-        self.in_memory = materialised(graph)
-        self.held = held(graph, self.flow, self.in_memory)
+
+    @cached_property
+    def in_memory(self) -> frozenset[int]:
+        """The ids of the tensors that reach memory."""
+        return materialised(self.graph)
+
+    @cached_property
+    def held(self) -> Held:
+        """How long what is made is surely held."""
+        return held(self.graph, self.flow, self.in_memory)
 
     def node_costs(self, pricing: Pricing) -> tuple[Floats, ...]:
         """The costs of every variable."""

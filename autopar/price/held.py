@@ -31,7 +31,9 @@ class Held:
     `fresh` is the same of a copy of some of them that is not an alias, `alias` when the memory of one that is an alias
     is still taken although that of its source need not be: both by copy id. `last` are the operands that operators hold
     while they run, by operator and position: those that nobody reads later. `gone` is when nobody holds a tensor any
-    longer, `sure` when the last near reader of the shared value, or copy of it, is reached: both by tensor id.
+    longer, `sure` when the last near reader of the shared value, or copy of it, is reached: both by tensor id. `read`
+    are the times at which the reader of an argument counts in its place, by tensor id: what the reader wanted is there
+    too, unless it is the argument itself.
     """
 
     end: Mapping[int, int]
@@ -40,6 +42,7 @@ class Held:
     last: Mapping[int, tuple[int, ...]]
     gone: Mapping[int, int]
     sure: Mapping[int, int]
+    read: Mapping[int, tuple[int, ...]]
 
 
 @dataclass(eq=False)
@@ -52,6 +55,7 @@ class _Work:
     last: dict[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
     gone: dict[int, int] = field(default_factory=dict[int, int])
     sure: dict[int, int] = field(default_factory=dict[int, int])
+    read: dict[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
 
 
 def held(graph: OpGraph, flow: Dataflow, in_memory: Collection[int]) -> Held:
@@ -67,11 +71,23 @@ def held(graph: OpGraph, flow: Dataflow, in_memory: Collection[int]) -> Held:
         for tensor in op.outs:
             _tensor(graph, flow, tensor, copies.get(tensor.id, []), found, tensor.id in in_memory)
     for tensor in graph.inputs:
+        _argument(graph, flow, tensor, found)
         for copy in copies.get(tensor.id, []):
             stop = max(stop for stop, _ in _events(graph, copy.region, copy.uses))
             if stop > copy.start:
                 found.fresh[copy.id] = Span(copy.start, stop)
-    return Held(found.end, found.fresh, found.alias, found.last, found.gone, found.sure)
+    return Held(found.end, found.fresh, found.alias, found.last, found.gone, found.sure, found.read)
+
+
+def _argument(graph: OpGraph, flow: Dataflow, tensor: TensorInfo, found: _Work) -> None:
+    """Who reads an argument as it is passed, or what it is redistributed to for that reader alone."""
+    for use in flow.uses.get(tensor.id, ()):
+        op = None if use.op is None or flow.source[use] is not None else graph.ops[use.op]
+        if op is None or op.region is not None or op.phase == "update" or op.kind in BOUNDARY or not tensor.ndim:
+            continue
+        if op.id not in found.read.get(tensor.id, ()):
+            found.read[tensor.id] = (*found.read.get(tensor.id, ()), op.id)
+            found.last[op.id] = (*found.last.get(op.id, ()), use.position)
 
 
 def _tensor(

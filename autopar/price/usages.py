@@ -67,10 +67,14 @@ class Usages(Variables):
         stored = {copy.tensor.id for copy in self.flow.copies if copy.stored}
         for op in graph.ops:
             for k, tensor in enumerate(op.outs):
-                if tensor.id in self.in_memory and tensor.id not in results:
-                    ready = graph.ready_at(op) + 1
-                    stop = ready if tensor.id in stored else max(ready, held.end[tensor.id])
-                    size = self._bytes(tensor, self._placed(op.id, "outs", k))
+                if tensor.id not in self.in_memory:
+                    continue
+                column, ready = self._placed(op.id, "outs", k), graph.ready_at(op) + 1
+                stop = ready if tensor.id in stored else max(ready, held.end[tensor.id])
+                size = self._bytes(tensor, column)
+                if tensor.id in results:  # counted already, but for what is still to be reduced
+                    stop, size = ready, np.where(column.unreduced, size, 0.0)
+                if size.any():
                     yield Usage(self.op_node[op.id], self._start(op), self._until(op, stop), size)
         for copy, candidates in self._copies():
             if copy.tensor.id not in results:

@@ -84,7 +84,7 @@ def _peak(
     """
     moved = {value for i in program.instructions if not isinstance(i, Compute) for value in i.ins}
     registers = _registers(program, in_memory, moved)
-    last = _last_uses(program, registers, _anew(program, recomputed, moved))
+    last = _last_uses(program, registers, _anew(program, recomputed))
     size = {value: 0 if value in registers else program.local_bytes(value) for value in program.values}
     before = sum(size[v] for v in (*program.inputs, *program.outputs)) - _taken_over(program, donated)
     spans = _alive(program, last)
@@ -190,10 +190,15 @@ def _registers(program: ShardedProgram, in_memory: Collection[int], moved: set[i
     return {v for v in found if read[v] == 1}
 
 
-def _anew(program: ShardedProgram, recomputed: Collection[int], moved: set[int]) -> set[int]:
-    """The values that a compiler may compute in each reader rather than keep, all of them being operators."""
-    kept = moved.union(program.inputs, program.outputs)
-    return {v for i in program.instructions for v in i.outs if program.values[v].tensor.id in recomputed} - kept
+def _anew(program: ShardedProgram, recomputed: Collection[int]) -> set[int]:
+    """The values made by operators that a compiler may compute in each reader rather than keep.
+
+    One that a move reads is written for that, but its other readers may compute it anew all the same. What a move makes
+    is kept.
+    """
+    fixed = {*program.inputs, *program.outputs}
+    made = {v for i in program.instructions if isinstance(i, Compute) for v in i.outs}
+    return {v for v in made if program.values[v].tensor.id in recomputed} - fixed
 
 
 def _last_uses(program: ShardedProgram, registers: set[int], anew: set[int]) -> dict[int, int]:

@@ -8,7 +8,7 @@ from autopar.core.graph import OpGraph
 from autopar.core.memo import once_per_graph
 from autopar.core.regions import LEAVING
 from autopar.passes.program import Instruction, Move, ShardedProgram
-from autopar.passes.sink_all_reduce import is_view
+from autopar.price.work import is_view
 
 
 @dataclass(frozen=True)

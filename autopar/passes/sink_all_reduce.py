@@ -8,23 +8,7 @@ from typing import Any
 from autopar.core.graph import OpNode
 from autopar.core.strategy import Strategy
 from autopar.passes.program import Compute, Instruction, Move, ShardedProgram, Value
-
-_VIEWS = frozenset({"reshape", "transpose", "squeeze", "expand_dims", "copy"})
-_SCALINGS = frozenset({"neg", "mul", "div"})
-
-
-def is_view(op: OpNode) -> bool:
-    """Whether `op` only rearranges the elements of its operand: linear, and it keeps every byte.
-
-    A sum over dims of size 1, the transpose of a broadcast, is one too.
-    """
-    if op.kind == "reduce_sum":
-        return op.ins[0].size_bytes == op.outs[0].size_bytes
-    return op.kind in _VIEWS
-
-
-def _may_swap(op: OpNode) -> bool:
-    return op.kind in _SCALINGS or is_view(op)
+from autopar.price.work import SCALINGS, is_view, passes_sums
 
 
 def scales(op: OpNode, position: int) -> bool:
@@ -33,7 +17,7 @@ def scales(op: OpNode, position: int) -> bool:
     Of a tensor and a multiple of it neither operand is: unreduced halves of a square would become another product.
     What the update does with a gradient comes after the gradient is whole.
     """
-    if op.kind not in _SCALINGS or op.phase == "update":
+    if op.kind not in SCALINGS or op.phase == "update":
         return False
     held, (made,) = op.ins[position], op.outs
     if (held.shape, held.dtype) != (made.shape, made.dtype):
@@ -87,7 +71,7 @@ def _readers_of_sums(program: ShardedProgram) -> dict[int, list[Instruction]]:
         if isinstance(instruction, Move):
             is_sum = instruction.kind == "all_reduce"
         else:
-            is_sum = bool(read) and isinstance(instruction, Compute) and _may_swap(instruction.op)
+            is_sum = bool(read) and isinstance(instruction, Compute) and passes_sums(instruction.op)
         if is_sum:
             readers.update((value, []) for value in instruction.outs if value not in kept)
     return readers

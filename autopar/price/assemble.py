@@ -7,23 +7,21 @@ cost the cheapest route.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Literal
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from autopar.core.dataflow import Copy, Dataflow, until
+from autopar.core.dataflow import Dataflow
 from autopar.core.graph import OpGraph, OpNode, TensorInfo
 from autopar.core.placement import Placement
 from autopar.core.space import Space
-from autopar.price.columns import Column, Columns
+from autopar.price.columns import Column
 from autopar.price.pricing import Layout, Pricing, costs_of
-from autopar.price.work import beside_bytes, materialised
+from autopar.price.usages import Usages
 from autopar.redistribute.route import Router
-from autopar.solve import Edge, Problem, Usage
+from autopar.solve import Edge, Problem
 
 Floats = NDArray[np.float64]
 Placements = tuple[Placement, ...]
@@ -38,14 +36,17 @@ def assemble(
     limit_bytes: float | None = None,
     *,
     tensors_only: bool = False,
+    detailed: bool = True,
 ) -> Problem:
     """The Problem of choosing from `space`.
 
     With a limit, a copy that is not stored has every candidate twice: as an alias of its source, which takes no
-    memory and must have the source's placement, and fresh (`placement_choice` undoes this). With `tensors_only` the
-    memory is that of tensors between their making and their last use, and nothing else.
+    memory and must have the source's placement, and fresh (`placement_choice` undoes this). So has a stored copy under
+    which operands are held longer (`price.anew`): as its operator makes it, and otherwise. With `tensors_only` the
+    memory is that of tensors between their making and their last use, and nothing else; what is not `detailed` counts
+    as a Problem with recomputation does.
     """
-    build = Builder(graph, flow, space, router, limit_bytes is not None)
+    build = Builder(graph, flow, space, router, limit_bytes is not None, detailed)
     usages = build.usages(tensors_only) if limit_bytes is not None else ()
     return Problem(build.node_costs(pricing), build.edges(), usages, limit_bytes)
 
@@ -56,35 +57,8 @@ def placement_choice(space: Space, choice: Sequence[int]) -> tuple[int, ...]:
 
 
 @dataclass(eq=False)
-class Builder:
-    """What the parts of one assembly share. Matrices, columns and sizes are cached by the identity of their makers."""
-
-    graph: OpGraph
-    flow: Dataflow
-    space: Space
-    router: Router
-    limited: bool
-    _columns: dict[tuple[object, ...], Column] = field(default_factory=dict[tuple[object, ...], Column])
-    _weights: dict[tuple[int | None, int | None], float] = field(
-        default_factory=dict[tuple[int | None, int | None], float]
-    )
-    _layouts: dict[int, Layout] = field(default_factory=dict[int, Layout])
-    _matrices: dict[tuple[object, ...], Floats] = field(default_factory=dict[tuple[object, ...], Floats])
-
-    def __post_init__(self) -> None:
-        graph, space = self.graph, self.space
-        self.columns = Columns(space.mesh)
-        own = [op for op, strategies in enumerate(space.strategies) if strategies]
-        self.op_node = {op: len(space.inputs) + n for n, op in enumerate(own)}
-        self.op_node |= {op: self.op_node[entering] for op, entering in space.loop_carries}
-        self.entering = dict(space.loop_carries)
-        self.first_copy = len(space.inputs) + len(own)
-        first_output = self.first_copy + len(space.copies)
-        free = [i for i, candidates in enumerate(space.outputs) if candidates]
-        carried = dict(space.carry)
-        self.output_node = {i: first_output + n for n, i in enumerate(free)} | carried
-        self.input_node = {t.id: n for n, t in enumerate(graph.inputs)}
-        self.made_by = {t.id: (op.id, k) for op in graph.ops for k, t in enumerate(op.outs)}
+class Builder(Usages):
+    """The variables with what they cost, and what lies between them."""
 
     def node_costs(self, pricing: Pricing) -> tuple[Floats, ...]:
         """The costs of every variable."""
@@ -127,7 +101,7 @@ class Builder:
             wanted = self._candidates(candidates)
             cost = self._matrix(copy.tensor, made, wanted, self._weight(region, copy.region))
             if self._doubled(copy):
-                cost = self._aliased(cost, made, wanted)
+                cost = self._aliased(cost, made, wanted, copy.stored)
             found.append(self._widened(Edge(node, self.first_copy + copy.id, cost), copy.source))
         for (op, position, _, reader), source in self.flow.source.items():
             if op is not None:
@@ -152,72 +126,6 @@ class Builder:
             self._weights[key] = self.graph.tree.weight(self.graph.tree.site(source, reader))
         return self._weights[key]
 
-    def usages(self, tensors_only: bool) -> tuple[Usage, ...]:
-        """The bytes of every variable over time."""
-        graph, space, end = self.graph, self.space, len(self.graph.ops) + 1
-        in_memory, donated = materialised(graph), frozenset(graph.donated)
-        found: list[Usage] = []
-        for n, (tensor, candidates) in enumerate(zip(graph.inputs, space.inputs, strict=True)):
-            stop = self._last_use(tensor) + 1 if n in donated else end
-            found.append(Usage(n, 0, stop, self._bytes(tensor, self._candidates(candidates))))
-        stored = {copy.tensor.id for copy in self.flow.copies if copy.stored}
-        for op in graph.ops:
-            for k, tensor in enumerate(op.outs):
-                if tensor.id in in_memory:
-                    stop = graph.ready_at(op) + 1 if tensor.id in stored else self._last_use(tensor, op.id) + 1
-                    size = self._bytes(tensor, self._placed(op.id, "outs", k))
-                    found.append(Usage(self.op_node[op.id], self._start(op), self._held(op, stop), size))
-        for copy, candidates in self._copies():
-            size = self._bytes(copy.tensor, self._candidates(candidates), self._doubled(copy))
-            found.append(Usage(self.first_copy + copy.id, copy.start, copy.stop, size))
-        rest = () if tensors_only else (*self._results_ahead(end), *self._beside(in_memory))
-        return (*found, *rest)
-
-    def _results_ahead(self, end: int) -> Iterator[Usage]:
-        """The memory of the function's results before they are made: XLA sets it aside from the beginning.
-
-        Not of those that may take the memory of a donated input of their shape and type.
-        """
-        graph, space = self.graph, self.space
-        donated = {(graph.inputs[n].shape, graph.inputs[n].dtype) for n in graph.donated}
-        for position, tensor in enumerate(graph.outputs):
-            if tensor.literal is not None or (tensor.shape, tensor.dtype) in donated:
-                continue
-            node = self.output_node[position]
-            producer = graph.producers.get(tensor.id)
-            stop = end if producer is None else self._start(producer)
-            if stop > 0:
-                candidates = space.outputs[position] or space.inputs[node]
-                yield Usage(node, 0, stop, self._bytes(tensor, self._candidates(candidates)))
-
-    def _beside(self, in_memory: frozenset[int]) -> Iterator[Usage]:
-        """What operators hold while they run, besides operands and results: workspace, and what they exchange."""
-        known: dict[tuple[object, ...], Floats] = {}
-        for op, strategies in zip(self.graph.ops, self.space.strategies, strict=True):
-            if not strategies:
-                continue
-            read = tuple(tensor.id in in_memory for tensor in op.ins)
-            key = (id(strategies), self.graph.alike[op.id], read)
-            if key not in known:
-                sizes = [beside_bytes(op, strategy, self.space.mesh, read) for strategy in strategies]
-                known[key] = np.array(sizes, dtype=np.float64)
-            if known[key].any():
-                yield Usage(self.op_node[op.id], op.id, op.id + 1, known[key])
-
-    def _start(self, op: OpNode) -> int:
-        """When the memory of the results is taken: that of a scan's stack before its first round."""
-        return self.graph.spans[op.region][0] if op.kind == "scan_stack" and op.region is not None else op.id
-
-    def _held(self, op: OpNode, stop: int) -> int:
-        """When it is free again: that of a carry when its loop ends."""
-        return self.graph.spans[op.region][1] + 1 if op.kind == "carry_in" and op.region is not None else stop
-
-    def _copies(self) -> list[tuple[Copy, Placements]]:
-        return list(zip(self.flow.copies, self.space.copies, strict=True))
-
-    def _doubled(self, copy: Copy) -> bool:
-        return self.limited and not copy.stored
-
     def _widened(self, edge: Edge, source: int | None) -> Edge:
         """The edge with its rows twice, if it starts at a copy with alias and fresh candidates."""
         if source is None or not self._doubled(self.flow.copies[source]):
@@ -227,12 +135,16 @@ class Builder:
             self._matrices[key] = np.vstack([edge.cost, edge.cost])
         return Edge(edge.u, edge.v, self._matrices[key])
 
-    def _aliased(self, cost: Floats, made: Column, candidates: Column) -> Floats:
-        """`cost` behind the columns of aliases: 0 where a copy may be its source itself, forbidden elsewhere."""
-        key = (id(cost), id(made), id(candidates), "aliased")
+    def _aliased(self, cost: Floats, made: Column, candidates: Column, apart: bool = False) -> Floats:
+        """`cost` behind the columns of aliases: 0 where a copy may be its source itself, forbidden elsewhere.
+
+        With `apart` what may be an alias may not be anything else.
+        """
+        key = (id(cost), id(made), id(candidates), "aliased", apart)
         if key not in self._matrices:
-            alias = np.where(made.numbers[:, None] == candidates.numbers, 0.0, np.inf)
-            self._matrices[key] = np.hstack([alias, cost])
+            same = made.numbers[:, None] == candidates.numbers
+            fresh = np.where(same, np.inf, cost) if apart else cost
+            self._matrices[key] = np.hstack([np.where(same, 0.0, np.inf), fresh])
         return self._matrices[key]
 
     def _source(self, tensor: TensorInfo, copy: int | None) -> tuple[int, Column, int | None]:
@@ -246,33 +158,6 @@ class Builder:
         region = None if self.graph.ops[op].region is None else self.graph.made_in(tensor)
         return self.op_node[op], self._sides[op][1][position], region
 
-    def _placed(self, op: int, side: Literal["ins", "outs"], position: int) -> Column:
-        """The placements of an operand or result under each strategy; a carry_out's are those of its carry_in."""
-        ins, outs = self._sides[op]
-        return (ins if side == "ins" else outs)[position]
-
-    @cached_property
-    def _sides(self) -> list[tuple[tuple[Column, ...], tuple[Column, ...]]]:
-        """The columns of the operands and the results of every operator, made once for those that share strategies."""
-        known: dict[int, tuple[tuple[Column, ...], tuple[Column, ...]]] = {}
-        for strategies in self.space.strategies:
-            if strategies and id(strategies) not in known:
-                ins, outs = zip(*[(s.ins, s.outs) for s in strategies], strict=True)
-                known[id(strategies)] = self._columns_of(ins), self._columns_of(outs)
-        found = [known.get(id(strategies), ((), ())) for strategies in self.space.strategies]
-        for leaving, entering in self.entering.items():
-            found[leaving] = found[entering][1], found[entering][1]
-        return found
-
-    def _columns_of(self, sides: Sequence[Placements]) -> tuple[Column, ...]:
-        return tuple(self.columns.of(placements) for placements in zip(*sides, strict=True))
-
-    def _candidates(self, placements: Placements) -> Column:
-        key = (id(placements),)
-        if key not in self._columns:
-            self._columns[key] = self.columns.of(placements)
-        return self._columns[key]
-
     def _matrix(self, tensor: TensorInfo, made: Column, wanted: Column, weight: float) -> Floats:
         key = (tensor.shape, tensor.itemsize, id(made), id(wanted), weight)
         if key not in self._matrices:
@@ -284,16 +169,4 @@ class Builder:
         key = (tensor.shape, tensor.itemsize, id(sources), id(targets), "routes")
         if key not in self._matrices:
             self._matrices[key] = self.router.cost_matrix(tensor.shape, tensor.itemsize, sources, targets)
-        return self._matrices[key]
-
-    def _last_use(self, tensor: TensorInfo, default: int = 0) -> int:
-        made_in = self.graph.made_in(tensor)
-        return max((until(self.graph, made_in, use) for use in self.flow.uses.get(tensor.id, ())), default=default)
-
-    def _bytes(self, tensor: TensorInfo, column: Column, doubled: bool = False) -> Floats:
-        """The bytes on one device under each candidate; doubled ones are aliases first, which take none."""
-        key = (tensor.size_bytes, id(column), doubled)
-        if key not in self._matrices:
-            size = column.local_bytes(tensor.size_bytes)
-            self._matrices[key] = np.concatenate([np.zeros(len(size)), size]) if doubled else size
         return self._matrices[key]

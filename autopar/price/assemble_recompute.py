@@ -80,7 +80,9 @@ def assemble_recompute(
       limit_bytes: what a device may use.
       tensors_only: count tensors between their making and their last use, and nothing else.
     """
-    build = RecomputeBuilder(rewritten.graph, _clipped(rewritten.graph, flow), space, router, True, rewritten=rewritten)
+    build = RecomputeBuilder(
+        rewritten.graph, _clipped(rewritten.graph, flow), space, router, True, False, rewritten=rewritten
+    )
     problem = Problem(build.node_costs(pricing), build.edges(), build.usages(tensors_only), limit_bytes)
     return RecomputeProblem(problem, build)
 
@@ -367,6 +369,8 @@ class RecomputeBuilder(Builder):
             else:
                 found.append(usage)
         for n, hold in enumerate(self.holds):
+            if not tensors_only and hold.tensor.id in self.input_node:
+                continue  # inputs have memory all along
             size = np.append(self._bytes(hold.tensor, self._from(hold.tensor, hold.source)[1]), 0.0)
             found.append(Usage(self.first_hold + n, hold.start, hold.stop, size))
         return tuple(found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,11 @@ class Column:
 
     def __len__(self) -> int:
         return len(self.index)
+
+    @cached_property
+    def unreduced(self) -> NDArray[np.bool_]:
+        """Under which candidates the tensor is still to be reduced."""
+        return np.array([bool(placement.unreduced) for placement in self.distinct], dtype=np.bool_)[self.index]
 
     def local_bytes(self, size_bytes: int) -> NDArray[np.float64]:
         """What one device holds of a tensor of `size_bytes` under each candidate."""

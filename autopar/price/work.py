@@ -17,6 +17,8 @@ from autopar.price.matrix_work import MATRIX_FLOPS
 VIEWS = BOUNDARY | {
     *("broadcast_in_dim", "reshape", "squeeze", "expand_dims", "iota", "copy", "stop_gradient", "optimization_barrier")
 }
+_REARRANGING = frozenset({"reshape", "transpose", "squeeze", "expand_dims", "copy"})
+SCALINGS = frozenset({"neg", "mul", "div"})
 _UNFUSED = frozenset(
     {
         *MATRIX_FLOPS,
@@ -65,6 +67,21 @@ def is_fusible(op: OpNode) -> bool:
 @cache
 def _fuses(kind: str) -> bool:
     return kind not in _UNFUSED and not kind.startswith(_UNFUSED_PREFIXES)
+
+
+def is_view(op: OpNode) -> bool:
+    """Whether `op` only is_view the elements of its operand: linear, and it keeps every byte.
+
+    A sum over dims of size 1, the transpose of a broadcast, is one too.
+    """
+    if op.kind == "reduce_sum":
+        return op.ins[0].size_bytes == op.outs[0].size_bytes
+    return op.kind in _REARRANGING
+
+
+def passes_sums(op: OpNode) -> bool:
+    """Whether an all-reduce of an operand may come behind `op` rather than before it, all else permitting."""
+    return op.kind in SCALINGS or is_view(op)
 
 
 @once_per_graph

@@ -209,7 +209,8 @@ class Attempt:
     def _least(self, proof: Infeasible) -> Planned | None:
         """A plan of the smallest peak that the solver found, or a cheap one if its program needs less.
 
-        What is cheap moves less about, which can save more than the choice of smallest peak does.
+        What is cheap moves less about, which can save more than the choice of smallest peak does: within that peak, and
+        within those of the programs that this leads to.
         """
         if proof.choice is None:
             return None
@@ -218,8 +219,16 @@ class Attempt:
         entries, options = sum(edge.cost.size for edge in problem.edges), self.task.options.solve
         if entries <= SMALL_ENTRIES:
             met.append(self._solved_by(problem, met[0], options if entries <= FEW_ENTRIES else barely(options)))
+        best = min(map(self.planned, met), key=lambda planned: planned.account.peak_memory_bytes)
+        for _ in range(self.task.options.max_tightenings if entries <= SMALL_ENTRIES else 0):
+            near = self.problem(float(best.account.peak_memory_bytes))
+            met.append(self._solved_by(near, met[0], options if entries <= FEW_ENTRIES else barely(options)))
+            planned = self.planned(met[-1])
+            if planned.account.peak_memory_bytes >= best.account.peak_memory_bytes:
+                break
+            best = planned
         self._met.extend(met)
-        return min(map(self.planned, met), key=lambda planned: planned.account.peak_memory_bytes)
+        return best
 
     def _solve_least(self, proof: Infeasible) -> Planned | None:
         """The best plan under the smallest peak that the solver found."""

@@ -76,6 +76,9 @@ class Moments:
             if use.start <= time < use.stop:
                 sizes[use.node] = sizes.get(use.node, 0.0) + float(use.size_bytes[self.choice[use.node]])
         names = dict(self._names())
+        running = self.space.operator_variables.get(time)
+        if running in names:  # counted with it are arguments and what nobody reads later
+            names[running] = f"what {self.graph.ops[time].kind} reads and makes"
         largest = sorted((v for v in sizes if sizes[v] and v in names), key=lambda v: (-sizes[v], v))[:_SHOWN]
         listed = ", ".join(f"{names[v]} ({int(sizes[v]):,} bytes)" for v in largest)
         ops = self.graph.ops

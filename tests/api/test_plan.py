@@ -277,7 +277,7 @@ def test_what_the_error_names_as_the_smallest_peak_can_be_had() -> None:
         told, peak = str(error.value), f"{error.value.min_peak_bytes:,}"
         assert f"the smallest peak found is {peak} bytes, and any plan needs " in told
         assert "No constraint is to blame, but the memory limit at " in told
-        assert "most of all ws[0] float32[64, 64]" in told
+        assert "most of all what dot_general reads and makes (4,352 bytes)" in told
         assert f"Raise memory_limit_bytes (to {peak} or more), use more devices, or donate the state." in told
         peaks.add(error.value.min_peak_bytes)
     (smallest,) = peaks

@@ -24,10 +24,9 @@ def in_registers(program: ShardedProgram, value: int, in_memory: set[int]) -> bo
 
 
 def anew(program: ShardedProgram, value: int, recomputed: set[int]) -> bool:
-    """A result that may be computed again wherever it is read, which is by operators only."""
-    made = any(value in i.outs for i in program.instructions) and value not in program.outputs
-    moved = any(value in i.ins for i in program.instructions if isinstance(i, Move))
-    return made and not moved and program.values[value].tensor.id in recomputed
+    """A result of an operator that may be computed again wherever it is read."""
+    made = any(value in i.outs for i in program.instructions if isinstance(i, Compute))
+    return made and value not in program.outputs and program.values[value].tensor.id in recomputed
 
 
 def last_use(program: ShardedProgram, value: int, in_memory: set[int], recomputed: set[int]) -> int:
@@ -135,6 +134,22 @@ def test_what_is_computed_again_keeps_its_operand_alive() -> None:
     tensors = {v.tensor.id for v in build.values.values()}
     assert account(program, lambda *_: 0.0, tensors).peak_memory_bytes == 32 + 32 + 64 + 32
     assert account(program, lambda *_: 0.0, tensors, recomputed={mask}).peak_memory_bytes == 32 + 32 + 64 + 32 + 32
+
+
+def test_what_a_move_reads_others_compute_again_and_what_it_makes_is_kept() -> None:
+    """The wide operand lives as long as an operator reads the mask itself: not where the last reads its sum."""
+    peaks: list[int] = []
+    for late in ("mask", "sum"):
+        build = Builder()
+        build.input()
+        wide = build.compute([0], WHOLE, size=16)
+        mask = build.compute([wide], PARTIAL)
+        total = build.all_reduce(mask)
+        first = build.compute([total], WHOLE)
+        program = build.program([build.compute([first, mask if late == "mask" else total], WHOLE)])
+        tensors = {v.tensor.id for v in build.values.values()}
+        peaks.append(account(program, lambda *_: 0.0, tensors, recomputed={mask}).peak_memory_bytes)
+    assert peaks == [32 + 32 + (64 + 32 + 32 + 32), 32 + 32 + (64 + 32 + 32)]
 
 
 def test_operators_have_workspace() -> None:

@@ -23,8 +23,9 @@ from autopar.passes.lower import lower
 from autopar.passes.mark_mirror import MarkMirror
 from autopar.passes.pipeline import program_states, write_dump
 from autopar.passes.program import Compute, Convert, Move, ShardedProgram
-from autopar.passes.sink_all_reduce import SinkAllReduce, is_view, scales
+from autopar.passes.sink_all_reduce import SinkAllReduce, scales
 from autopar.passes.verify import verify
+from autopar.price.work import is_view
 from autopar.redistribute.route import Router
 from autopar.search.space import build_space
 from autopar.trace import trace

@@ -6,7 +6,9 @@ What is held when is told by walking the program in the order in which it runs, 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -19,16 +21,22 @@ from autopar.core.graph import OpGraph, OpNode, TensorInfo
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
 from autopar.core.plan import Stage
-from autopar.passes.pipeline import build_program
-from autopar.price.assemble import assemble, placement_choice
+from autopar.core.space import Space
+from autopar.passes.account import account
+from autopar.passes.pipeline import program_states
+from autopar.passes.program import Convert, ShardedProgram
+from autopar.price.assemble import Builder, assemble, placement_choice
 from autopar.price.pricing import Pricing, Roofline
-from autopar.price.work import materialised
+from autopar.price.work import materialised, recomputed, workspace_bytes
 from autopar.redistribute.route import Router
 from autopar.search.attempt import account_of
 from autopar.search.space import build_space
+from autopar.solve import Problem, Usage
 from autopar.solve.problem import objective, peak, usage_over_time
 from autopar.trace import trace
 from cost_models import load_cluster
+from tests import small_models
+from tests.equivalence.draw import local_plan, uniform_plan
 from tests.equivalence.loops import LOOPS, loop_case
 from tests.rounds import Event, Held, events, made_by, positions_held
 
@@ -114,10 +122,7 @@ def price_of(graph: OpGraph, flow: Dataflow, stage: Stage, pricing: Pricing, rou
 
 
 def bytes_over_time(graph: OpGraph, flow: Dataflow, stage: Stage, fresh: dict[int, bool]) -> list[float]:
-    """At every operator and at the end, tensor by tensor, what is held: loops are walked round by round.
-
-    And the memory of results that are still to be made, unless a donated input may give it.
-    """
+    """At every operator and at the end, tensor by tensor, what is held: loops are walked round by round."""
     total = [0.0] * (len(graph.ops) + 1)
     written = materialised(graph)
     stored = {copy.tensor.id for copy in flow.copies if copy.stored}
@@ -137,12 +142,10 @@ def bytes_over_time(graph: OpGraph, flow: Dataflow, stage: Stage, fresh: dict[in
         reads = read_by(flow.uses.get(tensor.id, ()))
         held = positions_held(graph.tree, run, Held(0, None, reads)) if position in graph.donated else range(len(total))
         take(tensor, p, held)
-    begins: dict[int, int] = {}
     for op, strategy in zip(graph.ops, stage.strategies, strict=True):
         for tensor, p in zip(op.outs, strategy.outs, strict=True):
             reads = at({ready_at(graph, op)}) if tensor.id in stored else read_by(flow.uses.get(tensor.id, ()))
             held = positions_held(graph.tree, run, made_by(graph.tree, op.id, op.kind, op.region, reads))
-            begins[tensor.id] = min(held, default=op.id)
             if tensor.id in written:
                 take(tensor, p, held)
     for copy, p in zip(flow.copies, stage.copies, strict=True):
@@ -150,10 +153,6 @@ def bytes_over_time(graph: OpGraph, flow: Dataflow, stage: Stage, fresh: dict[in
         value = Held(made, copy.region, read_by(copy.uses), "last round" if copy.stored else "made", after=copy.stored)
         if copy.stored or fresh[copy.id]:
             take(copy.tensor, p, positions_held(graph.tree, run, value))
-    offered = [(graph.inputs[n].shape, graph.inputs[n].dtype) for n in graph.donated]
-    for tensor, p in zip(graph.outputs, stage.outputs, strict=True):
-        if tensor.literal is None and (tensor.shape, tensor.dtype) not in offered:
-            take(tensor, p, range(begins.get(tensor.id, len(total))))
     return total
 
 
@@ -170,16 +169,18 @@ def test_random_choices_cost_what_their_plan_costs(case: Any, limited: bool) -> 
     pricing = Roofline(graph, MESH, load_cluster("cpu8"))
     router = Router(MESH, pricing.step_cost)
     space = build_space(graph, flow, MESH, keep=pricing.keep)
-    problem = assemble(graph, flow, space, pricing, router, 1e12 if limited else None)
+    problem = assemble(graph, flow, space, pricing, router, 1e12 if limited else None, tensors_only=True)
     draw = random.Random(0)
     first_copy = len(space.inputs) + sum(map(bool, space.strategies))
     for _ in range(15):
         choice = [draw.randrange(count) for count in problem.counts]
-        for copy in flow.copies:  # fresh copies only: an alias is a constraint, tested below
-            count = len(space.copies[copy.id])
-            if limited and not copy.stored:
-                choice[first_copy + copy.id] = choice[first_copy + copy.id] % count + count
         stage = space.stage(placement_choice(space, choice))
+        for copy in flow.copies:  # fresh copies only: an alias is a constraint, tested below
+            count, node = len(space.copies[copy.id]), first_copy + copy.id
+            if problem.counts[node] > count:
+                maker = graph.producers.get(copy.tensor.id)
+                made = None if maker is None else stage.strategies[maker.id].outs[maker.outs.index(copy.tensor)]
+                choice[node] = choice[node] % count + count * (not copy.stored or made != stage.copies[copy.id])
         assert objective(problem, tuple(choice)) == pytest.approx(price_of(graph, flow, stage, pricing, router))
         if limited:
             expected = bytes_over_time(graph, flow, stage, {copy.id: True for copy in flow.copies})
@@ -189,36 +190,191 @@ def test_random_choices_cost_what_their_plan_costs(case: Any, limited: bool) -> 
             assert problem.usages == ()
 
 
-# Without loops: there, lowering may reuse a conversion that the Problem counts as a copy of its own (5 % at most seen).
-@pytest.mark.parametrize("case", [*STRAIGHT, (convolved, CONVOLVED, ()), (convolved, CONVOLVED, (0,))])
-def test_the_problem_counts_no_more_than_the_program_holds(case: Any) -> None:
-    """So a bound for a limit on what it counts is one for a limit on the program; and it leaves little out."""
-    graph, flow = traced(case)
-    pricing = Roofline(graph, MESH, load_cluster("cpu8"))
-    router = Router(MESH, pricing.step_cost)
-    space = build_space(graph, flow, MESH, keep=pricing.keep)
-    problem = assemble(graph, flow, space, pricing, router, 1e12)
-    draw = random.Random(1)
-    first_copy = len(space.inputs) + sum(map(bool, space.strategies))
-    shares: list[float] = []
-    for _ in range(25):
-        choice = [draw.randrange(count) for count in problem.counts]
-        stage = space.stage(placement_choice(space, choice))
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """A random plan of a graph: the choice of the Problem that it is, and its program as it becomes one.
+
+    `conversions` is how many changes of placement the choice holds.
+    """
+
+    choice: tuple[int, ...]
+    lowered: ShardedProgram
+    routed: ShardedProgram
+    program: ShardedProgram
+    conversions: int
+
+    @property
+    def shares(self) -> bool:
+        """Whether one change of placement serves several that want it."""
+        return sum(isinstance(i, Convert) for i in self.lowered.instructions) < self.conversions
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """A graph on MESH with its candidates and prices."""
+
+    graph: OpGraph
+    flow: Dataflow
+    pricing: Pricing
+    router: Router
+    space: Space
+
+    def problem(self) -> Problem:
+        return assemble(self.graph, self.flow, self.space, self.pricing, self.router, 1e12)
+
+    def drawn(self, problem: Problem, seed: int) -> Drawn:
+        """A plan whose neighbours mostly agree, or any."""
+        graph, flow, space = self.graph, self.flow, self.space
+        agreement = (0.0, 0.7, 0.95, 1.0)[seed % 4]
+        stage = local_plan(self, space, seed, agreement) if agreement else uniform_plan(space, seed)
         made = {t.id: p for t, p in zip(graph.inputs, stage.inputs, strict=True)}
         made |= {t.id: p for op in graph.ops for t, p in zip(op.outs, stage.strategies[op.id].outs, strict=True)}
-        for copy in flow.copies:
-            count = len(space.copies[copy.id])
+        choice = [c.index(p) for c, p in zip(space.inputs, stage.inputs, strict=True)]
+        choice += [c.index(s) for c, s in zip(space.strategies, stage.strategies, strict=True) if c]
+        for copy, candidates, placement in zip(flow.copies, space.copies, stage.copies, strict=True):
             source = made[copy.tensor.id] if copy.source is None else stage.copies[copy.source]
-            if not copy.stored:
-                fresh = stage.copies[copy.id] != source
-                choice[first_copy + copy.id] = choice[first_copy + copy.id] % count + count * fresh
-        if not np.isfinite(objective(problem, tuple(choice))):
-            continue
-        program = build_program(graph, flow, stage, router, pricing.step_cost)
-        spent = account_of(graph, program, pricing).peak_memory_bytes
-        assert peak(problem, tuple(choice)) <= spent
-        shares.append(peak(problem, tuple(choice)) / spent)
-    assert max(shares) > 0.6
+            is_twice = problem.counts[len(choice)] > len(candidates)
+            choice.append(candidates.index(placement) + len(candidates) * (is_twice and source != placement))
+        choice += [c.index(p) for c, p in zip(space.outputs, stage.outputs, strict=True) if c]
+        states = dict(program_states(graph, flow, stage, self.router, self.pricing.step_cost))
+        programs = states["lower"], states["price_exchanges"], states["fuse_all_reduce"]
+        return Drawn(tuple(choice), *programs, self._conversions(stage, made))
+
+    def _conversions(self, stage: Stage, made: dict[int, Placement]) -> int:
+        graph, flow = self.graph, self.flow
+        pairs = [
+            (made[c.tensor.id] if c.source is None else stage.copies[c.source], stage.copies[c.id]) for c in flow.copies
+        ]
+        for use, copy in flow.source.items():
+            tensor = graph.outputs[use.position] if use.op is None else graph.ops[use.op].ins[use.position]
+            wanted = stage.outputs[use.position] if use.op is None else stage.strategies[use.op].ins[use.position]
+            pairs.append((made[tensor.id] if copy is None else stage.copies[copy], wanted))
+        return sum(before != after for before, after in pairs)
+
+
+@lru_cache
+def setting(name: str) -> Setting:
+    fn, args, donated = COUNTED[name]()
+    graph = trace(fn, args, donate_argnums=donated).graph
+    flow, pricing = dataflow(graph), Roofline(graph, MESH, load_cluster("cpu8"))
+    space = build_space(graph, flow, MESH, keep=pricing.keep)
+    return Setting(graph, flow, pricing, Router(MESH, pricing.step_cost), space)
+
+
+def normed(w: Any, x: Any) -> Any:
+    """What is computed anew late: a bias, masks, a residual and its norm."""
+
+    def loss(w: Any) -> Any:
+        h = x @ w["a"] + w["c"]
+        kept = jnp.where(jnp.sin(h) > 0, h, 0.0)
+        h = kept + jax.nn.gelu(h @ w["b"] @ w["b"].T)
+        centred = h - h.mean(-1, keepdims=True)
+        return ((centred * jax.lax.rsqrt((centred**2).mean(-1, keepdims=True) + 1e-5)) @ w["b"]).std()
+
+    return jax.tree.map(lambda a, b: a - 0.1 * b, w, jax.grad(loss)(w))
+
+
+COUNTED: dict[str, Callable[[], Any]] = {
+    "train": lambda: (train, ARGS, ()),
+    "train, donated": lambda: (train, ARGS, (0,)),
+    "shared": lambda: STRAIGHT[2],
+    "convolved": lambda: (convolved, CONVOLVED, ()),
+    "convolved, donated": lambda: (convolved, CONVOLVED, (0,)),
+    "scaled, donated": lambda: (lambda w: w * 0.5, (np.ones((8, 8)),), (0,)),
+    "normed": lambda: (normed, ARGS, (0,)),
+    "mlp": lambda: (*small_models.mlp(optimiser="adam"), (0,)),
+    "cnn": lambda: (*small_models.cnn(), (0,)),
+    "gpt": lambda: (*small_models.gpt(layers=1, width=16, heads=8, vocab=16, sequence=8, batch=8), (0,)),
+}
+
+
+# Without loops: there, lowering may reuse a conversion that the Problem counts as a copy of its own.
+@pytest.mark.parametrize("name", COUNTED)
+def test_the_problem_counts_no_more_than_the_program_holds(name: str) -> None:
+    """So a bound for a limit on what it counts is one for a limit on the program; and it leaves little out."""
+    here = setting(name)
+    problem = here.problem()
+    shares: list[float] = []
+    for seed in range(16):
+        drawn = here.drawn(problem, seed)
+        if np.isfinite(objective(problem, drawn.choice)):
+            spent = account_of(here.graph, drawn.program, here.pricing).peak_memory_bytes
+            assert peak(problem, drawn.choice) <= spent
+            shares.append(peak(problem, drawn.choice) / spent)
+    assert max(shares) > 0.65
+
+
+MARK = 1 << 50
+
+
+def held_at_operators(here: Setting, program: ShardedProgram) -> dict[int, int]:
+    """What the account counts at every operator: that at which it takes so much more is where the peak is."""
+    found: dict[int, int] = {}
+    rest = materialised(here.graph), here.graph.donated
+    for marked in here.graph.ops:
+
+        def workspace(op: OpNode, in_bytes: Sequence[int], at: int = marked.id) -> int:
+            return workspace_bytes(op, in_bytes) + MARK * (op.id == at)
+
+        spent = account(program, lambda *_: 0.0, *rest, recomputed=recomputed(here.graph), workspace=workspace)
+        found[marked.id] = spent.peak_memory_bytes - MARK
+    return found
+
+
+def overcounted(here: Setting, problem: Problem, seeds: Iterable[int]) -> list[tuple[int, int]]:
+    """The operators, by seed, at which the Problem counts more than the program holds there.
+
+    Before passes change the order. Plans in which readers share what one of them redistributed are left out: the
+    Problem counts each, in time and bytes, and to store it as they want it costs less of both.
+    """
+    found: list[tuple[int, int]] = []
+    for seed in seeds:
+        drawn = here.drawn(problem, seed)
+        if not drawn.shares:
+            used = usage_over_time(problem, drawn.choice)
+            held = held_at_operators(here, drawn.routed)
+            found += [(seed, op) for op, size in held.items() if used[op] > size]
+    return found
+
+
+SMALL = ["train, donated", "shared", "convolved, donated", "scaled, donated", "normed", "mlp"]
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_nor_does_it_at_any_operator(name: str) -> None:
+    here = setting(name)
+    assert overcounted(here, here.problem(), range(16)) == []
+
+
+def with_usages(problem: Problem, change: Callable[[Usage], Usage]) -> Problem:
+    return Problem(problem.node_costs, problem.edges, tuple(map(change, problem.usages)), problem.usage_limit)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda u: replace(u, stop=u.stop + 1), id="a moment longer"),
+        pytest.param(lambda u: replace(u, start=max(0, u.start - 1)), id="a moment earlier"),
+        pytest.param(lambda u: replace(u, size_bytes=u.size_bytes.max() + 0 * u.size_bytes), id="the largest"),
+    ],
+)
+def test_what_counts_too_much_is_noticed(change: Callable[[Usage], Usage]) -> None:
+    here = setting("normed")
+    assert overcounted(here, with_usages(here.problem(), change), range(4))
+
+
+def test_what_may_be_computed_anew_counts_under_a_copy_that_is_left_as_it_is_made() -> None:
+    """Where the copy is moved, nothing holds its operator's operands; where it is not, it may not say so."""
+    here = setting("normed")
+    build = Builder(here.graph, here.flow, here.space, here.router, True)
+    (longer, *_) = [longer for longer in build.longer if longer.copy is not None]
+    assert longer.copy is not None
+    node, count = build.first_copy + longer.copy, len(here.space.copies[longer.copy])
+    (edge,) = [edge for edge in build.edges() if edge.v == node]
+    finite = np.isfinite(edge.cost)
+    assert (finite[:, :count] != finite[:, count:]).all()
+    usages = [u for u in build.usages(False) if u.node == node and u.start == longer.start and u.stop == longer.stop]
+    assert any(u.size_bytes[:count].any() and not u.size_bytes[count:].any() for u in usages)
 
 
 def test_an_alias_takes_no_memory_and_only_its_sources_placement() -> None:

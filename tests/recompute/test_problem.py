@@ -102,7 +102,7 @@ class Setting:
         flow = dataflow(graph)
         pricing = Roofline(graph, MESH, CLUSTER)
         space = build_space(graph, flow, MESH, keep=pricing.keep)
-        return assemble(graph, flow, space, pricing, Router(MESH, pricing.step_cost), 1e12)
+        return assemble(graph, flow, space, pricing, Router(MESH, pricing.step_cost), 1e12, detailed=False)
 
     def best(self, limit: float) -> float | None:
         """The least objective over all choices of what to recompute."""

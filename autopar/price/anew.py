@@ -1,0 +1,147 @@
+"""Anew: what is held because a compiler may compute a tensor in each of its readers rather than keep it.
+
+The account of a program (`passes.account`) counts both: the tensor, and the operands of the operator that makes it,
+until its last reader. Here that is counted where it is sure: under a stored copy that is left as its operator made it.
+An operand that stays in registers holds the operands it is made of, or, where it is redistributed on its way, itself:
+the lesser counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autopar.core.dataflow import Dataflow
+from autopar.core.graph import OpGraph, OpNode, TensorInfo
+from autopar.core.regions import BOUNDARY
+from autopar.price.columns import Column
+from autopar.price.held import Held
+from autopar.price.work import is_fusible, passes_sums, recomputed
+
+Floats = NDArray[np.float64]
+Placed = Callable[[int, Literal["ins", "outs"], int], Column]
+
+
+@dataclass(frozen=True, eq=False)
+class Longer:
+    """What operands take, start <= t < stop, beside what is counted of them elsewhere.
+
+    Of an operator (`copy` is None): `sizes` are the bytes under each of its strategies. Of a stored copy that is left
+    as `op` makes it: they still are those of the strategies of `op`, the least of those that make a placement counts.
+    """
+
+    op: int
+    copy: int | None
+    start: int
+    stop: int
+    sizes: Floats
+
+
+Steps = list[tuple[int, Floats]]
+"""Bytes under each strategy from one time on, then from another on, and so forth; nothing before."""
+
+
+@dataclass(eq=False)
+class Anew:
+    """The work of finding all `Longer`s. `placed` gives the placements of an operand or result of each strategy.
+
+    `gone` says from when on a tensor's memory is counted by nobody yet, by its id.
+    """
+
+    graph: OpGraph
+    flow: Dataflow
+    held: Held
+    in_memory: Collection[int]
+    placed: Placed
+    gone: dict[int, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        graph = self.graph
+        self.gone = dict(self.held.gone)
+        self.made = {t.id: (op, k) for op in graph.ops for k, t in enumerate(op.outs)}
+        self.fixed = {t.id for t in (*graph.inputs, *graph.outputs)}
+
+    def longer(self) -> Iterator[Longer]:
+        """All of them: first what waits in registers, then the tensors that are read last come first."""
+        for op in self.graph.ops:
+            if op.phase != "update" and is_fusible(op) and len(op.outs) == 1:
+                yield from self._waiting(op)
+        again = recomputed(self.graph)
+        copies = [copy for copy in self.flow.copies if copy.stored and copy.tensor.id in again]
+        for copy in sorted(copies, key=lambda copy: (-self.held.sure[copy.tensor.id], copy.id)):
+            op, _ = self.made[copy.tensor.id]
+            if copy.tensor.id not in self.fixed and op.phase != "update" and not self._may_sink(op):
+                yield from self._of(op, copy.id, op.id + 1, self.held.sure[copy.tensor.id])
+
+    def _waiting(self, op: OpNode) -> Iterator[Longer]:
+        """What an operator holds until its result is read, where that waits in registers, or else while it runs.
+
+        A result that is redistributed does not wait there: then it is in memory itself.
+        """
+        (tensor,) = op.outs
+        if tensor.id in self.in_memory:
+            if any(t.id not in self.in_memory and t.literal is None for t in op.ins):
+                yield from self._of(op, None, op.id, op.id + 1)
+            return
+        (use,) = self.flow.uses[tensor.id]
+        if use.region == op.region and self._is_near(op, use.time):
+            size = self.placed(op.id, "outs", 0).local_bytes(tensor.size_bytes)
+            for longer in self._of(op, None, op.id, use.time):
+                yield replace(longer, sizes=np.minimum(longer.sizes, size))
+
+    def _is_near(self, op: OpNode, time: int) -> bool:
+        return self.graph.ops[time].region == op.region if time < len(self.graph.ops) else False
+
+    def _of(self, op: OpNode, copy: int | None, start: int, stop: int) -> Iterator[Longer]:
+        """What the operands of `op` hold in this time."""
+        steps = self._together(op, stop)
+        ends = [*(begin for begin, _ in steps[1:]), stop]
+        for (begin, sizes), end in zip(steps, ends, strict=False):
+            if max(begin, start) < end and sizes.any():
+                yield Longer(op.id, copy, max(begin, start), end, sizes)
+
+    def _together(self, op: OpNode, stop: int) -> Steps:
+        """The bytes of all operands until `stop`, from when on nobody else counts them. They are counted by that."""
+        every = [self._operand(op, n, tensor, stop) for n, tensor in enumerate(op.ins)]
+        found: Steps = []
+        for begin in sorted({begin for steps in every for begin, _ in steps}):
+            now = [[sizes for start, sizes in steps if start <= begin] for steps in every]
+            found.append((begin, np.sum([sizes[-1] for sizes in now if sizes], axis=0)))
+        return found
+
+    def _operand(self, op: OpNode, position: int, tensor: TensorInfo, stop: int) -> Steps:
+        if tensor.literal is not None or tensor.id in self.fixed:
+            return []
+        maker, result = self.made[tensor.id]
+        if maker.kind in BOUNDARY or maker.region != op.region:
+            return []
+        placed = self.placed(op.id, "ins", position)
+        whole = placed.local_bytes(tensor.size_bytes)
+        if tensor.id in self.in_memory:
+            begin = self.gone[tensor.id]
+            self.gone[tensor.id] = max(begin, stop)
+            return [(begin, whole)] if begin < stop else []
+        made = self.placed(maker.id, "outs", result)
+        return [(begin, np.minimum(whole, least(made, sizes, placed))) for begin, sizes in self._together(maker, stop)]
+
+    def _may_sink(self, op: OpNode) -> bool:
+        """Whether a reduction of an operand may come behind `op`: then nothing is left as it is made."""
+        return passes_sums(op) and any(self._may_be_unreduced(tensor) for tensor in op.ins)
+
+    def _may_be_unreduced(self, tensor: TensorInfo) -> bool:
+        if tensor.id not in self.made:
+            return False
+        maker, result = self.made[tensor.id]
+        return any(p.unreduced for p in self.placed(maker.id, "outs", result).distinct)
+
+
+def least(made: Column, sizes: Floats, wanted: Column) -> Floats:
+    """For each wanted placement the least of the sizes of strategies that make it; `inf` where none does."""
+    found: dict[int, float] = {}
+    for number, size in zip(made.numbers.tolist(), sizes.tolist(), strict=True):
+        found[number] = min(size, found.get(number, np.inf))
+    return np.array([found.get(number, np.inf) for number in wanted.numbers.tolist()])

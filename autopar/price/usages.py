@@ -1,0 +1,162 @@
+"""Usages: the bytes of every variable of the Problem over time, never more than the program holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autopar.core.dataflow import Copy
+from autopar.core.graph import OpNode
+from autopar.price.anew import Longer, least
+from autopar.price.columns import Column
+from autopar.price.variables import Variables
+from autopar.price.work import beside_bytes
+from autopar.solve import Usage
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(eq=False)
+class Usages(Variables):
+    """The variables with what they hold when."""
+
+    def usages(self, tensors_only: bool) -> tuple[Usage, ...]:
+        """The bytes of every variable over time."""
+        if tensors_only:
+            return *self._inputs(whole=False), *self._made(frozenset()), *self._of_copies(frozenset())
+        if self.detailed:
+            results = (usage for _, usage in self._results())
+            return *self._inputs(whole=True), *results, *self._held_values(), *self._beside()
+        taken = frozenset(t.id for n, t in enumerate(self.graph.outputs) if self._may_be_taken(n))
+        return *self._inputs(whole=True), *self._made(taken), *self._of_copies(taken), *self._ahead(), *self._beside()
+
+    def _inputs(self, *, whole: bool) -> Iterator[Usage]:
+        """Of inputs: they have memory from beginning to end; where not `whole`, donated ones to their last use."""
+        end = len(self.graph.ops) + 1
+        for n, (tensor, candidates) in enumerate(zip(self.graph.inputs, self.space.inputs, strict=True)):
+            stop = end if whole or n not in self.graph.donated else self._last_use(tensor) + 1
+            reads = self.held.read.get(tensor.id, ()) if whole and self.detailed else ()
+            for start, later in zip((0, *(time + 1 for time in reads)), (*reads, stop), strict=True):
+                if start < later:
+                    yield Usage(n, start, later, self._bytes(tensor, self._candidates(candidates)))
+
+    def _made(self, left_out: frozenset[int]) -> Iterator[Usage]:
+        """Of what operators make, but of some tensors: until it is stored in a copy, or to its last use."""
+        graph, stored = self.graph, {copy.tensor.id for copy in self.flow.copies if copy.stored}
+        for op in graph.ops:
+            for k, tensor in enumerate(op.outs):
+                if tensor.id in self.in_memory and tensor.id not in left_out:
+                    stop = graph.ready_at(op) + 1 if tensor.id in stored else self._last_use(tensor, op.id) + 1
+                    size = self._bytes(tensor, self._placed(op.id, "outs", k))
+                    yield Usage(self.op_node[op.id], self._start(op), self._until(op, stop), size)
+
+    def _of_copies(self, left_out: frozenset[int]) -> Iterator[Usage]:
+        """Of copies, but of some tensors, to their last use."""
+        for copy, candidates in self._copies():
+            if copy.tensor.id not in left_out:
+                node, size = self.first_copy + copy.id, self._sizes_of(copy, self._candidates(candidates))
+                yield Usage(node, copy.start, copy.stop, size)
+
+    def _held_values(self) -> Iterator[Usage]:
+        """Of what operators make and of copies, as long as `held` says, but of results of the function."""
+        graph, held = self.graph, self.held
+        results = {tensor.id for tensor in graph.outputs}
+        stored = {copy.tensor.id for copy in self.flow.copies if copy.stored}
+        for op in graph.ops:
+            for k, tensor in enumerate(op.outs):
+                if tensor.id not in self.in_memory:
+                    continue
+                column, ready = self._placed(op.id, "outs", k), graph.ready_at(op) + 1
+                stop = ready if tensor.id in stored else max(ready, held.end[tensor.id])
+                size = self._bytes(tensor, column)
+                if tensor.id in results:  # counted already, but for what is still to be reduced
+                    stop, size = ready, np.where(column.unreduced, size, 0.0)
+                if size.any():
+                    yield Usage(self.op_node[op.id], self._start(op), self._until(op, stop), size)
+        for copy, candidates in self._copies():
+            if copy.tensor.id not in results:
+                yield from self._held_copy(copy, self._candidates(candidates))
+        for longer in self.longer:
+            yield self._longer_usage(longer)
+
+    def _longer_usage(self, longer: Longer) -> Usage:
+        if longer.copy is None:
+            return Usage(self.op_node[longer.op], longer.start, longer.stop, longer.sizes)
+        tensor = self.flow.copies[longer.copy].tensor
+        made = self._placed(longer.op, "outs", self.made_by[tensor.id][1])
+        sizes = least(made, longer.sizes, self._candidates(self.space.copies[longer.copy]))
+        sizes = np.concatenate([np.where(np.isfinite(sizes), sizes, 0.0), np.zeros(len(sizes))])
+        return Usage(self.first_copy + longer.copy, longer.start, longer.stop, sizes)
+
+    def _held_copy(self, copy: Copy, candidates: Column) -> Iterator[Usage]:
+        node, end = self.first_copy + copy.id, self.held.end.get(copy.tensor.id, 0)
+        if copy.stored and copy.start < end:
+            yield Usage(node, copy.start, end, self._sizes_of(copy, candidates))
+        fresh, alias = self.held.fresh.get(copy.id), self.held.alias.get(copy.id)
+        size = self._bytes(copy.tensor, candidates)
+        none = np.zeros(len(size))
+        if fresh is not None:
+            yield Usage(node, fresh.start, fresh.stop, np.concatenate([none, size]))
+        if alias is not None:
+            yield Usage(node, alias.start, alias.stop, np.concatenate([size, none]))
+
+    def _sizes_of(self, copy: Copy, candidates: Column) -> Floats:
+        """The bytes of a copy under each candidate; an alias takes none, a stored copy has its bytes either way."""
+        size = self._bytes(copy.tensor, candidates, self._doubled(copy) and not copy.stored)
+        return np.concatenate([size, size]) if self._doubled(copy) and copy.stored else size
+
+    def _results(self) -> Iterator[tuple[int, Usage]]:
+        """Of the function's results, by position, but of those that may take a donated input's memory: all along."""
+        for position, tensor in enumerate(self.graph.outputs):
+            if tensor.literal is None and not self._may_be_taken(position):
+                node = self.output_node[position]
+                candidates = self.space.outputs[position] or self.space.inputs[node]
+                size = self._bytes(tensor, self._candidates(candidates))
+                yield position, Usage(node, 0, len(self.graph.ops) + 1, size)
+
+    def _ahead(self) -> Iterator[Usage]:
+        """The same until they are made: from then on their tensors count."""
+        for position, usage in self._results():
+            producer = self.graph.producers.get(self.graph.outputs[position].id)
+            stop = usage.stop if producer is None else self._start(producer)
+            if stop > 0:
+                yield replace(usage, stop=stop)
+
+    def _may_be_taken(self, position: int) -> bool:
+        """Whether a result may lie in the memory of a donated input of its shape and type: its own, or any that is not
+        another's.
+        """
+        graph, tensor, carry = self.graph, self.graph.outputs[position], dict(self.space.carry)
+        if position in carry and carry[position] in graph.donated:
+            return True
+        free = [graph.inputs[n] for n in graph.donated if n not in carry.values()]
+        return any((tensor.shape, tensor.dtype) == (other.shape, other.dtype) for other in free)
+
+    def _beside(self) -> Iterator[Usage]:
+        """What operators hold while they run, besides results and what others still need: operands that are read last,
+        workspace, and what they exchange.
+        """
+        known: dict[tuple[object, ...], Floats] = {}
+        for op, strategies in zip(self.graph.ops, self.space.strategies, strict=True):
+            if not strategies:
+                continue
+            read = tuple(tensor.id in self.in_memory for tensor in op.ins)
+            last = self.held.last.get(op.id, ()) if self.detailed else ()
+            key = (id(strategies), self.graph.alike[op.id], read, last)
+            if key not in known:
+                sizes = [beside_bytes(op, strategy, self.space.mesh, read) for strategy in strategies]
+                operands = [self._bytes(op.ins[n], self._placed(op.id, "ins", n)) for n in last]
+                known[key] = sum(operands, np.array(sizes, dtype=np.float64))
+            if known[key].any():
+                yield Usage(self.op_node[op.id], op.id, op.id + 1, known[key])
+
+    def _start(self, op: OpNode) -> int:
+        """When the memory of the results is taken: that of a scan's stack before its first round."""
+        return self.graph.spans[op.region][0] if op.kind == "scan_stack" and op.region is not None else op.id
+
+    def _until(self, op: OpNode, stop: int) -> int:
+        """When it is free again: that of a carry when its loop ends."""
+        return self.graph.spans[op.region][1] + 1 if op.kind == "carry_in" and op.region is not None else stop

@@ -1,0 +1,125 @@
+"""Variables: the nodes of the Problem, by what they choose: their numbers, placements and bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autopar.core.dataflow import Copy, Dataflow, until
+from autopar.core.graph import OpGraph, TensorInfo
+from autopar.core.placement import Placement
+from autopar.core.space import Space
+from autopar.price.anew import Anew, Longer
+from autopar.price.columns import Column, Columns
+from autopar.price.held import Held, held
+from autopar.price.pricing import Layout
+from autopar.price.work import materialised
+from autopar.redistribute.route import Router
+
+Floats = NDArray[np.float64]
+Placements = tuple[Placement, ...]
+
+
+@dataclass(eq=False)
+class Variables:
+    """What the parts of one assembly share. Matrices, columns and sizes are cached by the identity of their makers."""
+
+    graph: OpGraph
+    flow: Dataflow
+    space: Space
+    router: Router
+    limited: bool
+    detailed: bool = True
+    _columns: dict[tuple[object, ...], Column] = field(default_factory=dict[tuple[object, ...], Column])
+    _weights: dict[tuple[int | None, int | None], float] = field(
+        default_factory=dict[tuple[int | None, int | None], float]
+    )
+    _layouts: dict[int, Layout] = field(default_factory=dict[int, Layout])
+    _matrices: dict[tuple[object, ...], Floats] = field(default_factory=dict[tuple[object, ...], Floats])
+
+    def __post_init__(self) -> None:
+        graph, space = self.graph, self.space
+        self.columns = Columns(space.mesh)
+        own = [op for op, strategies in enumerate(space.strategies) if strategies]
+        self.op_node = {op: len(space.inputs) + n for n, op in enumerate(own)}
+        self.op_node |= {op: self.op_node[entering] for op, entering in space.loop_carries}
+        self.entering = dict(space.loop_carries)
+        self.first_copy = len(space.inputs) + len(own)
+        first_output = self.first_copy + len(space.copies)
+        free = [i for i, candidates in enumerate(space.outputs) if candidates]
+        carried = dict(space.carry)
+        self.output_node = {i: first_output + n for n, i in enumerate(free)} | carried
+        self.input_node = {t.id: n for n, t in enumerate(graph.inputs)}
+        self.made_by = {t.id: (op.id, k) for op in graph.ops for k, t in enumerate(op.outs)}
+
+    @cached_property
+    def in_memory(self) -> frozenset[int]:
+        """The ids of the tensors that reach memory."""
+        return materialised(self.graph)
+
+    @cached_property
+    def held(self) -> Held:
+        """How long what is made is surely held."""
+        return held(self.graph, self.flow, self.in_memory)
+
+    @cached_property
+    def longer(self) -> tuple[Longer, ...]:
+        """What operands hold longer than is counted of them elsewhere."""
+        if not self.limited or not self.detailed:
+            return ()
+        return tuple(Anew(self.graph, self.flow, self.held, self.in_memory, self._placed).longer())
+
+    @cached_property
+    def _held_longer(self) -> frozenset[int]:
+        """The stored copies under which something is held longer."""
+        return frozenset(longer.copy for longer in self.longer if longer.copy is not None)
+
+    def _copies(self) -> list[tuple[Copy, Placements]]:
+        return list(zip(self.flow.copies, self.space.copies, strict=True))
+
+    def _doubled(self, copy: Copy) -> bool:
+        return self.limited and (not copy.stored or copy.id in self._held_longer)
+
+    def _placed(self, op: int, side: Literal["ins", "outs"], position: int) -> Column:
+        """The placements of an operand or result under each strategy; a carry_out's are those of its carry_in."""
+        ins, outs = self._sides[op]
+        return (ins if side == "ins" else outs)[position]
+
+    @cached_property
+    def _sides(self) -> list[tuple[tuple[Column, ...], tuple[Column, ...]]]:
+        """The columns of the operands and the results of every operator, made once for those that share strategies."""
+        known: dict[int, tuple[tuple[Column, ...], tuple[Column, ...]]] = {}
+        for strategies in self.space.strategies:
+            if strategies and id(strategies) not in known:
+                ins, outs = zip(*[(s.ins, s.outs) for s in strategies], strict=True)
+                known[id(strategies)] = self._columns_of(ins), self._columns_of(outs)
+        found = [known.get(id(strategies), ((), ())) for strategies in self.space.strategies]
+        for leaving, entering in self.entering.items():
+            found[leaving] = found[entering][1], found[entering][1]
+        return found
+
+    def _columns_of(self, sides: Sequence[Placements]) -> tuple[Column, ...]:
+        return tuple(self.columns.of(placements) for placements in zip(*sides, strict=True))
+
+    def _candidates(self, placements: Placements) -> Column:
+        key = (id(placements),)
+        if key not in self._columns:
+            self._columns[key] = self.columns.of(placements)
+        return self._columns[key]
+
+    def _last_use(self, tensor: TensorInfo, default: int = 0) -> int:
+        made_in = self.graph.made_in(tensor)
+        return max((until(self.graph, made_in, use) for use in self.flow.uses.get(tensor.id, ())), default=default)
+
+    def _bytes(self, tensor: TensorInfo, column: Column, doubled: bool = False) -> Floats:
+        """The bytes on one device under each candidate; doubled ones are aliases first, which take none."""
+        key = (tensor.size_bytes, id(column), doubled)
+        if key not in self._matrices:
+            size = column.local_bytes(tensor.size_bytes)
+            self._matrices[key] = np.concatenate([np.zeros(len(size)), size]) if doubled else size
+        return self._matrices[key]

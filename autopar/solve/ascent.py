@@ -121,7 +121,7 @@ class Ascent:
         self.problem, self.options = problem, options
         self.rows = memory_rows(problem)
         self.dual = Dual(problem, self.rows, messages)
-        self.dual.eager = eager
+        self.dual.eager, self.dual.swinging = eager, not eager and not self.rows.count
         self.prices = Prices(self.rows)
         self.held = self._unproven() if messages is None else self.dual.state()
 
@@ -168,7 +168,10 @@ class Ascent:
             if not check and not self.rows.count:
                 continue
             now = self.dual.state()
-            self.held = now if now.bound > self.held.bound else self.held
+            if now.bound > self.held.bound:
+                self.held = now
+            elif self.dual.swinging:
+                self.dual.restore(self.held)
             choice = self.dual.decode()
             if check:
                 best = better(best, self._answer(choice))
@@ -177,7 +180,7 @@ class Ascent:
                 stalls = stalls + 1 if self.held.bound - last <= _STALLED * gap else 0
                 last = self.held.bound
                 if self.dual.eager and (stalls or sweep >= _EAGER_SWEEPS):
-                    self.dual.eager, stalls = False, 0
+                    self.dual.eager, self.dual.swinging, stalls = False, not self.rows.count, 0
                 if is_closed(last, cutoff) or stalls >= patience or watch.left_s() <= 0:
                     break
             if self.rows.count and sweep >= _FIRST_PRICE:

@@ -143,7 +143,8 @@ def _ascent(problem: Problem, options: SolveOptions) -> Ascent:
     """Messages to begin with, and short annealings where a gap is let be."""
     more = _PRICED_SWEEPS if problem.usages and is_narrow(problem) else 1
     passes = min(options.anneal_passes, _SHORT)
-    return Ascent(problem, replace(options, max_sweeps=more * options.max_sweeps, anneal_passes=passes))
+    little = replace(options, max_sweeps=more * options.max_sweeps, anneal_passes=passes)
+    return Ascent(problem, little, rough=not problem.usages)
 
 
 def _few(whole: Ascent, options: SolveOptions, watch: Watch) -> Few | None:

@@ -23,9 +23,10 @@ from autopar.solve.problem import Infeasible, Problem, objective
 from autopar.solve.reduction import Reduction, unchanged
 from autopar.solve.watch import Inner, Watch
 
-_FEW_PAIRS = 0.02  # of all: what a first window leaves
-_MORE_PAIRS = 4  # times as many in the next window
+_FEW_PAIRS, _LEAST_SHARE = 0.005, 0.25 # of all: what a first window leaves
+_MORE_PAIRS = 3  # times as many in the next window
 _MOST_PAIRS = 4_000_000
+_KNOWN = 4  # times as many where it is as narrow as it need be
 _SWEEPS = 30  # between two cuts
 _WORK = 3e8  # additions of an elimination: more takes longer than another cut
 _SHRUNK = 0.95
@@ -39,10 +40,12 @@ def squeeze_windows(certificate: Certificate, cutoff: float, options: SolveOptio
     It ends with the first window that does not come to an end.
     """
     total = sum(edge.cost.size for edge in certificate.problem.edges)
-    pairs = min(max(options.max_cp_sat_entries, int(_FEW_PAIRS * total)), _MOST_PAIRS)
+    pairs = min(int(max(_LEAST_SHARE * options.max_cp_sat_entries, _FEW_PAIRS * total)), _MOST_PAIRS)
     best = Answer(None, np.inf, certificate.bound)
     while True:
-        upper = min(cutoff, best.objective, certificate.bound + window_of(certificate, pairs))
+        upper = min(cutoff, best.objective)
+        if upper - certificate.bound > window_of(certificate, _KNOWN * pairs):  # a known one may leave more
+            upper = certificate.bound + window_of(certificate, pairs)
         if upper == np.inf:
             return best
         found = squeeze(certificate, upper, options, watch)
@@ -82,6 +85,8 @@ def squeeze(certificate: Certificate, upper: float, options: SolveOptions, watch
         best = better(best, _whole(problem, lifted(left, met), watch))
         before, upper = low, min(upper, best.objective)
         low = max(low, min(certificate.bound + left.offset, upper))
+        if low >= upper:
+            return replace(best, bound=low)
         if stalled or low - before < _RISEN * (upper - before):
             narrowed, upper = narrowed + 1, low + (upper - low) / _NARROWER
 

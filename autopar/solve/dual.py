@@ -23,7 +23,6 @@ from autopar.solve.proof import Messages, Pass, Price, Prices, Proof
 from autopar.solve.reduction import Bools, Ints
 from autopar.solve.rows import Rows
 
-
 _SWING = 0.9  # of the way of the last sweep, at most
 
 

@@ -14,19 +14,21 @@ from functools import partial
 import numpy as np
 
 from autopar.solve.ascent import Answer, Ascent, better, is_closed
-from autopar.solve.bar import barred, window_of
+from autopar.solve.bar import barred, sampled, window_of
+from autopar.solve.contract_chains import contract_chains
 from autopar.solve.dual import Certificate
-from autopar.solve.exact import exactly, finite, lifted, reduced
+from autopar.solve.exact import exactly, finite, lifted
 from autopar.solve.forbid import drop_forbidden
 from autopar.solve.options import SolveOptions
 from autopar.solve.problem import Infeasible, Problem, objective
+from autopar.solve.reduce import reduce_once
 from autopar.solve.reduction import Reduction, unchanged
 from autopar.solve.watch import Inner, Watch
 
-_FEW_PAIRS, _LEAST_SHARE = 0.005, 0.25 # of all: what a first window leaves
-_MORE_PAIRS = 3  # times as many in the next window
+_FEW_PAIRS, _LEAST_SHARE = 0.006, 0.25  # of all: what a first window leaves
+_WIDER = 1.5  # times, the next window
 _MOST_PAIRS = 4_000_000
-_KNOWN = 4  # times as many where it is as narrow as it need be
+_KNOWN = 8  # times as many at most, and at once where a choice is known that leaves no more
 _SWEEPS = 30  # between two cuts
 _WORK = 3e8  # additions of an elimination: more takes longer than another cut
 _SHRUNK = 0.95
@@ -40,20 +42,21 @@ def squeeze_windows(certificate: Certificate, cutoff: float, options: SolveOptio
     It ends with the first window that does not come to an end.
     """
     total = sum(edge.cost.size for edge in certificate.problem.edges)
-    pairs = min(int(max(_LEAST_SHARE * options.max_cp_sat_entries, _FEW_PAIRS * total)), _MOST_PAIRS)
+    pairs = min(max(_LEAST_SHARE * options.max_cp_sat_entries, _FEW_PAIRS * total), _MOST_PAIRS)
+    above, each = sampled(certificate)
+    window, known = (window_of(above, n / each) for n in (pairs, min(_KNOWN * pairs, _MOST_PAIRS)))
     best = Answer(None, np.inf, certificate.bound)
     while True:
-        upper = min(cutoff, best.objective)
-        if upper - certificate.bound > window_of(certificate, _KNOWN * pairs):  # a known one may leave more
-            upper = certificate.bound + window_of(certificate, pairs)
+        cutoff = min(cutoff, best.objective)
+        upper = cutoff if cutoff - certificate.bound <= known else certificate.bound + window
         if upper == np.inf:
             return best
         found = squeeze(certificate, upper, options, watch)
         best = replace(better(best, found), bound=max(best.bound, min(found.bound, upper)))
         ended = found.bound >= min(upper, found.objective)
-        if not ended or pairs >= _MOST_PAIRS or is_closed(best.bound, min(cutoff, best.objective)):
+        if not ended or window >= known or is_closed(best.bound, min(cutoff, best.objective)):
             return best
-        pairs *= _MORE_PAIRS
+        window *= _WIDER
 
 
 def squeeze(certificate: Certificate, upper: float, options: SolveOptions, watch: Watch) -> Answer:
@@ -97,7 +100,8 @@ def _cut(certificate: Certificate, upper: float, options: SolveOptions, _: Probl
     Raises:
       Infeasible: if nothing can.
     """
-    cut = barred(certificate, upper - certificate.bound).then(partial(reduced, options=options))
+    cut = barred(certificate, upper - certificate.bound).then(reduce_once)
+    cut = cut.then(partial(contract_chains, options=options))
     return cut.then(drop_forbidden)  # sums of edges may forbid more; sweeps want a finite partner for every strategy
 
 

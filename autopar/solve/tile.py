@@ -21,8 +21,10 @@ from autopar.solve.order import HUB
 from autopar.solve.problem import Edge, Floats, Problem, derived
 from autopar.solve.reduction import Bools, Choice, Ints
 
+_SPARE = 1  # periods more than are needed: near the ends of a stretch choices are not what they are further in
 _PERIODS = 8  # candidates: the most frequent distances of nodes that look alike
 _WORTH = 1 / 3  # of the nodes: if fewer can be left out, none are
+_TIE = 3e-13  # of the cost: what breaks ties
 _ALIKE = 1e-6  # of an array's largest entry: rounding errors of equal layers may differ
 
 
@@ -88,15 +90,16 @@ def shortened(problem: Problem, flat: Flat, order: Ints) -> Shortened | None:
     is_hub = _hubs(flat)
     near = ~is_hub[flat.other] & ~is_hub[into]
     band = int(np.abs(flat.other - into)[near].max(initial=0))
-    stretches = _stretches(_looks(problem, flat, order), band)
+    looks = _looks(problem, flat, order)
+    stretches = _stretches(looks, band)
     if sum(stretch.out for stretch in stretches) < _WORTH * count:
         return None
-    small, edges = _assembled(problem, flat, order, stretches, band)
+    small, edges = _assembled(problem, flat, order, looks, stretches, band)
     return Shortened(small, order, stretches, edges, band)
 
 
 def _assembled(
-    problem: Problem, flat: Flat, order: Ints, stretches: tuple[Stretch, ...], band: int
+    problem: Problem, flat: Flat, order: Ints, looks: Ints, stretches: tuple[Stretch, ...], band: int
 ) -> tuple[Problem, Ints]:
     """The short problem, and for every edge of the whole the one of it that is like it.
 
@@ -118,11 +121,20 @@ def _assembled(
     for k in np.flatnonzero(lower).tolist():
         low, high, cost = int(lows[k]), int(image[into[k]]), problem.edges[int(edge_of[k])].cost
         edges.append(Edge(low, high, cost) if is_to_v[k] else Edge(high, low, cost))
-    nodes: list[int] = order[place].tolist()
-    costs = tuple(problem.node_costs[v] for v in nodes)
+    costs = _without_ties([problem.node_costs[v] for v in order[place].tolist()], looks[place])
     down = np.where(flat.other[flat.arcs[:, 0]] < into[flat.arcs[:, 0]], flat.arcs[:, 0], flat.arcs[:, 1])
     high = into[down]
     return derived(costs, tuple(edges)), name[flat.near[place[image[high]]] + down - flat.near[high]]
+
+
+def _without_ties(costs: Sequence[Floats], looks: Ints) -> tuple[Floats, ...]:
+    """The costs and next to nothing more, the same for nodes that look alike: of equal choices, periodic ones win."""
+    little = _TIE * sum(abs(float(cost.min())) for cost in costs)
+    known: dict[int, Floats] = {}
+    for look, cost in zip(looks.tolist(), costs, strict=True):
+        if look not in known:
+            known[look] = little * np.random.default_rng(look).random(len(cost))
+    return tuple(cost + known[look] for look, cost in zip(looks.tolist(), costs, strict=True))
 
 
 def _image(count: int, stretches: Sequence[Stretch], at: Sequence[int]) -> Ints:
@@ -149,7 +161,8 @@ def _stretches(looks: Ints, band: int) -> tuple[Stretch, ...]:
         ends = np.flatnonzero(same[1:] != same[:-1]).reshape(-1, 2)
         whole = max(1, -(-band // period)) * period  # so long that no edge skips one
         for first, last in ends.tolist():
-            out = (last + period - whole - first - band) // whole * whole  # one stays, and room for edges
+            room = last + period - first - band  # one stays, and room for edges
+            out = (room // whole - 1 - _SPARE) * whole
             if out > 0:
                 found.append(Stretch(first, last + period, whole, out))
     chosen: list[Stretch] = []

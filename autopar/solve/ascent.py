@@ -114,7 +114,8 @@ class Ascent:
     """Rounds of bounds and choices for one problem; each goes on where the last stopped, the first at `messages`.
 
     If `eager`, so are the first sweeps (`Dual.eager`), until the bound stalls. If `rough`, a bound that creeps has
-    stalled: for those who have something better to do then than more sweeps.
+    stalled: for those who have something better to do then than more sweeps. `swinging`: so are sweeps (`Dual.swinging`)
+    where no memory has a price; they settle sooner, at messages that say less of what is not in the best choice.
     """
 
     def __init__(
@@ -125,11 +126,13 @@ class Ascent:
         *,
         eager: bool = False,
         rough: bool = False,
+        swinging: bool = True,
     ) -> None:
         self.problem, self.options, self.rough = problem, options, rough
         self.rows = memory_rows(problem)
         self.dual = Dual(problem, self.rows, messages)
-        self.dual.eager, self.dual.swinging = eager, not eager and not self.rows.count
+        self._may_swing = swinging and not self.rows.count
+        self.dual.eager, self.dual.swinging = eager, not eager and self._may_swing
         self.prices = Prices(self.rows)
         self.held = self._unproven() if messages is None else self.dual.state()
 
@@ -190,7 +193,7 @@ class Ascent:
                 stalls = stalls + 1 if self.held.bound - last <= _STALLED * gap else 0
                 last = self.held.bound
                 if self.dual.eager and (stalls or sweep >= _EAGER_SWEEPS):
-                    self.dual.eager, self.dual.swinging, stalls = False, not self.rows.count, 0
+                    self.dual.eager, self.dual.swinging, stalls = False, self._may_swing, 0
                 if is_closed(last, cutoff) or stalls >= patience or watch.left_s() <= 0:
                     break
             if self.rows.count and sweep >= _FIRST_PRICE:

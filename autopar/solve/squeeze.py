@@ -26,7 +26,7 @@ from autopar.solve.reduction import Reduction, unchanged
 from autopar.solve.watch import Inner, Watch
 
 _FEW_PAIRS, _LEAST_SHARE = 0.006, 0.25  # of all: what a first window leaves
-_WIDER = 1.5  # times, the next window
+_WIDER, _MORE_PAIRS = 1.5, 1.5  # times, the next window: at least; and what it leaves
 _MOST_PAIRS = 4_000_000
 _KNOWN = 8  # times as many at most, and at once where a choice is known that leaves no more
 _SWEEPS = 30  # between two cuts
@@ -45,6 +45,7 @@ def squeeze_windows(certificate: Certificate, cutoff: float, options: SolveOptio
     pairs = min(max(_LEAST_SHARE * options.max_cp_sat_entries, _FEW_PAIRS * total), _MOST_PAIRS)
     above, each = sampled(certificate)
     window, known = (window_of(above, n / each) for n in (pairs, min(_KNOWN * pairs, _MOST_PAIRS)))
+    widest = window_of(above, _MOST_PAIRS / each)
     best = Answer(None, np.inf, certificate.bound)
     while True:
         cutoff = min(cutoff, best.objective)
@@ -54,9 +55,10 @@ def squeeze_windows(certificate: Certificate, cutoff: float, options: SolveOptio
         found = squeeze(certificate, upper, options, watch)
         best = replace(better(best, found), bound=max(best.bound, min(found.bound, upper)))
         ended = found.bound >= min(upper, found.objective)
-        if not ended or window >= known or is_closed(best.bound, min(cutoff, best.objective)):
+        if not ended or window >= widest or is_closed(best.bound, min(cutoff, best.objective)):
             return best
-        window *= _WIDER
+        pairs *= _MORE_PAIRS
+        window = max(_WIDER * window, window_of(above, pairs / each))
 
 
 def squeeze(certificate: Certificate, upper: float, options: SolveOptions, watch: Watch) -> Answer:
@@ -83,7 +85,7 @@ def squeeze(certificate: Certificate, upper: float, options: SolveOptions, watch
         stalled = finite(left.problem) > _SHRUNK * size
         if watch.left_s() <= 0 or (stalled and narrowed >= _MOST_NARROWED):
             return replace(best, bound=low)
-        met, certificate = Ascent(left.problem, little).sweeps(upper - left.offset, inner)
+        met, certificate = Ascent(left.problem, little, swinging=False).sweeps(upper - left.offset, inner)
         inner.raise_bound(certificate.bound, certificate.proof())
         best = better(best, _whole(problem, lifted(left, met), watch))
         before, upper = low, min(upper, best.objective)

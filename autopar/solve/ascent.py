@@ -114,8 +114,8 @@ class Ascent:
     """Rounds of bounds and choices for one problem; each goes on where the last stopped, the first at `messages`.
 
     If `eager`, so are the first sweeps (`Dual.eager`), until the bound stalls. If `rough`, a bound that creeps has
-    stalled: for those who have something better to do then than more sweeps. `swinging`: so are sweeps (`Dual.swinging`)
-    where no memory has a price; they settle sooner, at messages that say less of what is not in the best choice.
+    stalled: for those who have something better to do then than more sweeps. If `swinging`, so are sweeps where no
+    memory has a price (`Dual.swinging`); they settle sooner, at messages that rule out less.
     """
 
     def __init__(

@@ -49,7 +49,7 @@ def squeeze_windows(certificate: Certificate, cutoff: float, options: SolveOptio
     best = Answer(None, np.inf, certificate.bound)
     while True:
         cutoff = min(cutoff, best.objective)
-        upper = cutoff if cutoff - certificate.bound <= known else certificate.bound + window
+        upper = cutoff if cutoff - certificate.bound <= max(window, known) else certificate.bound + window
         if upper == np.inf:
             return best
         found = squeeze(certificate, upper, options, watch)

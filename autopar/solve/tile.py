@@ -43,7 +43,8 @@ class Shortened:
     """A problem with fewer periods, in the order of sweeps, and how the whole is made of it.
 
     A stretch may be cut at many sites: the short problem is the same, its tilings differ. `edges[e]` is the short
-    problem's edge that the whole's edge e is like. `band`: the farthest that two joined nodes are apart.
+    problem's edge that the whole's edge e is like. `band`: the farthest that two joined nodes are apart. `looks`: its
+    nodes' (see `_looks`).
     """
 
     problem: Problem
@@ -51,6 +52,19 @@ class Shortened:
     stretches: tuple[Stretch, ...]
     edges: Ints
     band: int
+    looks: Ints
+
+    def without_ties(self) -> Problem:
+        """The problem with next to nothing added to nodes' costs, the same to nodes that look alike.
+
+        Of choices that cost the same one is the best then, and in every period alike.
+        """
+        little, known = _TIE * sum(abs(float(cost.min())) for cost in self.problem.node_costs), dict[int, Floats]()
+        for look, cost in zip(self.looks.tolist(), self.problem.node_costs, strict=True):
+            if look not in known:
+                known[look] = little * np.random.default_rng(look).random(len(cost))
+        costs = (c + known[look] for c, look in zip(self.problem.node_costs, self.looks.tolist(), strict=True))
+        return derived(tuple(costs), self.problem.edges)
 
     def messages(self, flat: Flat, short: Sequence[tuple[Floats, Floats]]) -> Floats:
         """The messages of the whole, from those of the short problem's edges."""
@@ -94,14 +108,14 @@ def shortened(problem: Problem, flat: Flat, order: Ints) -> Shortened | None:
     stretches = _stretches(looks, band)
     if sum(stretch.out for stretch in stretches) < _WORTH * count:
         return None
-    small, edges = _assembled(problem, flat, order, looks, stretches, band)
-    return Shortened(small, order, stretches, edges, band)
+    small, edges, stays = _assembled(problem, flat, order, stretches, band)
+    return Shortened(small, order, stretches, edges, band, looks[stays])
 
 
 def _assembled(
-    problem: Problem, flat: Flat, order: Ints, looks: Ints, stretches: tuple[Stretch, ...], band: int
-) -> tuple[Problem, Ints]:
-    """The short problem, and for every edge of the whole the one of it that is like it.
+    problem: Problem, flat: Flat, order: Ints, stretches: tuple[Stretch, ...], band: int
+) -> tuple[Problem, Ints, Bools]:
+    """The short problem, for every edge of the whole the one of it that is like it, and the positions that stay.
 
     A node that stays has its edges to lower nodes, as far away as ever; the upper ones are others' lower ones.
     """
@@ -121,20 +135,11 @@ def _assembled(
     for k in np.flatnonzero(lower).tolist():
         low, high, cost = int(lows[k]), int(image[into[k]]), problem.edges[int(edge_of[k])].cost
         edges.append(Edge(low, high, cost) if is_to_v[k] else Edge(high, low, cost))
-    costs = _without_ties([problem.node_costs[v] for v in order[place].tolist()], looks[place])
+    nodes: list[int] = order[place].tolist()
+    costs = tuple(problem.node_costs[v] for v in nodes)
     down = np.where(flat.other[flat.arcs[:, 0]] < into[flat.arcs[:, 0]], flat.arcs[:, 0], flat.arcs[:, 1])
     high = into[down]
-    return derived(costs, tuple(edges)), name[flat.near[place[image[high]]] + down - flat.near[high]]
-
-
-def _without_ties(costs: Sequence[Floats], looks: Ints) -> tuple[Floats, ...]:
-    """The costs and next to nothing more, the same for nodes that look alike: of equal choices, periodic ones win."""
-    little = _TIE * sum(abs(float(cost.min())) for cost in costs)
-    known: dict[int, Floats] = {}
-    for look, cost in zip(looks.tolist(), costs, strict=True):
-        if look not in known:
-            known[look] = little * np.random.default_rng(look).random(len(cost))
-    return tuple(cost + known[look] for look, cost in zip(looks.tolist(), costs, strict=True))
+    return derived(costs, tuple(edges)), name[flat.near[place[image[high]]] + down - flat.near[high]], stays
 
 
 def _image(count: int, stretches: Sequence[Stretch], at: Sequence[int]) -> Ints:

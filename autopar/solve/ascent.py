@@ -29,7 +29,8 @@ from autopar.solve.watch import Watch
 _SWEEPS_PER_CHECK = 5
 _EAGER_SWEEPS = 40  # at most: where these creep, ordinary ones do not
 _STALLED = 1e-4  # of the gap, per check
-_MAX_STALLS = 3
+_MAX_STALLS, _FEW_STALLS = 3, 2
+_LONGER_PRICED = 3  # times as many where prices move
 _PATIENCE = 6  # price steps without a better bound before going back, with half the step
 _LEAST_EXCESS = 0.05  # of the limit: smaller excesses do not lengthen the step
 _FIRST_PRICE = 6  # sweeps before it
@@ -112,7 +113,10 @@ class Prices:
 class Ascent:
     """Rounds of bounds and choices for one problem; each goes on where the last stopped, the first at `messages`.
 
-    If `eager`, so are the first sweeps (`Dual.eager`), until the bound stalls. They end where the gap is `enough`.
+    If `eager`, so are the first sweeps (`Dual.eager`), until the bound stalls. They end where the gap is `enough`. If
+    `rough`, a bound that creeps has stalled: for those who have something better to do then than more sweeps. If
+    `swinging`, so are sweeps where no memory has a price (`Dual.swinging`); they settle sooner, at messages that rule
+    out less.
     """
 
     def __init__(
@@ -123,11 +127,14 @@ class Ascent:
         *,
         eager: bool = False,
         enough: float = CLOSED,
+        rough: bool = False,
+        swinging: bool = True,
     ) -> None:
-        self.problem, self.options, self.enough = problem, options, enough
+        self.problem, self.options, self.enough, self.rough = problem, options, enough, rough
         self.rows = memory_rows(problem)
         self.dual = Dual(problem, self.rows, messages)
-        self.dual.eager = eager
+        self._may_swing = swinging and not self.rows.count
+        self.dual.eager, self.dual.swinging = eager, not eager and self._may_swing
         self.prices = Prices(self.rows)
         self.held = self._unproven() if messages is None else self.dual.state()
 
@@ -166,7 +173,8 @@ class Ascent:
     def _sweeps(self, upper: float, watch: Watch, times: int = 1) -> tuple[Answer, Choice]:
         """Sweeps until the bound stalls, `times` the most: the best choice met and the last one decoded."""
         best, stalls, last = Answer(None, np.inf, -np.inf), 0, self.held.bound
-        patience, choice = _MAX_STALLS * (3 if self.rows.count else 1), self.dual.decode()
+        patience, choice = (_FEW_STALLS if self.rough else _MAX_STALLS), self.dual.decode()
+        patience *= _LONGER_PRICED if self.rows.count else 1
         most = times * self.options.max_sweeps
         for sweep in range(1, most + 1):
             self.dual.sweep()
@@ -174,16 +182,20 @@ class Ascent:
             if not check and not self.rows.count:
                 continue
             now = self.dual.state()
-            self.held = now if now.bound > self.held.bound else self.held
+            if now.bound > self.held.bound:
+                self.held = now
+            elif self.dual.swinging:
+                self.dual.restore(self.held)
             choice = self.dual.decode()
             if check:
                 best = better(best, self._answer(choice))
                 cutoff = min(upper, best.objective)
-                gap = cutoff - self.held.bound if np.isfinite(cutoff) else abs(self.held.bound)
+                is_open = self.rough or not np.isfinite(cutoff)
+                gap = abs(self.held.bound) if is_open else cutoff - self.held.bound
                 stalls = stalls + 1 if self.held.bound - last <= _STALLED * gap else 0
                 last = self.held.bound
                 if self.dual.eager and (stalls or sweep >= _EAGER_SWEEPS):
-                    self.dual.eager, stalls = False, 0
+                    self.dual.eager, self.dual.swinging, stalls = False, self._may_swing, 0
                 if is_closed(last, cutoff, self.enough) or stalls >= patience or watch.left_s() <= 0:
                     break
             if self.rows.count and sweep >= _FIRST_PRICE:

@@ -15,15 +15,16 @@ reductions go far. Costs stay moved: sweeps on what is left begin where the mess
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autopar.solve.dual import Certificate, rounding_error
-from autopar.solve.forbid import drop_forbidden
+from autopar.solve.jit import compiled_or
 from autopar.solve.problem import Edge, Floats, Infeasible, Problem, derived
 from autopar.solve.proof import Bar, Exceed, Messages, Pass
-from autopar.solve.reduction import Bools, Reduction, restrict
+from autopar.solve.reduction import Bools, Ints, Reduction, restrict
 
 _SAMPLE = 2_000_000  # entries of edges
 
@@ -40,23 +41,20 @@ def barred(certificate: Certificate, window: float) -> Reduction:
     Raises:
       Infeasible: if a node loses all its strategies.
     """
-    prices, messages = certificate.parts()
-    keep = certificate.keep(window)
-    left = restrict(certificate.problem, keep, lambda ids: Exceed(ids, prices, _UNMOVED))
+    problem, (prices, messages), keep = certificate.problem, certificate.parts(), certificate.keep(window)
+    nodes = derived(problem.node_costs, (), problem.usages, problem.usage_limit)
+    left = restrict(nodes, keep, lambda ids: Exceed(ids, prices, _UNMOVED))
     if not all(mask.any() for mask in keep):
         raise Infeasible("no choice lies within the window", witness=(Pass(messages), *left.steps))
-    if any(edge.cost.min() == np.inf for edge in left.problem.edges):
-        left = Reduction(left.problem, 0.0, left.lift, (Pass(messages), *left.steps)).then(drop_forbidden)
-        raise AssertionError("two nodes without a finite pair, and yet a finite choice")
-    costs, edges = _moved(left.problem, certificate.messages, keep)
+    costs, edges = _moved(problem, certificate.messages, keep)
     priced = [cost[mask] for cost, mask in zip(certificate.node_costs, keep, strict=True)]
     edges, bars = _without_dear(priced, edges, window + rounding_error(certificate))
-    smaller = derived(tuple(costs), edges, left.problem.usages, left.problem.usage_limit)
+    smaller = derived(tuple(costs), edges, left.problem.usages, problem.usage_limit)
     return Reduction(smaller, 0.0, left.lift, (Pass(messages), *left.steps, *((Bar(bars, prices),) if bars else ())))
 
 
-def window_of(certificate: Certificate, pairs: int) -> float:
-    """The window in which about as many pairs are left, judged by some of the edges; inf if there are no more."""
+def sampled(certificate: Certificate) -> tuple[Floats, float]:
+    """What pairs of strategies cost above the bound, at least, of some of the edges; how many pairs each stands for."""
     total = sum(edge.cost.size for edge in certificate.problem.edges)
     stride = max(1, total // _SAMPLE)
     values: list[Floats] = []
@@ -67,42 +65,116 @@ def window_of(certificate: Certificate, pairs: int) -> float:
         u, v = certificate.excess[edge.u] - over.min(axis=1), certificate.excess[edge.v] - over.min(axis=0)
         values.append((over + u[:, None] + v).ravel())
     found = np.concatenate([np.zeros(0), *values])
-    wanted = pairs * len(found) // max(total, 1)
-    return float(np.partition(found, wanted)[wanted]) if wanted < len(found) else np.inf
+    return found, total / max(1, len(found))
+
+
+def window_of(above: Floats, pairs: float) -> float:
+    """The window in which as many are left of pairs that cost this above the bound; inf if there are no more."""
+    wanted = int(pairs)
+    return float(np.partition(above, wanted)[wanted]) if wanted < len(above) else np.inf
 
 
 def _moved(
     problem: Problem, messages: Sequence[tuple[Floats, Floats]], keep: Sequence[Bools]
 ) -> tuple[list[Floats], list[Edge]]:
     """Nodes' costs and edges after what is left of the messages went from edges to nodes."""
-    costs, edges = list(problem.node_costs), list[Edge]()
+    index = [np.flatnonzero(mask) for mask in keep]
+    is_whole = [bool(mask.all()) for mask in keep]
+    costs, edges = [cost[ids] for cost, ids in zip(problem.node_costs, index, strict=True)], list[Edge]()
     for edge, (to_u, to_v) in zip(problem.edges, messages, strict=True):
-        to_u, to_v = to_u[keep[edge.u]], to_v[keep[edge.v]]
-        costs[edge.u] = costs[edge.u] + to_u
-        costs[edge.v] = costs[edge.v] + to_v
-        edges.append(Edge(edge.u, edge.v, edge.cost - to_u[:, None] - to_v))
+        cost, rows, columns = edge.cost, index[edge.u], index[edge.v]
+        if not (is_whole[edge.u] and is_whole[edge.v]):
+            cost, to_u, to_v = cost[rows[:, None], columns], to_u[rows], to_v[columns]
+        costs[edge.u] += to_u
+        costs[edge.v] += to_v
+        edges.append(Edge(edge.u, edge.v, cost - to_u[:, None] - to_v))
     return costs, edges
 
 
 def _without_dear(
     costs: Sequence[Floats], edges: Sequence[Edge], most: float
 ) -> tuple[tuple[Edge, ...], dict[tuple[int, int], Bits]]:
-    """The edges, with infinity in place of pairs that cost more than `most` above the bound; and where that was put."""
-    beyond = [cost - cost.min() for cost in costs]
-    above: list[tuple[Floats, Floats, Floats]] = []
-    for edge in edges:
-        over = edge.cost - edge.cost.min()
-        rows, columns = over.min(axis=1), over.min(axis=0)
-        beyond[edge.u] += rows
-        beyond[edge.v] += columns
-        above.append((over, rows, columns))
+    """The edges, with infinity in place of pairs that cost more than `most` above the bound; and where that was put.
+
+    None go if some edge has no finite pair.
+    """
+    start = np.concatenate([[0], np.cumsum([len(cost) for cost in costs])]).astype(np.intp)
+    ends = np.array([(edge.u, edge.v) for edge in edges], dtype=np.intp).reshape(-1, 2)
+    place = np.concatenate([[0], np.cumsum([edge.cost.size for edge in edges])]).astype(np.intp)
+    pool = np.concatenate([np.zeros(0), *(edge.cost.ravel() for edge in edges)])
+    beyond = np.concatenate([np.zeros(0), *(cost - cost.min() for cost in costs)])
+    gone = np.zeros(len(pool), dtype=np.bool_)
+    least = np.empty(int((start[ends + 1] - start[ends]).sum()))
+    bar_dear(start, ends, place, pool, beyond, least, most, gone)
     left, bars = list[Edge](), dict[tuple[int, int], Bits]()
-    for edge, (over, rows, columns) in zip(edges, above, strict=True):
-        with np.errstate(invalid="ignore"):  # inf - inf: strategies that no pair is left of
-            least = over + (beyond[edge.u] - rows)[:, None] + (beyond[edge.v] - columns)
-            gone = ~(least <= most) & np.isfinite(edge.cost)
-        if gone.any():
-            bars[edge.u, edge.v] = np.packbits(gone)
-            edge = Edge(edge.u, edge.v, np.where(gone, np.inf, edge.cost))
+    for edge, (first, last) in zip(edges, pairwise(place.tolist()), strict=True):
+        bits = gone[first:last]
+        if bits.any():
+            bars[edge.u, edge.v] = np.packbits(bits)
+            edge = Edge(edge.u, edge.v, pool[first:last].reshape(edge.cost.shape))
         left.append(edge)
     return tuple(left), bars
+
+
+def _bar_by_arrays(
+    start: Ints, ends: Ints, place: Ints, pool: Floats, beyond: Floats, least: Floats, most: float, gone: Bools
+) -> None:
+    at, sides = 0, list[tuple[Floats, Bools, slice, slice, Floats, Floats]]()
+    for (u, v), first, last in zip(ends.tolist(), place[:-1].tolist(), place[1:].tolist(), strict=True):
+        mine, theirs = slice(start[u], start[u + 1]), slice(start[v], start[v + 1])
+        tall, wide = mine.stop - mine.start, theirs.stop - theirs.start
+        cost = pool[first:last].reshape(tall, wide)
+        if (low := cost.min()) == np.inf:
+            return
+        rows, columns = least[at : at + tall], least[at + tall : at + tall + wide]
+        rows[:], columns[:] = cost.min(axis=1) - low, cost.min(axis=0) - low
+        beyond[mine] += rows
+        beyond[theirs] += columns
+        sides.append((cost, gone[first:last].reshape(tall, wide), mine, theirs, rows, columns))
+        at += tall + wide
+    for cost, bits, mine, theirs, rows, columns in sides:
+        with np.errstate(invalid="ignore"):  # inf - inf: strategies that no pair is left of
+            over = (cost - cost.min()) + (beyond[mine] - rows)[:, None] + (beyond[theirs] - columns)
+            bits[:] = ~(over <= most) & np.isfinite(cost)
+        cost[bits] = np.inf
+
+
+@compiled_or(_bar_by_arrays)
+def bar_dear(
+    start: Ints, ends: Ints, place: Ints, pool: Floats, beyond: Floats, least: Floats, most: float, gone: Bools
+) -> None:
+    """Puts infinity, and `gone`, where a pair of edge e, pool[place[e] ...] between ends[e], costs more than `most`.
+
+    `beyond` has what strategies cost above the least of their node; `least` is room for what edges add to it.
+    """
+    at = 0
+    for e in range(len(ends)):
+        u, v = ends[e]
+        tall, wide = start[u + 1] - start[u], start[v + 1] - start[v]
+        cost = pool[place[e] : place[e + 1]].reshape(tall, wide)
+        low = cost.min()
+        if low == np.inf:
+            return
+        rows, columns = least[at : at + tall], least[at + tall : at + tall + wide]
+        least[at : at + tall + wide] = np.inf
+        for s in range(tall):
+            for t in range(wide):
+                rows[s], columns[t] = min(rows[s], cost[s, t]), min(columns[t], cost[s, t])
+        rows -= low
+        columns -= low
+        beyond[start[u] : start[u + 1]] += rows
+        beyond[start[v] : start[v + 1]] += columns
+        at += tall + wide
+    at = 0
+    for e in range(len(ends)):
+        u, v = ends[e]
+        tall, wide = start[u + 1] - start[u], start[v + 1] - start[v]
+        cost, bits = pool[place[e] : place[e + 1]].reshape(tall, wide), gone[place[e] : place[e + 1]]
+        rows = beyond[start[u] : start[u + 1]] - least[at : at + tall]
+        columns = beyond[start[v] : start[v + 1]] - least[at + tall : at + tall + wide]
+        low = cost.min()
+        for s in range(tall):
+            for t in range(wide):
+                if cost[s, t] < np.inf and not (cost[s, t] - low + rows[s] + columns[t] <= most):
+                    cost[s, t], bits[s * wide + t] = np.inf, True
+        at += tall + wide

@@ -22,6 +22,8 @@ Follower = tuple[int, int, Ints]  # (node that goes, node it follows, its strate
 def _functions(cost: Floats) -> tuple[Ints | None, Ints | None]:
     """The map of rows to columns and that of columns to rows, where there is one."""
     finite = np.isfinite(cost)
+    if np.count_nonzero(finite) not in cost.shape:
+        return None, None
     by_row = finite.argmax(axis=1) if (finite.sum(axis=1) == 1).all() else None
     by_column = finite.argmax(axis=0) if (finite.sum(axis=0) == 1).all() else None
     return by_row, by_column

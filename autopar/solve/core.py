@@ -92,7 +92,7 @@ def by_messages(
     Elsewhere what lies close above their bound is eliminated, if that fits; then the best of all that is cheaper than
     what is known by then.
     """
-    ascent = ascent or _ascent(problem, options)
+    ascent = ascent or _ascent(problem, options, rough=_may_squeeze(problem, options))
     few = _few(ascent, options, watch)
     tiled = Answer(None, np.inf, -np.inf) if few is None else few.tiled()
     best, certificate = ascent.sweeps(min(upper, tiled.objective), watch)
@@ -127,7 +127,7 @@ def _closing(certificate: Certificate, few: Few | None, options: SolveOptions, w
     problem = certificate.problem
     if few is not None and is_large(problem, options) and not known.is_enough(problem, options):
         known = Known(better(known.best, few.annealed(watch).tiled()), known.low, known.upper)
-    may_squeeze = not problem.usages and edge_entries(problem) <= options.max_total_entries
+    may_squeeze = _may_squeeze(problem, options)
     if may_squeeze and _is_left(known, watch):
         known = _known_after(known, squeeze_windows(certificate, known.cutoff, options, watch))
     is_near = known.cutoff - known.low <= _NEARLY * abs(known.low)
@@ -150,11 +150,17 @@ def _is_left(known: Known, watch: Watch) -> bool:
     return not is_closed(known.low, known.cutoff) and watch.left_s() > 0
 
 
-def _ascent(problem: Problem, options: SolveOptions) -> Ascent:
+def _may_squeeze(problem: Problem, options: SolveOptions) -> bool:
+    """Whether windows above its bound are squeezed."""
+    return not problem.usages and edge_entries(problem) <= options.max_total_entries
+
+
+def _ascent(problem: Problem, options: SolveOptions, *, rough: bool) -> Ascent:
     """Messages to begin with, and short annealings where a gap is let be."""
     more = _PRICED_SWEEPS if problem.usages and is_narrow(problem) else 1
     passes = min(options.anneal_passes, _SHORT)
-    return Ascent(problem, replace(options, max_sweeps=more * options.max_sweeps, anneal_passes=passes))
+    little = replace(options, max_sweeps=more * options.max_sweeps, anneal_passes=passes)
+    return Ascent(problem, little, rough=rough)
 
 
 def _few(whole: Ascent, options: SolveOptions, watch: Watch) -> Few | None:
@@ -164,7 +170,7 @@ def _few(whole: Ascent, options: SolveOptions, watch: Watch) -> Few | None:
     def search(ascent: Ascent) -> Answer:
         return by_messages(ascent.problem, little, Apart(watch), np.inf, ascent=ascent)
 
-    return few_of(whole, lambda short: _ascent(short, little), search)
+    return few_of(whole, lambda short: _ascent(short, little, rough=whole.rough), search)
 
 
 def _mixed(certificate: Certificate, options: SolveOptions, watch: Watch, known: Known) -> Known:

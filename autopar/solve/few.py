@@ -43,7 +43,7 @@ def few_of(whole: Ascent, ascent_of: Callable[[Problem], Ascent], search: Callab
     short = shortened(whole.problem, whole.dual.flat, whole.dual.order)
     if short is None:
         return None
-    ascent = ascent_of(short.problem)
+    ascent = ascent_of(short.without_ties())
     best = search(ascent)
     whole.start_from(short.messages(whole.dual.flat, per_edge(ascent.dual.flat, ascent.held.messages)))
     return Few(whole, short, ascent, best)

@@ -31,15 +31,18 @@ def possible(problem: Problem) -> list[Bools]:
     Raises:
       Infeasible: if a node loses its last strategy.
     """
+    if len({id(edge.cost) for edge in problem.edges}) > _UNSHARED * len(problem.edges):
+        return _found(_supported_everywhere(problem))
     finite = _Finite()
     alive = [finite.of(cost) for cost in problem.node_costs]
     partial = [edge for edge in problem.edges if not finite.everywhere(edge.cost)]
     if not partial and all(map(finite.everywhere, problem.node_costs)):
         return alive
-    if len({id(edge.cost) for edge in partial}) > _UNSHARED * len(partial):
-        alive = _supported_everywhere(alive, partial)
-    else:
-        _propagate(alive, partial, finite)
+    _propagate(alive, partial, finite)
+    return _found(alive)
+
+
+def _found(alive: list[Bools]) -> list[Bools]:
     for v, mask in enumerate(alive):
         if not mask.any():
             message = f"node {v}: none of its {len(mask)} strategies is part of a finite choice"
@@ -67,18 +70,21 @@ def _propagate(alive: list[Bools], partial: Sequence[Edge], finite: _Finite) -> 
                 queued.update(again)
 
 
-def _supported_everywhere(alive: list[Bools], partial: Sequence[Edge]) -> list[Bools]:
-    """What is left of `alive` without strategies that have no finite partner: edge by edge, in a compiled loop."""
-    start = np.concatenate([[0], np.cumsum([len(mask) for mask in alive])]).astype(np.intp)
-    ends = np.array([(edge.u, edge.v) for edge in partial], dtype=np.intp)
-    place = np.concatenate([[0], np.cumsum([edge.cost.size for edge in partial])]).astype(np.intp)
-    pool = np.concatenate([np.isfinite(edge.cost).ravel() for edge in partial])
+def _supported_everywhere(problem: Problem) -> list[Bools]:
+    """The strategies without those that have no finite partner: edge by edge, in a compiled loop."""
+    counts, is_finite = problem.counts, np.isfinite(np.concatenate([edge.cost.ravel() for edge in problem.edges]))
+    sizes = np.array([edge.cost.size for edge in problem.edges])
+    is_partial = ~np.logical_and.reduceat(is_finite, np.cumsum(sizes) - sizes)
+    edges = [problem.edges[e] for e in np.flatnonzero(is_partial)]
+    start = np.concatenate([[0], np.cumsum(counts)]).astype(np.intp)
+    ends = np.array([(edge.u, edge.v) for edge in edges], dtype=np.intp).reshape(-1, 2)
+    place = np.concatenate([[0], np.cumsum(sizes[is_partial])]).astype(np.intp)
+    pool = is_finite if is_partial.all() else is_finite[np.repeat(is_partial, sizes)]
     by_node = np.argsort(ends.ravel(), kind="stable") // 2
-    near = np.concatenate([[0], np.cumsum(np.bincount(ends.ravel(), minlength=len(alive)))]).astype(np.intp)
-    left = np.concatenate(alive)
+    near = np.concatenate([[0], np.cumsum(np.bincount(ends.ravel(), minlength=len(counts)))]).astype(np.intp)
+    left = np.isfinite(np.concatenate(problem.node_costs))
     propagate(start, ends, place, pool, near, by_node, left)
-    masks = [left[a:b] for a, b in pairwise(start.tolist())]
-    return [old if np.array_equal(old, new) else new for old, new in zip(alive, masks, strict=True)]
+    return [left[a:b] for a, b in pairwise(start.tolist())]
 
 
 def _revise_by_arrays(rows: Bools, columns: Bools, mask: Bools, seen: Bools) -> tuple[bool, bool]:

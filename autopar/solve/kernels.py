@@ -117,6 +117,33 @@ def sweep(p: Flat, eager: bool, nodes: Floats, messages: Floats) -> None:
         visit(p, v, eager, (p.split[v], p.near[v + 1]), (p.near[v], p.split[v]), nodes, messages, gain)
 
 
+def _push_by_arrays(p: Flat, far: float, before: Floats, nodes: Floats, messages: Floats) -> None:
+    way = far * (messages - before)
+    before[:] = messages
+    messages += way
+    for v in range(len(p.start) - 1):
+        for k in range(p.near[v], p.near[v + 1]):
+            count = p.start[v + 1] - p.start[v]
+            nodes[p.start[v] : p.start[v + 1]] += way[p.mail[k] : p.mail[k] + count]
+
+
+@compiled_or(_push_by_arrays)
+def push(p: Flat, far: float, before: Floats, nodes: Floats, messages: Floats) -> None:
+    """Moves messages on by `far` times the way that they came from `before`, and nodes' costs with them.
+
+    Then `before` is where they were.
+    """
+    for v in range(len(p.start) - 1):
+        mine, count = nodes[p.start[v] : p.start[v + 1]], p.start[v + 1] - p.start[v]
+        for k in range(p.near[v], p.near[v + 1]):
+            now, then = messages[p.mail[k] : p.mail[k] + count], before[p.mail[k] : p.mail[k] + count]
+            for t in range(count):
+                way = far * (now[t] - then[t])
+                then[t] = now[t]
+                now[t] += way
+                mine[t] += way
+
+
 @compiled
 def bound_of(p: Flat, nodes: Floats, messages: Floats) -> float:
     """The sum of the least reparametrised cost of every node and every edge."""

@@ -13,6 +13,7 @@ from autopar.solve.problem import Problem
 from autopar.solve.reduction import Reduction, shrank, unchanged
 
 _CHEAP = (share_equal, drop_forbidden, contract_functional, drop_forbidden, merge_parallel, fold_constant, drop_lone)
+_ONCE = (drop_forbidden, contract_functional, merge_parallel, fold_constant, drop_lone)
 _AT_REST: WeakSet[Problem] = WeakSet()  # what came out of the cheap reductions: they have nothing to do there
 
 
@@ -31,6 +32,18 @@ def reduce_cheaply(problem: Problem) -> Reduction:
             _AT_REST.add(result.problem)
         elif is_up():
             break
+    return result
+
+
+def reduce_once(problem: Problem) -> Reduction:
+    """Each of the cheap reductions once, for problems of which hardly two matrices are equal.
+
+    Raises:
+      Infeasible: if forbidden entries leave a node no strategy.
+    """
+    result = unchanged(problem)
+    for step in _ONCE:
+        result = result.then(step)
     return result
 
 

@@ -95,7 +95,7 @@ def restrict(problem: Problem, keep: Sequence[Bools], because: Callable[[Mapping
             return edge.cost
         key = (id(edge.cost), names[edge.u], names[edge.v])
         if key not in matrices:
-            matrices[key] = edge.cost[np.ix_(index[edge.u], index[edge.v])]
+            matrices[key] = edge.cost[index[edge.u][:, None], index[edge.v]]
         return matrices[key]
 
     def subvector(v: int) -> Floats:

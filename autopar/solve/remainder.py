@@ -26,7 +26,6 @@ from autopar.solve.watch import Best, Watch
 
 _ENOUGH = TOLERANCE / 10  # of the cost: the rest is for rounding
 _SHORTER = 2 / 3  # of the nodes, at least, have to be left out
-_MORE_PERIODS = 1  # than have to stay: one sweep then settles GPTs, which takes five without it
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +80,7 @@ def settle(problem: Problem, options: SolveOptions, messages: Floats | None = No
 def _begun(problem: Problem, options: SolveOptions, messages: Floats | None) -> Ascent:
     """The ascent at `messages`; without, at those that a problem of few of the equal layers settles at, if any are."""
     ascent = Ascent(problem, options, messages, eager=True, enough=_ENOUGH)
-    short = None if messages is not None else shortened(problem, ascent.dual.flat, ascent.dual.order, _MORE_PERIODS)
+    short = None if messages is not None else shortened(problem, ascent.dual.flat, ascent.dual.order)
     if short is not None and len(short.order) - len(short.problem.counts) >= _SHORTER * len(short.order):
         few = Ascent(short.problem, options, eager=True, enough=_ENOUGH)
         few.sweeps(np.inf, Best(short.problem, options.time_limit_s, None))

@@ -14,19 +14,22 @@ from functools import partial
 import numpy as np
 
 from autopar.solve.ascent import Answer, Ascent, better, is_closed
-from autopar.solve.bar import barred, window_of
+from autopar.solve.bar import barred, sampled, window_of
+from autopar.solve.contract_chains import contract_chains
 from autopar.solve.dual import Certificate
 from autopar.solve.exact import exactly, finite, lifted, reduced
 from autopar.solve.forbid import drop_forbidden
 from autopar.solve.join import joined, worth_joining
 from autopar.solve.options import SolveOptions
 from autopar.solve.problem import Infeasible, Problem, objective
+from autopar.solve.reduce import reduce_once
 from autopar.solve.reduction import Reduction, unchanged
 from autopar.solve.watch import Inner, Watch
 
-_FEW_PAIRS = 0.02  # of all: what a first window leaves
-_MORE_PAIRS = 4  # times as many in the next window
+_FEW_PAIRS, _LEAST_SHARE = 0.006, 0.25  # of all: what a first window leaves
+_WIDER, _MORE_PAIRS = 1.5, 1.5  # times, the next window: at least; and what it leaves
 _MOST_PAIRS = 4_000_000
+_KNOWN = 8  # times as many at most, and at once where a choice is known that leaves no more
 _SWEEPS = 30  # between two cuts
 _WORK = 3e8  # additions of an elimination: more takes longer than another cut
 _SHRUNK = 0.95
@@ -42,18 +45,23 @@ def squeeze_windows(certificate: Certificate, cutoff: float, options: SolveOptio
     It ends with the first window that does not come to an end.
     """
     total = sum(edge.cost.size for edge in certificate.problem.edges)
-    pairs = min(max(options.max_cp_sat_entries, int(_FEW_PAIRS * total)), _MOST_PAIRS)
+    pairs = min(max(_LEAST_SHARE * options.max_cp_sat_entries, _FEW_PAIRS * total), _MOST_PAIRS)
+    above, each = sampled(certificate)
+    window, known = (window_of(above, n / each) for n in (pairs, min(_KNOWN * pairs, _MOST_PAIRS)))
+    widest = window_of(above, _MOST_PAIRS / each)
     best = Answer(None, np.inf, certificate.bound)
     while True:
-        upper = min(cutoff, best.objective, certificate.bound + window_of(certificate, pairs))
+        cutoff = min(cutoff, best.objective)
+        upper = cutoff if cutoff - certificate.bound <= max(window, known) else certificate.bound + window
         if upper == np.inf:
             return best
         found = squeeze(certificate, upper, options, watch)
         best = replace(better(best, found), bound=max(best.bound, min(found.bound, upper)))
         ended = found.bound >= min(upper, found.objective)
-        if not ended or pairs >= _MOST_PAIRS or is_closed(best.bound, min(cutoff, best.objective)):
+        if not ended or window >= widest or is_closed(best.bound, min(cutoff, best.objective)):
             return best
         pairs *= _MORE_PAIRS
+        window = max(_WIDER * window, window_of(above, pairs / each))
 
 
 def squeeze(certificate: Certificate, upper: float, options: SolveOptions, watch: Watch, most_joins: int = 0) -> Answer:
@@ -83,11 +91,13 @@ def squeeze(certificate: Certificate, upper: float, options: SolveOptions, watch
         has_joined = left is not cut
         if watch.left_s() <= 0 or (stalled and not has_joined and narrowed >= _MOST_NARROWED):
             return replace(best, bound=low)
-        met, certificate = Ascent(left.problem, little).sweeps(upper - left.offset, inner)
+        met, certificate = Ascent(left.problem, little, swinging=False).sweeps(upper - left.offset, inner)
         inner.raise_bound(certificate.bound, certificate.proof())
         best = better(best, _whole(problem, lifted(left, met), watch))
         before, upper = low, min(upper, best.objective)
         low = max(low, min(certificate.bound + left.offset, upper))
+        if low >= upper:
+            return replace(best, bound=low)
         joins += has_joined
         is_slow = low - before < _SLOW * (upper - before)
         if (
@@ -104,7 +114,8 @@ def _cut(certificate: Certificate, upper: float, options: SolveOptions, _: Probl
     Raises:
       Infeasible: if nothing can.
     """
-    cut = barred(certificate, upper - certificate.bound).then(partial(reduced, options=options))
+    cut = barred(certificate, upper - certificate.bound).then(reduce_once)
+    cut = cut.then(partial(contract_chains, options=options))
     return cut.then(drop_forbidden)  # sums of edges may forbid more; sweeps want a finite partner for every strategy
 
 

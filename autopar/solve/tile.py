@@ -21,8 +21,10 @@ from autopar.solve.order import HUB
 from autopar.solve.problem import Edge, Floats, Problem, derived
 from autopar.solve.reduction import Bools, Choice, Ints
 
+_SPARE = 1  # periods more than are needed: near the ends of a stretch choices are not what they are further in
 _PERIODS = 8  # candidates: the most frequent distances of nodes that look alike
 _WORTH = 1 / 3  # of the nodes: if fewer can be left out, none are
+_TIE = 3e-13  # of the cost: what breaks ties
 _ALIKE = 1e-6  # of an array's largest entry: rounding errors of equal layers may differ
 
 
@@ -41,7 +43,8 @@ class Shortened:
     """A problem with fewer periods, in the order of sweeps, and how the whole is made of it.
 
     A stretch may be cut at many sites: the short problem is the same, its tilings differ. `edges[e]` is the short
-    problem's edge that the whole's edge e is like. `band`: the farthest that two joined nodes are apart.
+    problem's edge that the whole's edge e is like. `band`: the farthest that two joined nodes are apart. `looks`: its
+    nodes' (see `_looks`).
     """
 
     problem: Problem
@@ -49,6 +52,19 @@ class Shortened:
     stretches: tuple[Stretch, ...]
     edges: Ints
     band: int
+    looks: Ints
+
+    def without_ties(self) -> Problem:
+        """The problem with next to nothing added to nodes' costs, the same to nodes that look alike.
+
+        Of choices that cost the same one is the best then, and in every period alike.
+        """
+        little, known = _TIE * sum(abs(float(cost.min())) for cost in self.problem.node_costs), dict[int, Floats]()
+        for look, cost in zip(self.looks.tolist(), self.problem.node_costs, strict=True):
+            if look not in known:
+                known[look] = little * np.random.default_rng(look).random(len(cost))
+        costs = (c + known[look] for c, look in zip(self.problem.node_costs, self.looks.tolist(), strict=True))
+        return derived(tuple(costs), self.problem.edges)
 
     def messages(self, flat: Flat, short: Sequence[tuple[Floats, Floats]]) -> Floats:
         """The messages of the whole, from those of the short problem's edges."""
@@ -77,10 +93,10 @@ class Shortened:
         return [_sites(stretch, self.band) for stretch in self.stretches]
 
 
-def shortened(problem: Problem, flat: Flat, order: Ints, more: int = 0) -> Shortened | None:
+def shortened(problem: Problem, flat: Flat, order: Ints) -> Shortened | None:
     """The problem without most of what repeats; None if too little does, or if there is memory to share.
 
-    `flat` is the problem in the order of sweeps, `order`. `more` periods stay than have to.
+    `flat` is the problem in the order of sweeps, `order`.
     """
     if problem.usages:
         return None
@@ -88,17 +104,18 @@ def shortened(problem: Problem, flat: Flat, order: Ints, more: int = 0) -> Short
     is_hub = _hubs(flat)
     near = ~is_hub[flat.other] & ~is_hub[into]
     band = int(np.abs(flat.other - into)[near].max(initial=0))
-    stretches = _stretches(_looks(problem, flat, order), band, more)
+    looks = _looks(problem, flat, order)
+    stretches = _stretches(looks, band)
     if sum(stretch.out for stretch in stretches) < _WORTH * count:
         return None
-    small, edges = _assembled(problem, flat, order, stretches, band)
-    return Shortened(small, order, stretches, edges, band)
+    small, edges, stays = _assembled(problem, flat, order, stretches, band)
+    return Shortened(small, order, stretches, edges, band, looks[stays])
 
 
 def _assembled(
     problem: Problem, flat: Flat, order: Ints, stretches: tuple[Stretch, ...], band: int
-) -> tuple[Problem, Ints]:
-    """The short problem, and for every edge of the whole the one of it that is like it.
+) -> tuple[Problem, Ints, Bools]:
+    """The short problem, for every edge of the whole the one of it that is like it, and the positions that stay.
 
     A node that stays has its edges to lower nodes, as far away as ever; the upper ones are others' lower ones.
     """
@@ -122,7 +139,7 @@ def _assembled(
     costs = tuple(problem.node_costs[v] for v in nodes)
     down = np.where(flat.other[flat.arcs[:, 0]] < into[flat.arcs[:, 0]], flat.arcs[:, 0], flat.arcs[:, 1])
     high = into[down]
-    return derived(costs, tuple(edges)), name[flat.near[place[image[high]]] + down - flat.near[high]]
+    return derived(costs, tuple(edges)), name[flat.near[place[image[high]]] + down - flat.near[high]], stays
 
 
 def _image(count: int, stretches: Sequence[Stretch], at: Sequence[int]) -> Ints:
@@ -141,7 +158,7 @@ def _sites(stretch: Stretch, band: int) -> range:
     return range(stretch.first + stretch.period, stretch.stop - stretch.out - band + 1)
 
 
-def _stretches(looks: Ints, band: int, more: int = 0) -> tuple[Stretch, ...]:
+def _stretches(looks: Ints, band: int) -> tuple[Stretch, ...]:
     """Disjoint stretches, chosen by how much they can leave out; in order."""
     found: list[Stretch] = []
     for period in _periods(looks):
@@ -149,9 +166,8 @@ def _stretches(looks: Ints, band: int, more: int = 0) -> tuple[Stretch, ...]:
         ends = np.flatnonzero(same[1:] != same[:-1]).reshape(-1, 2)
         whole = max(1, -(-band // period)) * period  # so long that no edge skips one
         for first, last in ends.tolist():
-            out = (
-                last + period - whole - first - band
-            ) // whole * whole - more * whole  # one stays, and room for edges
+            room = last + period - first - band  # one stays, and room for edges
+            out = (room // whole - 1 - _SPARE) * whole
             if out > 0:
                 found.append(Stretch(first, last + period, whole, out))
     chosen: list[Stretch] = []

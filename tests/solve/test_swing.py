@@ -1,0 +1,96 @@
+"""Swinging sweeps: lawful, better than as many others, and never behind the best; kernels say what plain arrays say."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autopar.solve import Edge, Problem, SolveOptions, kernels
+from autopar.solve import bar as bars
+from autopar.solve.ascent import Ascent
+from autopar.solve.dual import Dual
+from autopar.solve.rows import memory_rows
+from autopar.solve.watch import Best
+from tests.solve.draw import problems
+from tests.solve.oracle import optimum
+
+_ROUNDING = 1e-9
+
+
+def is_finite(problem: Problem) -> bool:
+    return all(np.isfinite(cost).all() for cost in (*problem.node_costs, *(edge.cost for edge in problem.edges)))
+
+
+def grid(side: int, strategies: int, seed: int) -> Problem:
+    rng, count = np.random.default_rng(seed), side * side
+    pairs = [(v, v + 1) for v in range(count) if (v + 1) % side] + [(v, v + side) for v in range(count - side)]
+    costs = tuple(rng.random(strategies) for _ in range(count))
+    return Problem(costs, tuple(Edge(u, v, rng.random((strategies, strategies))) for u, v in pairs))
+
+
+@settings(max_examples=100, deadline=None)
+@given(problems(limited=False).filter(is_finite))
+def test_no_bound_on_the_way_exceeds_the_optimum_or_its_certificate(problem: Problem) -> None:
+    dual, best = Dual(problem, memory_rows(problem)), optimum(problem)
+    dual.swinging = True
+    tolerance = _ROUNDING * (1 + abs(best))
+    for _ in range(8):
+        dual.sweep()
+        state = dual.state()
+        assert state.bound <= best + tolerance
+        assert dual.certificate(state).bound == pytest.approx(state.bound, abs=tolerance)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_it_proves_more_than_as_many_other_sweeps(seed: int) -> None:
+    problem = grid(12, 6, seed)
+    bounds: list[float] = []
+    for swinging in (True, False):
+        dual = Dual(problem, memory_rows(problem))
+        dual.swinging = swinging
+        for _ in range(20):
+            dual.sweep()
+        bounds.append(dual.state().bound)
+    assert bounds[0] > bounds[1]
+
+
+def test_a_search_goes_back_where_the_bound_falls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With messages thrown far off, as no step would, what is held is still the best there was."""
+    problem, met = grid(8, 5, 0), list[float]()
+    state, push = Dual.state, kernels.push
+    monkeypatch.setattr("autopar.solve.dual.push", lambda flat, far, *arrays: push(flat, 8 * far, *arrays))
+    monkeypatch.setattr(Dual, "state", lambda dual: (found := state(dual), met.append(found.bound))[0])
+    _, certificate = Ascent(problem, SolveOptions(max_sweeps=60)).sweeps(np.inf, Best(problem, None, None))
+    assert certificate.bound == pytest.approx(max(met))
+    assert any(after < before for before, after in pairwise(met))
+
+
+@settings(max_examples=50, deadline=None)
+@given(problems(limited=False).filter(is_finite), st.integers(0, 1000))
+def test_pushing_is_the_same_by_arrays(problem: Problem, seed: int) -> None:
+    flat, rng = Dual(problem, memory_rows(problem)).flat, np.random.default_rng(seed)
+    given_ = rng.random(flat.size), rng.random(len(flat.cost)), rng.random(flat.size)
+    found: list[list[np.ndarray]] = []
+    for push in (kernels.push, kernels._push_by_arrays):
+        arrays = [array.copy() for array in given_]
+        push(flat, 0.7, *arrays)
+        found.append(arrays)
+    assert all(np.array_equal(a, b) for a, b in zip(*found, strict=True))
+    assert np.array_equal(found[0][0], given_[2])  # where messages were
+
+
+@settings(max_examples=50, deadline=None)
+@given(problems(limited=False), st.floats(0, 3))
+def test_dear_pairs_are_the_same_by_arrays(problem: Problem, most: float) -> None:
+    costs = [np.where(np.isfinite(cost), cost, 9.0) for cost in problem.node_costs]
+    found = []
+    for kernel in (bars.bar_dear, bars._bar_by_arrays):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(bars, "bar_dear", kernel)
+            edges, bits = bars._without_dear(costs, problem.edges, most)
+            found.append(([edge.cost.tolist() for edge in edges], {ends: part.tolist() for ends, part in bits.items()}))
+    assert found[0] == found[1]

@@ -38,7 +38,6 @@ _SWEEPS = 60
 _ROUNDS = 2  # of sweeps, as long as they rule out strategies
 _WORTH = 0.95  # of the strategies left: with more another round is not worth while
 _PRICE_STEPS = 2  # bounds at fixed prices
-_STEP = 0.25  # of a price step, from prices that were good for more choices
 _HEAVY = 0.02  # of the gap: smaller differences of the price of a node's bytes decide nothing
 _MOST_DEPTH = 100
 _TOLD = 8  # splits from one proof to the next
@@ -228,17 +227,8 @@ def _swept(part: _Part, cutoff: float, options: SolveOptions, watch: Watch) -> C
     """What sweeps prove that start at the part's prices."""
     ascent = Ascent(part.reduction.problem, options)
     if ascent.rows.count and len(part.prices.times):
-        ascent.dual.set_prices(_by_row(ascent.rows, part.prices))
-        ascent.held, ascent.prices.step = ascent.dual.state(), _STEP
+        ascent.price(ascent.rows.by_row(part.prices))
     return ascent.sweeps(cutoff - part.offset, watch)[1]
-
-
-def _by_row(rows: Rows, prices: Prices) -> Floats:
-    """Prices of times as prices of the rows that stand for these times."""
-    result = np.zeros(rows.count)
-    _, at, of = np.intersect1d(rows.times, prices.times, return_indices=True)
-    result[at] = prices.values[of]
-    return result
 
 
 @dataclass(frozen=True, eq=False)
@@ -276,7 +266,7 @@ def _priced(part: _Part, prices: Floats, cutoff: float, options: SolveOptions, w
 def _at_prices(part: _Part, cutoff: float, options: SolveOptions, watch: Watch) -> _Part:
     """The part with the best bound at fixed prices, without what that rules out, split."""
     problem, rows = part.reduction.problem, memory_rows(part.reduction.problem)
-    steps, prices = Steps(rows), _by_row(rows, part.prices)
+    steps, prices = Steps(rows), rows.by_row(part.prices)
     best = found = _priced(part, prices, cutoff, options, watch)
     choices = _fitting(part, rows, found.choice, cutoff)
     for _ in range(1, _PRICE_STEPS if rows.count else 1):
@@ -308,7 +298,7 @@ def _split_of(part: _Part, cutoff: float) -> tuple[int, Bools] | None:
     """A node and its strategies of few bytes, by price; where bytes are cheap, half of them at a node of many edges."""
     problem, rows = part.reduction.problem, memory_rows(part.reduction.problem)
     zeros = [np.zeros(count) for count in problem.counts]
-    worth = rows.priced(_by_row(rows, part.prices), zeros) if rows.count else zeros
+    worth = rows.priced(rows.by_row(part.prices), zeros) if rows.count else zeros
     spans = np.array([np.ptp(cost) for cost in worth])
     node = int(spans.argmax())
     gap = cutoff - part.bound if math.isfinite(cutoff) else abs(part.bound)

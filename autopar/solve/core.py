@@ -24,7 +24,7 @@ from autopar.solve.known import Known, answer, edge_entries, is_large, is_narrow
 from autopar.solve.mixture import choices_about
 from autopar.solve.options import SolveOptions
 from autopar.solve.problem import Infeasible, Problem, objective
-from autopar.solve.proof import Exceed, Exhaust, Forbid
+from autopar.solve.proof import FREE, Exceed, Exhaust, Forbid, Prices
 from autopar.solve.reduction import Ints, Reduction, kept, restrict
 from autopar.solve.squeeze import squeeze_windows
 from autopar.solve.watch import Apart, Inner, Watch
@@ -48,9 +48,14 @@ def minimise(problem: Problem, options: SolveOptions, watch: Watch, upper: float
     return _after(reduced, _by_all if depth else by_messages, problem, options, watch, upper, depth)
 
 
-def _by_all(problem: Problem, options: SolveOptions, watch: Watch, upper: float, depth: int) -> Answer:
-    """After all reductions, by elimination where it fits, or by bounds, choices, windows and CP-SAT."""
-    return _after(reduced_fully, _minimise_core, problem, options, watch, upper, depth)
+def _by_all(
+    problem: Problem, options: SolveOptions, watch: Watch, upper: float, depth: int, prices: Prices = FREE
+) -> Answer:
+    """After all reductions, by elimination where it fits, or by bounds, choices, windows and CP-SAT.
+
+    `prices` of times are those to begin with.
+    """
+    return _after(reduced_fully, partial(_minimise_core, prices=prices), problem, options, watch, upper, depth)
 
 
 def _after(
@@ -115,7 +120,8 @@ def by_messages(
         watch.raise_bound(known.cutoff, (_exceed(certificate, kept(keep)),))
         return answer(known.best, known.cutoff, upper)
     left = restrict(problem, keep, partial(_exceed, certificate))
-    found = lifted(left, _by_all(left.problem, options, Inner(watch, left, known.cutoff), known.cutoff, depth))
+    prices, inner = certificate.parts()[0], Inner(watch, left, known.cutoff)
+    found = lifted(left, _by_all(left.problem, options, inner, known.cutoff, depth, prices))
     return answer(better(known.best, found), max(known.low, min(found.bound, known.cutoff)), upper)
 
 
@@ -196,9 +202,13 @@ def _close_above(certificate: Certificate, options: SolveOptions, watch: Watch, 
     return known
 
 
-def _minimise_core(problem: Problem, options: SolveOptions, watch: Watch, upper: float, depth: int) -> Answer:
+def _minimise_core(
+    problem: Problem, options: SolveOptions, watch: Watch, upper: float, depth: int, prices: Prices
+) -> Answer:
     """Rounds of bound and choices; after each, smaller problems within windows above the bound, or CP-SAT."""
     ascent, best, low = Ascent(problem, options), Answer(None, np.inf, -np.inf), -np.inf
+    if len(prices.times) and ascent.rows.count:
+        ascent.price(ascent.rows.by_row(prices))
     branches: Branches | None = None
     is_tried = False  # CP-SAT: what it does not close, it does not close later
     for round_ in range(options.max_rounds):

@@ -69,6 +69,13 @@ class Rows:
         """Prices of rows as prices at times."""
         return Prices(self.times[prices > 0], prices[prices > 0])
 
+    def by_row(self, prices: Prices) -> Floats:
+        """Prices at times as prices of the rows that stand for these times."""
+        result = np.zeros(self.count)
+        _, at, of = np.intersect1d(self.times, prices.times, return_indices=True)
+        result[at] = prices.values[of]
+        return result
+
     def priced(self, prices: Floats, costs: Sequence[Floats]) -> list[Floats]:
         """The node costs with the prices of their bytes added."""
         sums = np.concatenate([[0.0], np.cumsum(prices)])

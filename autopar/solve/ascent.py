@@ -17,7 +17,7 @@ import numpy as np
 
 from autopar.solve.anneal import Schedule, anneal
 from autopar.solve.dual import Certificate, Dual, State
-from autopar.solve.glide import glide
+from autopar.solve.glide import Momentum, glide
 from autopar.solve.options import SolveOptions
 from autopar.solve.polish import LocalSearch
 from autopar.solve.problem import Floats, Problem, objective
@@ -171,7 +171,7 @@ class Ascent:
         """Sweeps until the bound stalls, `times` the most: the best choice met and the last one decoded."""
         best, stalls, last = Answer(None, np.inf, -np.inf), 0, self.held.bound
         patience, choice = _MAX_STALLS * (3 if self.rows.count else 1), self.dual.decode()
-        most = times * self.options.max_sweeps
+        most, momentum = times * self.options.max_sweeps, Momentum(self.dual)
         for sweep in range(1, most + 1):
             self.dual.sweep()
             check = sweep % _SWEEPS_PER_CHECK == 0 or sweep == most or watch.left_s() <= 0
@@ -190,7 +190,11 @@ class Ascent:
                     self.dual.eager, stalls = False, 0
                 if is_closed(last, cutoff) or stalls >= patience or watch.left_s() <= 0:
                     break
-            if self.rows.count and sweep >= _FIRST_PRICE:
+            if not self.rows.count:
+                continue
+            momentum.rises(now.bound)
+            momentum.go_on(with_prices=False)
+            if sweep >= _FIRST_PRICE:
                 self._reprice(now, choice, min(upper, best.objective))
         return best, tuple(choice.tolist())
 

@@ -1,8 +1,8 @@
 """A higher bound from messages and memory prices that move together, smoothly, on a course of their own momentum.
 
-    use_r = sum over segments of row r, and over s, of  w_v[s] size[s]     w_v[s] in proportion to exp(-belief_v[s] / heat)
+    use_r = sum over segments of row r and over s of w_v[s] size[s],    w_v[s] in proportion to exp(-belief_v[s] / heat)
     price_r  rises by  rate * (average over sweeps of use_r / limit - 1)
-    from one sweep to the next:  on + k / (k + 3) (on - before),  k = sweeps since the bound last fell
+    the next sweep begins at  now + k / (k + 3) (now - before),    k = sweeps since the bound last fell
 
 A single choice uses a byte or does not, so prices that follow choices shake, and messages, which need hundreds of
 sweeps to settle, never do. The soft use of all strategies that cost nearly the least changes as little as prices do;
@@ -50,6 +50,40 @@ class _Point:
     nodes: Floats
 
 
+class Momentum:
+    """Takes a dual on in the direction that its messages, or messages and prices, took since the last time."""
+
+    def __init__(self, dual: Dual) -> None:
+        self.dual, self._before, self._risen, self._last = dual, _point(dual), 0, -np.inf
+
+    def rises(self, bound: float) -> bool:
+        """Whether the bound after a sweep is no lower than after the last one; where it is, momentum is lost."""
+        rises = bound >= self._last - _FALLEN * abs(self._last)
+        self._risen, self._last = self._risen + 1 if rises else 0, bound
+        return rises
+
+    def stop_at(self, bound: float) -> None:
+        """Begins anew at where the dual is, which proves `bound`."""
+        self._before, self._risen, self._last = _point(self.dual), 0, bound
+
+    def go_on(self, *, with_prices: bool) -> None:
+        """Moves messages, and prices if asked for, on. Without, prices may be set before the next sweep."""
+        dual, before, share = self.dual, self._before, self._risen / (self._risen + _MOMENTUM)
+        now = self._before = _Point(dual.messages, dual.prices, dual.nodes)
+        dual.messages = now.messages + share * (now.messages - before.messages)
+        if with_prices:
+            dual.prices = now.prices + share * (now.prices - before.prices)
+        else:
+            add_prices(dual.flat, now.prices - before.prices, before.nodes)
+        dual.nodes = now.nodes + share * (now.nodes - before.nodes)
+        if with_prices:
+            dual.set_prices(np.maximum(0.0, dual.prices))
+
+
+def _point(dual: Dual) -> _Point:
+    return _Point(dual.messages.copy(), dual.prices, dual.nodes.copy())
+
+
 def glide(dual: Dual, held: State, most_sweeps: int, upper: float, watch: Watch) -> State:
     """The best state met on the way from `held`, or that; it ends when the bound stalls. The dual is left there.
 
@@ -66,21 +100,20 @@ def glide(dual: Dual, held: State, most_sweeps: int, upper: float, watch: Watch)
                 break
         if watch.left_s() <= 0:
             break
-        course.go_on()
+        course.momentum.go_on(with_prices=True)
     dual.restore(held)
     return held
 
 
 class _Course:
-    """Where the dual came from, how long it has risen, and how fast prices move."""
+    """How a dual moves, and how fast its prices do."""
 
     def __init__(self, dual: Dual, upper: float) -> None:
         self.dual, self.upper = dual, upper
         self.scale = dual.rows.limit or 1.0
         self.belief, self.use = np.zeros(len(dual.flat.cost)), np.zeros(dual.rows.count)
         self.average, self.averaged = np.zeros(dual.rows.count), 0
-        self.rate, self.sweeps, self.risen, self.last = _FIRST_RATE, 0, 0, -np.inf
-        self.before: _Point | None = None
+        self.rate, self.sweeps, self.momentum = _FIRST_RATE, 0, Momentum(dual)
 
     def gap(self, bound: float) -> float:
         """What is left to rise."""
@@ -92,14 +125,13 @@ class _Course:
         low = sweep_with_beliefs(dual.flat, dual.nodes, dual.messages, self.belief)
         low -= float(dual.prices.sum()) * dual.rows.limit
         self.sweeps += 1
-        fell = low < self.last - _FALLEN * abs(self.last)
         held = State(dual.messages.copy(), dual.prices, low) if low > held.bound else held
-        if fell:
-            self.rate, self.risen, self.before = self.rate * _SLOWER, 0, None
-            self.last = held.bound
+        if not self.momentum.rises(low):
+            self.rate *= _SLOWER
             dual.restore(held)
+            self.momentum.stop_at(held.bound)
             return held
-        self.rate, self.risen, self.last = self.rate * _FASTER, self.risen + 1, low
+        self.rate *= _FASTER
         if self.sweeps >= _FIRST_PRICE:
             self._reprice(held.bound)
         return held
@@ -114,18 +146,6 @@ class _Course:
         norm = max(float(np.sum(active * active)), _FALLEN)
         step = min(self.rate, 1.0 / norm) * gap / self.scale
         dual.set_prices(np.maximum(0.0, dual.prices + step * excess))
-
-    def go_on(self) -> None:
-        """Moves the dual on in the direction of the last step."""
-        dual, before, share = self.dual, self.before, self.risen / (self.risen + _MOMENTUM)
-        now = self.before = _Point(dual.messages, dual.prices, dual.nodes)
-        if before is None:
-            dual.messages, dual.nodes = now.messages.copy(), now.nodes.copy()
-            return
-        dual.messages = now.messages + share * (now.messages - before.messages)
-        dual.nodes = now.nodes + share * (now.nodes - before.nodes)
-        dual.prices = now.prices + share * (now.prices - before.prices)
-        dual.set_prices(np.maximum(0.0, dual.prices))
 
 
 @compiled

@@ -41,6 +41,9 @@ _SHRUNK = 0.9
 _MAX_DEPTH = 12
 _ROUNDS_TO_SPLIT = 2  # that are left: with fewer, branch and bound does not close what CP-SAT did not
 _MOST_LONGER = 4  # times that the work of branch and bound is doubled
+_CP_SAT, _BRANCHES = "CP-SAT", "branches"
+_FIRST_FOR_CP_SAT = 50_000  # entries: it closes smaller cores sooner than branch and bound
+_WORTH_SPLITTING = 0.8  # of the gap is left: with more, CP-SAT and better choices come first
 
 
 def minimise(problem: Problem, options: SolveOptions, watch: Watch, upper: float = np.inf, depth: int = 0) -> Answer:
@@ -222,28 +225,45 @@ def _minimise_core(
         known, is_all = _narrowed(certificate, options, watch, Known(best, low, upper), depth)
         if is_all:
             return known.answer()
-        may_split = bool(certificate.prices.any()) and is_narrow(problem) and options.branch_entries > 0
-        if not is_tried and watch.left_s() > 0 and entries(certificate) <= options.max_cp_sat_entries:
-            known, is_tried = _finished(certificate, options, watch, known), True
-            is_last = round_ + _ROUNDS_TO_SPLIT >= options.max_rounds
-            if is_last or not may_split or is_closed(known.low, known.cutoff):
+        means = _means(certificate, options, is_tried, round_ + _ROUNDS_TO_SPLIT >= options.max_rounds)
+        for mean in means:
+            if mean == _BRANCHES:
+                branches = branches or Branches(certificate, options)
+                known = _split(branches, options, watch, known, round_)
+            elif watch.left_s() > 0:
+                known, is_tried = _finished(certificate, options, watch, known), True
+            if is_closed(known.low, known.cutoff) or known.is_enough(problem, options):
                 return known.answer()
+        if means == [_CP_SAT]:
+            return known.answer()
         best, low = known.best, known.low
-        if may_split:
-            branches = branches or Branches(certificate, options)
-            known = _split(branches, options, watch, known, round_)
-            best, low = known.best, known.low
-            if is_closed(low, known.cutoff) or known.is_enough(problem, options):
-                break
     return answer(best, low, upper)
 
 
+def _means(certificate: Certificate, options: SolveOptions, is_tried: bool, is_last: bool) -> list[str]:
+    """What may close the rest, in order: what closes it sooner, first; in the last rounds CP-SAT has the last word."""
+    size = entries(certificate)
+    for_cp_sat = not is_tried and size <= options.max_cp_sat_entries
+    may_split = bool(certificate.prices.any()) and is_narrow(certificate.problem) and options.branch_entries > 0
+    means = ([_CP_SAT] if for_cp_sat else []) + ([_BRANCHES] if may_split and not (for_cp_sat and is_last) else [])
+    return means if size <= _FIRST_FOR_CP_SAT else means[::-1]
+
+
 def _split(branches: Branches, options: SolveOptions, watch: Watch, known: Known, round_: int) -> Known:
-    """What is known after branch and bound, which goes on for longer after each round, as annealing does."""
-    splits = 2 ** min(round_, _MOST_LONGER) * options.branch_entries // weight(branches.problem)
-    branches.grow(splits, known.cutoff, watch)
-    best = better(known.best, branches.best)
-    return Known(best, max(known.low, min(branches.bound, known.cutoff, best.objective)), known.upper)
+    """What is known after branch and bound, which goes on for longer after each round, as annealing does.
+
+    As long as it closes much of the gap, it goes on at once, each time for twice as long.
+    """
+    while True:
+        gap = known.cutoff - known.low
+        splits = 2 ** min(round_, _MOST_LONGER) * options.branch_entries // weight(branches.problem)
+        branches.grow(splits, known.cutoff, watch)
+        best = better(known.best, branches.best)
+        known = Known(best, max(known.low, min(branches.bound, known.cutoff, best.objective)), known.upper)
+        left = known.cutoff - known.low
+        if left > _WORTH_SPLITTING * gap or is_closed(known.low, known.cutoff) or watch.left_s() <= 0:
+            return known
+        round_ += 1
 
 
 def _narrowed(
@@ -277,7 +297,7 @@ def _finished(certificate: Certificate, options: SolveOptions, watch: Watch, kno
     if found.choice is not None:
         watch.offer(found.choice)
         best = better(best, Answer(found.choice, objective(certificate.problem, found.choice), low))
-    watch.raise_bound(low, (Exhaust(kept(keep), *certificate.parts(), beyond, "CP-SAT"),))
+    watch.raise_bound(low, (Exhaust(kept(keep), *certificate.parts(), beyond, _CP_SAT),))
     return Known(best, low, known.upper)
 
 

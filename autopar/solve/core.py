@@ -209,9 +209,7 @@ def _minimise_core(
     problem: Problem, options: SolveOptions, watch: Watch, upper: float, depth: int, prices: Prices
 ) -> Answer:
     """Rounds of bound and choices; after each, smaller problems within windows above the bound, or CP-SAT."""
-    ascent, best, low = Ascent(problem, options), Answer(None, np.inf, -np.inf), -np.inf
-    if len(prices.times) and ascent.rows.count:
-        ascent.price(ascent.rows.by_row(prices))
+    ascent, best, low = _priced_ascent(problem, options, prices), Answer(None, np.inf, -np.inf), -np.inf
     branches: Branches | None = None
     is_tried = False  # CP-SAT: what it does not close, it does not close later
     for round_ in range(options.max_rounds):
@@ -238,6 +236,14 @@ def _minimise_core(
             return known.answer()
         best, low = known.best, known.low
     return answer(best, low, upper)
+
+
+def _priced_ascent(problem: Problem, options: SolveOptions, prices: Prices) -> Ascent:
+    """Messages, and memory prices that begin at those of times."""
+    ascent = Ascent(problem, options)
+    if len(prices.times) and ascent.rows.count:
+        ascent.price(ascent.rows.by_row(prices))
+    return ascent
 
 
 def _means(certificate: Certificate, options: SolveOptions, is_tried: bool, is_last: bool) -> list[str]:

@@ -138,6 +138,8 @@ class _Course:
 
     def _reprice(self, bound: float) -> None:
         dual, gap = self.dual, self.gap(bound)
+        if gap <= 0:
+            return
         soft_use(dual.flat, self.belief, _HEAT * gap / len(dual.flat.start), self.use)
         self.average += _AVERAGE * (self.use / self.scale - 1.0 - self.average)
         self.averaged += 1

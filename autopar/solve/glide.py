@@ -37,7 +37,7 @@ _FALLEN = 1e-9  # of the bound: less may be rounding
 _TARGET = 0.05  # of the bound: the gap where none is known
 _SWEEPS_PER_CHECK = 25
 _STALLED = 5e-4  # of the gap, per check
-_MAX_STALLS = 2
+_MAX_STALLS = 8  # momentum takes a while to build up
 _COLD = 30.0  # times the heat: dearer strategies weigh nothing
 
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from autopar.solve.anneal import Schedule, anneal
 from autopar.solve.dual import Certificate, Dual, State
+from autopar.solve.glide import Momentum, glide
 from autopar.solve.options import SolveOptions
 from autopar.solve.polish import LocalSearch
 from autopar.solve.problem import Floats, Problem, objective
@@ -45,6 +46,7 @@ _NODES_A_STEP = 16  # passes have as many nodes as there are: walks are to take 
 _MOST_SEEDS = 1 << 20  # of one annealing after the other
 _MOST_TIMES_SWEEPS = 4
 _FEWER_SWEEPS = 64  # times, where they begin close to their end
+_SHORT_STEP = 0.25  # of a price step, from prices that were good for more choices
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ class Prices:
         self.average = used if self.average is None else (1 - _AVERAGE) * self.average + _AVERAGE * used
         excess = self.average - self.rows.limit
         active = excess * ((excess > 0) | (prices > 0))
-        norm = max(float(active @ active), (_LEAST_EXCESS * self.rows.limit) ** 2)
+        norm = max(float(np.sum(active * active)), (_LEAST_EXCESS * self.rows.limit) ** 2)
         if norm == 0:
             return prices
         target = min(upper, best_bound + _TARGET * abs(best_bound))
@@ -144,13 +146,21 @@ class Ascent:
         self.held = self._unproven()
         self.options = replace(self.options, max_sweeps=max(1, self.options.max_sweeps // _FEWER_SWEEPS))
 
+    def price(self, prices: Floats) -> None:
+        """Begins at these prices of rows, which were good for more choices."""
+        self.dual.set_prices(prices)
+        self.held, self.prices.step = self.dual.state(), _SHORT_STEP
+
     def _unproven(self) -> State:
         """Where the dual is; what that proves, which takes half a sweep to say, is left to the first sweeps."""
         return State(self.dual.messages.copy(), self.dual.prices, -np.inf)
 
     def round(self, number: int, upper: float, start: Choice | None, watch: Watch) -> tuple[Certificate, Answer]:
         """The best bound found so far, and the best choice met; `start` is a good choice known already."""
-        best, last = self._sweeps(upper, watch, min(_LONGER ** (number + 1), _MOST_TIMES_SWEEPS))
+        times = min(_LONGER ** (number + 1), _MOST_TIMES_SWEEPS)
+        if self.held.prices.any():
+            self.held = glide(self.dual, self.held, times * self.options.max_sweeps, upper, watch)
+        best, last = self._sweeps(upper, watch, times)
         cutoff = min(upper, best.objective)
         if not is_closed(self.held.bound, cutoff):
             best = better(best, self._annealed(number, cutoff, start or last, last, watch))
@@ -175,7 +185,7 @@ class Ascent:
         best, stalls, last = Answer(None, np.inf, -np.inf), 0, self.held.bound
         patience, choice = (_FEW_STALLS if self.rough else _MAX_STALLS), self.dual.decode()
         patience *= _LONGER_PRICED if self.rows.count else 1
-        most = times * self.options.max_sweeps
+        most, momentum = times * self.options.max_sweeps, Momentum(self.dual)
         for sweep in range(1, most + 1):
             self.dual.sweep()
             check = sweep % _SWEEPS_PER_CHECK == 0 or sweep == most or watch.left_s() <= 0
@@ -198,7 +208,11 @@ class Ascent:
                     self.dual.eager, self.dual.swinging, stalls = False, self._may_swing, 0
                 if is_closed(last, cutoff, self.enough) or stalls >= patience or watch.left_s() <= 0:
                     break
-            if self.rows.count and sweep >= _FIRST_PRICE:
+            if not self.rows.count:
+                continue
+            momentum.rises(now.bound)
+            momentum.go_on(with_prices=False)
+            if sweep >= _FIRST_PRICE:
                 self._reprice(now, choice, min(upper, best.objective))
         return best, tuple(choice.tolist())
 

@@ -38,7 +38,6 @@ _SWEEPS = 60
 _ROUNDS = 2  # of sweeps, as long as they rule out strategies
 _WORTH = 0.95  # of the strategies left: with more another round is not worth while
 _PRICE_STEPS = 2  # bounds at fixed prices
-_STEP = 0.25  # of a price step, from prices that were good for more choices
 _HEAVY = 0.02  # of the gap: smaller differences of the price of a node's bytes decide nothing
 _MOST_DEPTH = 100
 _TOLD = 8  # splits from one proof to the next
@@ -228,8 +227,7 @@ def _swept(part: _Part, cutoff: float, options: SolveOptions, watch: Watch) -> C
     """What sweeps prove that start at the part's prices."""
     ascent = Ascent(part.reduction.problem, options)
     if ascent.rows.count and len(part.prices.times):
-        ascent.dual.set_prices(ascent.rows.by_row(part.prices))
-        ascent.held, ascent.prices.step = ascent.dual.state(), _STEP
+        ascent.price(ascent.rows.by_row(part.prices))
     return ascent.sweeps(cutoff - part.offset, watch)[1]
 
 

@@ -24,7 +24,7 @@ from autopar.solve.known import Known, answer, edge_entries, is_large, is_narrow
 from autopar.solve.mixture import choices_about, choices_decoded
 from autopar.solve.options import SolveOptions
 from autopar.solve.problem import Infeasible, Problem, objective
-from autopar.solve.proof import Exceed, Exhaust, Forbid
+from autopar.solve.proof import FREE, Exceed, Exhaust, Forbid, Prices
 from autopar.solve.reduction import Ints, Reduction, kept, restrict
 from autopar.solve.squeeze import MOST_JOINS, squeeze, squeeze_windows
 from autopar.solve.watch import Apart, Inner, Watch
@@ -41,6 +41,9 @@ _SHRUNK = 0.9
 _MAX_DEPTH = 12
 _ROUNDS_TO_SPLIT = 2  # that are left: with fewer, branch and bound does not close what CP-SAT did not
 _MOST_LONGER = 4  # times that the work of branch and bound is doubled
+_CP_SAT, _BRANCHES = "CP-SAT", "branches"
+_FIRST_FOR_CP_SAT = 50_000  # entries: it closes smaller cores sooner than branch and bound
+_WORTH_SPLITTING = 0.8  # of the gap is left: with more, CP-SAT and better choices come first
 
 
 def minimise(problem: Problem, options: SolveOptions, watch: Watch, upper: float = np.inf, depth: int = 0) -> Answer:
@@ -48,9 +51,14 @@ def minimise(problem: Problem, options: SolveOptions, watch: Watch, upper: float
     return _after(reduced, _by_all if depth else by_messages, problem, options, watch, upper, depth)
 
 
-def _by_all(problem: Problem, options: SolveOptions, watch: Watch, upper: float, depth: int) -> Answer:
-    """After all reductions, by elimination where it fits, or by bounds, choices, windows and CP-SAT."""
-    return _after(reduced_fully, _minimise_core, problem, options, watch, upper, depth)
+def _by_all(
+    problem: Problem, options: SolveOptions, watch: Watch, upper: float, depth: int, prices: Prices = FREE
+) -> Answer:
+    """After all reductions, by elimination where it fits, or by bounds, choices, windows and CP-SAT.
+
+    `prices` of times are those to begin with.
+    """
+    return _after(reduced_fully, partial(_minimise_core, prices=prices), problem, options, watch, upper, depth)
 
 
 def _after(
@@ -118,7 +126,8 @@ def by_messages(
         watch.raise_bound(known.cutoff, (_exceed(certificate, kept(keep)),))
         return answer(known.best, known.cutoff, upper)
     left = restrict(problem, keep, partial(_exceed, certificate))
-    found = lifted(left, _by_all(left.problem, options, Inner(watch, left, known.cutoff), known.cutoff, depth))
+    prices, inner = certificate.parts()[0], Inner(watch, left, known.cutoff)
+    found = lifted(left, _by_all(left.problem, options, inner, known.cutoff, depth, prices))
     return answer(better(known.best, found), max(known.low, min(found.bound, known.cutoff)), upper)
 
 
@@ -216,9 +225,11 @@ def _close_above(certificate: Certificate, options: SolveOptions, watch: Watch, 
     return known
 
 
-def _minimise_core(problem: Problem, options: SolveOptions, watch: Watch, upper: float, depth: int) -> Answer:
+def _minimise_core(
+    problem: Problem, options: SolveOptions, watch: Watch, upper: float, depth: int, prices: Prices
+) -> Answer:
     """Rounds of bound and choices; after each, smaller problems within windows above the bound, or CP-SAT."""
-    ascent, best, low = Ascent(problem, options), Answer(None, np.inf, -np.inf), -np.inf
+    ascent, best, low = _priced_ascent(problem, options, prices), Answer(None, np.inf, -np.inf), -np.inf
     branches: Branches | None = None
     is_tried = False  # CP-SAT: what it does not close, it does not close later
     for round_ in range(options.max_rounds):
@@ -232,28 +243,53 @@ def _minimise_core(problem: Problem, options: SolveOptions, watch: Watch, upper:
         known, is_all = _narrowed(certificate, options, watch, Known(best, low, upper), depth)
         if is_all:
             return known.answer()
-        may_split = bool(certificate.prices.any()) and is_narrow(problem) and options.branch_entries > 0
-        if not is_tried and watch.left_s() > 0 and entries(certificate) <= options.max_cp_sat_entries:
-            known, is_tried = _finished(certificate, options, watch, known), True
-            is_last = round_ + _ROUNDS_TO_SPLIT >= options.max_rounds
-            if is_last or not may_split or is_closed(known.low, known.cutoff):
+        means = _means(certificate, options, is_tried, round_ + _ROUNDS_TO_SPLIT >= options.max_rounds)
+        for mean in means:
+            if mean == _BRANCHES:
+                branches = branches or Branches(certificate, options)
+                known = _split(branches, options, watch, known, round_)
+            elif watch.left_s() > 0:
+                known, is_tried = _finished(certificate, options, watch, known), True
+            if is_closed(known.low, known.cutoff) or known.is_enough(problem, options):
                 return known.answer()
+        if means == [_CP_SAT]:
+            return known.answer()
         best, low = known.best, known.low
-        if may_split:
-            branches = branches or Branches(certificate, options)
-            known = _split(branches, options, watch, known, round_)
-            best, low = known.best, known.low
-            if is_closed(low, known.cutoff) or known.is_enough(problem, options):
-                break
     return answer(best, low, upper)
 
 
+def _priced_ascent(problem: Problem, options: SolveOptions, prices: Prices) -> Ascent:
+    """Messages, and memory prices that begin at those of times."""
+    ascent = Ascent(problem, options)
+    if len(prices.times) and ascent.rows.count:
+        ascent.price(ascent.rows.by_row(prices))
+    return ascent
+
+
+def _means(certificate: Certificate, options: SolveOptions, is_tried: bool, is_last: bool) -> list[str]:
+    """What may close the rest, in order: what closes it sooner, first; in the last rounds CP-SAT has the last word."""
+    size = entries(certificate)
+    for_cp_sat = not is_tried and size <= options.max_cp_sat_entries
+    may_split = bool(certificate.prices.any()) and is_narrow(certificate.problem) and options.branch_entries > 0
+    means = ([_CP_SAT] if for_cp_sat else []) + ([_BRANCHES] if may_split and not (for_cp_sat and is_last) else [])
+    return means if size <= _FIRST_FOR_CP_SAT else means[::-1]
+
+
 def _split(branches: Branches, options: SolveOptions, watch: Watch, known: Known, round_: int) -> Known:
-    """What is known after branch and bound, which goes on for longer after each round, as annealing does."""
-    splits = 2 ** min(round_, _MOST_LONGER) * options.branch_entries // weight(branches.problem)
-    branches.grow(splits, known.cutoff, watch)
-    best = better(known.best, branches.best)
-    return Known(best, max(known.low, min(branches.bound, known.cutoff, best.objective)), known.upper)
+    """What is known after branch and bound, which goes on for longer after each round, as annealing does.
+
+    As long as it closes much of the gap, it goes on at once, each time for twice as long.
+    """
+    while True:
+        gap = known.cutoff - known.low
+        splits = 2 ** min(round_, _MOST_LONGER) * options.branch_entries // weight(branches.problem)
+        branches.grow(splits, known.cutoff, watch)
+        best = better(known.best, branches.best)
+        known = Known(best, max(known.low, min(branches.bound, known.cutoff, best.objective)), known.upper)
+        left = known.cutoff - known.low
+        if left > _WORTH_SPLITTING * gap or is_closed(known.low, known.cutoff) or watch.left_s() <= 0:
+            return known
+        round_ += 1
 
 
 def _narrowed(
@@ -287,7 +323,7 @@ def _finished(certificate: Certificate, options: SolveOptions, watch: Watch, kno
     if found.choice is not None:
         watch.offer(found.choice)
         best = better(best, Answer(found.choice, objective(certificate.problem, found.choice), low))
-    watch.raise_bound(low, (Exhaust(kept(keep), *certificate.parts(), beyond, "CP-SAT"),))
+    watch.raise_bound(low, (Exhaust(kept(keep), *certificate.parts(), beyond, _CP_SAT),))
     return Known(best, low, known.upper)
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 
 from autopar.solve.ascent import Ascent
-from autopar.solve.bar import barred, window_of
+from autopar.solve.bar import barred, sampled, window_of
 from autopar.solve.dual import Certificate
 from autopar.solve.exact import eliminated, reduced
 from autopar.solve.forbid import drop_forbidden
@@ -61,7 +61,8 @@ def choices_decoded(certificate: Certificate, cutoff: float, options: SolveOptio
 
     Nothing, if no choice has so little excess.
     """
-    window = min(cutoff - certificate.bound, window_of(certificate, _PAIRS))
+    above, each = sampled(certificate)
+    window = min(cutoff - certificate.bound, window_of(above, _PAIRS / each))
     try:
         close = barred(certificate, window).then(partial(reduced, options=options)).then(drop_forbidden)
     except Infeasible:

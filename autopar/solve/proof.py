@@ -32,6 +32,9 @@ class Prices:
     values: _Floats
 
 
+FREE = Prices(np.zeros(0, dtype=np.intp), np.zeros(0))
+
+
 @dataclass(frozen=True, eq=False)
 class Messages:
     """What is moved from each edge (u, v) = edges[e] to its nodes: to[e] = (to u's strategies, to v's)."""

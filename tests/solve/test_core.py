@@ -122,9 +122,9 @@ def test_these_ways_are_taken(
     def counted(name: str) -> Any:
         whole = getattr(core, name)
 
-        def call(*args: Any) -> Any:
+        def call(*args: Any, **named: Any) -> Any:
             calls[name] += 1
-            return whole(*args)
+            return whole(*args, **named)
 
         return call
 
@@ -187,7 +187,7 @@ def test_no_elimination_is_begun_that_exceeds_the_limits(
 def test_what_was_found_before_an_interruption_is_the_answer(
     way: str, then: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def pressed(*_: Any) -> Any:
+    def pressed(*_: Any, **__: Any) -> Any:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(core, then, pressed)

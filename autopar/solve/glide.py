@@ -1,0 +1,191 @@
+"""A higher bound from messages and memory prices that move together, smoothly, on a course of their own momentum.
+
+    use_r = sum over segments of row r and over s of w_v[s] size[s],    w_v[s] in proportion to exp(-belief_v[s] / heat)
+    price_r  rises by  rate * (average over sweeps of use_r / limit - 1)
+    the next sweep begins at  now + k / (k + 3) (now - before),    k = sweeps since the bound last fell
+
+A single choice uses a byte or does not, so prices that follow choices shake, and messages, which need hundreds of
+sweeps to settle, never do. The soft use of all strategies that cost nearly the least changes as little as prices do;
+so both can keep their direction (Nesterov's momentum), which takes a tenth of the sweeps. The rate grows while the
+bound rises; where it falls, all goes back to the best with half the rate. It works where many nodes share the memory;
+where few strategies decide, their soft use says little, and the bound soon stalls.
+
+Y. Nesterov, "A method for solving a convex programming problem with convergence rate O(1/k^2)" (1983);
+B. Savchynskyy et al., "Efficient MRF energy minimization via adaptive diminishing smoothing", UAI 2012.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from autopar.solve.dual import Dual, State
+from autopar.solve.flat import Flat
+from autopar.solve.jit import compiled
+from autopar.solve.kernels import add_prices, visit
+from autopar.solve.problem import Floats
+from autopar.solve.watch import Watch
+
+_HEAT = 0.2  # of a node's share of the gap
+_FIRST_RATE = 2.5e-3  # of the gap, for a whole limit in excess
+_FASTER, _SLOWER = 1.02, 0.5
+_AVERAGE = 0.1
+_FIRST_PRICE = 6  # sweeps before it
+_MOMENTUM = 3
+_FALLEN = 1e-9  # of the bound: less may be rounding
+_TARGET = 0.05  # of the bound: the gap where none is known
+_SWEEPS_PER_CHECK = 25
+_STALLED = 5e-4  # of the gap, per check
+_MAX_STALLS = 8  # momentum takes a while to build up
+_COLD = 30.0  # times the heat: dearer strategies weigh nothing
+
+
+@dataclass(frozen=True, eq=False)
+class _Point:
+    """Messages, prices, and the nodes' costs with both. Points can be added up: costs are linear in both."""
+
+    messages: Floats
+    prices: Floats
+    nodes: Floats
+
+
+class Momentum:
+    """Takes a dual on in the direction that its messages, or messages and prices, took since the last time."""
+
+    def __init__(self, dual: Dual) -> None:
+        self.dual, self._before, self._risen, self._last = dual, _point(dual), 0, -np.inf
+
+    def rises(self, bound: float) -> bool:
+        """Whether the bound after a sweep is no lower than after the last one; where it is, momentum is lost."""
+        rises = bound >= self._last - _FALLEN * abs(self._last)
+        self._risen, self._last = self._risen + 1 if rises else 0, bound
+        return rises
+
+    def stop_at(self, bound: float) -> None:
+        """Begins anew at where the dual is, which proves `bound`."""
+        self._before, self._risen, self._last = _point(self.dual), 0, bound
+
+    def go_on(self, *, with_prices: bool) -> None:
+        """Moves messages, and prices if asked for, on. Without, prices may be set before the next sweep."""
+        dual, before, share = self.dual, self._before, self._risen / (self._risen + _MOMENTUM)
+        now = self._before = _Point(dual.messages, dual.prices, dual.nodes)
+        dual.messages = now.messages + share * (now.messages - before.messages)
+        if with_prices:
+            dual.prices = now.prices + share * (now.prices - before.prices)
+        else:
+            add_prices(dual.flat, now.prices - before.prices, before.nodes)
+        dual.nodes = now.nodes + share * (now.nodes - before.nodes)
+        if with_prices:
+            dual.set_prices(np.maximum(0.0, dual.prices))
+
+
+def _point(dual: Dual) -> _Point:
+    return _Point(dual.messages.copy(), dual.prices, dual.nodes.copy())
+
+
+def glide(dual: Dual, held: State, most_sweeps: int, upper: float, watch: Watch) -> State:
+    """The best state met on the way from `held`, or that; it ends when the bound stalls. The dual is left there.
+
+    `upper`: the cost of a known choice, or inf.
+    """
+    dual.restore(held)
+    course, last, stalls = _Course(dual, upper), held.bound, 0
+    for sweep in range(1, most_sweeps + 1):
+        held = course.after_sweep(held)
+        if sweep % _SWEEPS_PER_CHECK == 0:
+            stalls = stalls + 1 if held.bound - last <= _STALLED * course.gap(held.bound) else 0
+            last = held.bound
+            if stalls >= _MAX_STALLS or held.bound >= upper:
+                break
+        if watch.left_s() <= 0:
+            break
+        course.momentum.go_on(with_prices=True)
+    dual.restore(held)
+    return held
+
+
+class _Course:
+    """How a dual moves, and how fast its prices do."""
+
+    def __init__(self, dual: Dual, upper: float) -> None:
+        self.dual, self.upper = dual, upper
+        self.scale = dual.rows.limit or 1.0
+        self.belief, self.use = np.zeros(len(dual.flat.cost)), np.zeros(dual.rows.count)
+        self.average, self.averaged = np.zeros(dual.rows.count), 0
+        self.rate, self.sweeps, self.momentum = _FIRST_RATE, 0, Momentum(dual)
+
+    def gap(self, bound: float) -> float:
+        """What is left to rise."""
+        return min(self.upper, bound + _TARGET * abs(bound)) - bound
+
+    def after_sweep(self, held: State) -> State:
+        """The better of the state after one sweep and the one held; prices move, or all goes back to the one held."""
+        dual = self.dual
+        low = sweep_with_beliefs(dual.flat, dual.nodes, dual.messages, self.belief)
+        low -= float(dual.prices.sum()) * dual.rows.limit
+        self.sweeps += 1
+        held = State(dual.messages.copy(), dual.prices, low) if low > held.bound else held
+        if not self.momentum.rises(low):
+            self.rate *= _SLOWER
+            dual.restore(held)
+            self.momentum.stop_at(held.bound)
+            return held
+        self.rate *= _FASTER
+        if self.sweeps >= _FIRST_PRICE:
+            self._reprice(held.bound)
+        return held
+
+    def _reprice(self, bound: float) -> None:
+        dual, gap = self.dual, self.gap(bound)
+        if gap <= 0:
+            return
+        soft_use(dual.flat, self.belief, _HEAT * gap / len(dual.flat.start), self.use)
+        self.average += _AVERAGE * (self.use / self.scale - 1.0 - self.average)
+        self.averaged += 1
+        excess = self.average / (1 - (1 - _AVERAGE) ** self.averaged)
+        active = excess * ((excess > 0) | (dual.prices > 0))
+        norm = max(float(np.sum(active * active)), _FALLEN)
+        step = min(self.rate, 1.0 / norm) * gap / self.scale
+        dual.set_prices(np.maximum(0.0, dual.prices + step * excess))
+
+
+@compiled
+def sweep_with_beliefs(p: Flat, nodes: Floats, messages: Floats, belief: Floats) -> float:
+    """A sweep; writes what every strategy costs at least, above the same for all of a node's, on the way back.
+
+    Returns the bound without the prices' constant: after a sweep every edge's least cost is 0.
+    """
+    gain, count, total = np.empty(3 * p.widest), len(p.start) - 1, 0.0
+    for v in range(count):
+        visit(p, v, False, (p.near[v], p.split[v]), (p.split[v], p.near[v + 1]), nodes, messages, gain)
+    for v in range(count - 1, -1, -1):
+        visit(p, v, False, (p.split[v], p.near[v + 1]), (0, 0), nodes, messages, gain)
+        belief[p.start[v] : p.start[v + 1]] = nodes[p.start[v] : p.start[v + 1]]
+        visit(p, v, False, (0, 0), (p.near[v], p.split[v]), nodes, messages, gain)
+        total += float(nodes[p.start[v] : p.start[v + 1]].min())
+    return total
+
+
+@compiled
+def soft_use(p: Flat, belief: Floats, heat: float, used: Floats) -> None:
+    """Writes the bytes in use in every row, strategies weighted by how little they cost above the least."""
+    m, share = p.memory, np.zeros(p.widest)
+    change = np.zeros(m.rows + 1)
+    for v in range(len(p.start) - 1):
+        first, count = p.start[v], p.start[v + 1] - p.start[v]
+        least, total = belief[first : first + count].min(), 0.0
+        for s in range(count):
+            above = (belief[first + s] - least) / heat
+            share[s] = np.exp(-above) if above < _COLD else 0.0
+            total += share[s]
+        for i in range(m.of[v], m.of[v + 1]):
+            use = 0.0
+            for s in range(count):
+                use += share[s] / total * m.size[m.at[i] + s]
+            change[m.low[i]] += use
+            change[m.high[i]] -= use
+    total = 0.0
+    for r in range(m.rows):
+        total += change[r]
+        used[r] = total

@@ -28,8 +28,8 @@ class BucketKey:
 
 @dataclass(frozen=True)
 class FuseCollectives:
-    """Takes up each collective once its operand is there, delays it to the first use of any result in its bucket, and
-    runs the bucket as one.
+    """Takes up each all-reduce once its operand is there, delays collectives to the first use of any result in their
+    bucket, and runs the bucket as one.
 
     In buckets come all-reduces, reduce-scatters, and the all-gathers of what the function returns: other gathers would
     hold whole tensors before they are needed. A bucket holds what has the same `BucketKey`; one that reaches
@@ -84,8 +84,11 @@ class FuseCollectives:
 
 
 def _early(program: ShardedProgram) -> ShardedProgram:
-    """Every reduction right behind what makes its operand, if that is in its region."""
-    sums = [i for i in program.instructions if isinstance(i, Move) and i.kind in _REDUCTIONS and len(i.ins) == 1]
+    """Every all-reduce right behind what makes its operand, if that is in its region.
+
+    Not scatters: the Problem counts what they read as held until they are asked for, and must not count too much.
+    """
+    sums = [i for i in program.instructions if isinstance(i, Move) and i.kind == "all_reduce" and len(i.ins) == 1]
     if not sums:
         return program
     region = {value: i.region for i in program.instructions for value in i.outs}

@@ -65,7 +65,7 @@ def sampled(certificate: Certificate) -> tuple[Floats, float]:
         u, v = certificate.excess[edge.u] - over.min(axis=1), certificate.excess[edge.v] - over.min(axis=0)
         values.append((over + u[:, None] + v).ravel())
     found = np.concatenate([np.zeros(0), *values])
-    return found, total / max(1, len(found))
+    return found, total / len(found) if len(found) else 1.0
 
 
 def window_of(above: Floats, pairs: float) -> float:

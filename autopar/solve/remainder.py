@@ -25,6 +25,7 @@ from autopar.solve.verifier import TOLERANCE
 from autopar.solve.watch import Best, Watch
 
 _ENOUGH = TOLERANCE / 10  # of the cost: the rest is for rounding
+_FEW_NODES, _QUICK = 3_000, 3e7  # nodes, additions: elimination is tried before sweeps
 _SHORTER = 2 / 3  # of the nodes, at least, have to be left out
 
 
@@ -54,6 +55,7 @@ NOTHING = Settled((), 0.0, 0.0, (), np.zeros(0))
 def settle(problem: Problem, options: SolveOptions, messages: Floats | None = None) -> Settled | None:
     """The best choice and bound that sweeps give, starting from `messages`, or that elimination does.
 
+    Where that is quick, it comes first: of equal choices it takes the first, where messages take what rounding says.
     None if neither finds a finite choice.
 
     Raises:
@@ -61,6 +63,10 @@ def settle(problem: Problem, options: SolveOptions, messages: Floats | None = No
     """
     keep = possible(problem)
     small = restrict(problem, keep, Forbid)
+    quick = _quickly(small.problem, options)
+    if quick is not None and quick.choice is not None:
+        unmoved = np.zeros(sum(problem.counts[int(v)] for v in owners(problem))) if messages is None else messages
+        return Settled(small.lift(quick.choice), quick.objective, quick.bound, small.steps + quick.proof, unmoved)
     mask = None if small.problem is problem else _kept_messages(problem, keep)
     start = messages if messages is None or mask is None else messages[mask]
     ascent = _begun(small.problem, options, start)
@@ -75,6 +81,13 @@ def settle(problem: Problem, options: SolveOptions, messages: Floats | None = No
         kept = np.zeros(len(mask))
         kept[mask] = ascent.held.messages
     return Settled(small.lift(best.choice), best.objective, bound, small.steps + proof, kept)
+
+
+def _quickly(problem: Problem, options: SolveOptions) -> Answer | None:
+    """The optimum by elimination, if that takes less than sweeps; None otherwise."""
+    if len(problem.node_costs) > _FEW_NODES:
+        return None
+    return exactly(problem, replace(options, max_elimination_work=min(options.max_elimination_work, _QUICK)))
 
 
 def _begun(problem: Problem, options: SolveOptions, messages: Floats | None) -> Ascent:

@@ -237,7 +237,7 @@ class Setting:
             choice.append(candidates.index(placement) + len(candidates) * (is_twice and source != placement))
         choice += [c.index(p) for c, p in zip(space.outputs, stage.outputs, strict=True) if c]
         states = dict(program_states(graph, flow, stage, self.router, self.pricing.step_cost))
-        programs = states["lower"], states["price_exchanges"], states["fuse_all_reduce"]
+        programs = states["lower"], states["price_exchanges"], states["fuse_collectives"]
         return Drawn(tuple(choice), *programs, self._conversions(stage, made))
 
     def _conversions(self, stage: Stage, made: dict[int, Placement]) -> int:
@@ -291,16 +291,20 @@ COUNTED: dict[str, Callable[[], Any]] = {
 # Without loops: there, lowering may reuse a conversion that the Problem counts as a copy of its own.
 @pytest.mark.parametrize("name", COUNTED)
 def test_the_problem_counts_no_more_than_the_program_holds(name: str) -> None:
-    """So a bound for a limit on what it counts is one for a limit on the program; and it leaves little out."""
+    """So a bound for a limit on what it counts is one for a limit on the program; and it leaves little out.
+
+    Little of what is held before collectives are packed in buckets, which may be half of a model as small as these.
+    """
     here = setting(name)
     problem = here.problem()
     shares: list[float] = []
     for seed in range(16):
         drawn = here.drawn(problem, seed)
         if np.isfinite(objective(problem, drawn.choice)):
-            spent = account_of(here.graph, drawn.program, here.pricing).peak_memory_bytes
+            programs = drawn.program, drawn.routed
+            spent, apart = (account_of(here.graph, p, here.pricing).peak_memory_bytes for p in programs)
             assert peak(problem, drawn.choice) <= spent
-            shares.append(peak(problem, drawn.choice) / spent)
+            shares.append(peak(problem, drawn.choice) / apart)
     assert max(shares) > 0.65
 
 

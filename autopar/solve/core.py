@@ -145,8 +145,20 @@ def _closing(certificate: Certificate, few: Few | None, options: SolveOptions, w
         known = search(certificate, options, watch, known)
     is_last = is_large(problem, options) and not known.is_enough(problem, options)  # too large for CP-SAT
     if may_squeeze and is_last and _is_left(known, watch):
-        known = _known_after(known, squeeze(certificate, known.cutoff, options, watch, MOST_JOINS))
+        known = _joined(problem, options, watch, known)
     return known
+
+
+def _joined(problem: Problem, options: SolveOptions, watch: Watch, known: Known) -> Known:
+    """What is known after squeezing with joins, from messages that did not swing: these rule out more pairs."""
+    found, certificate = Ascent(problem, options, swinging=False).sweeps(known.cutoff, watch)
+    known = _known_after(known, replace(found, bound=certificate.bound))
+    if found.choice is not None:
+        watch.offer(found.choice)
+    watch.raise_bound(certificate.bound, certificate.proof())
+    if not _is_left(known, watch):
+        return known
+    return _known_after(known, squeeze(certificate, known.cutoff, options, watch, MOST_JOINS))
 
 
 def _known_after(known: Known, found: Answer) -> Known:

@@ -185,7 +185,9 @@ def _ascent(problem: Problem, options: SolveOptions, *, rough: bool) -> Ascent:
 
 
 def _few(whole: Ascent, options: SolveOptions, watch: Watch) -> Few | None:
-    """Few of the equal layers, if enough repeats, solved by messages and windows alone."""
+    """Few of the equal layers, if enough repeats and there is time, solved by messages and windows alone."""
+    if watch.left_s() <= 0:
+        return None
     little = replace(options, max_rounds=0, large_gap=0.0)
 
     def search(ascent: Ascent) -> Answer:

@@ -8,11 +8,9 @@ from itertools import groupby
 
 from autopar.core.graph import OpNode
 from autopar.core.placement import Kind, StepKind
-from autopar.passes.program import Compute, Instruction, Move, Role, ShardedProgram
+from autopar.passes.program import REDUCTIONS, Compute, Instruction, Move, Role, ShardedProgram
 from autopar.passes.sink_all_reduce import is_view
 from autopar.redistribute.step import StepPrice
-
-_REDUCTIONS = frozenset({"all_reduce", "reduce_scatter"})
 
 
 @dataclass(frozen=True)
@@ -161,7 +159,7 @@ class _Buckets:
 
     def is_fused(self, move: Move) -> bool:
         """Whether the move goes into a bucket."""
-        return move.kind in _REDUCTIONS or (move.kind == "all_gather" and not self.outputs.isdisjoint(move.outs))
+        return move.kind in REDUCTIONS or (move.kind == "all_gather" and not self.outputs.isdisjoint(move.outs))
 
     def add(self, move: Move) -> None:
         value = self.program.values[move.ins[0]]

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from autopar.passes.program import Convert, Instruction, Move, Role, ShardedProgram, Value
+from autopar.passes.program import REDUCTIONS, Convert, Instruction, Move, Role, ShardedProgram, Value
 from autopar.redistribute.collective import size_bytes
 from autopar.redistribute.route import Router
 from autopar.redistribute.step import Step, StepPrice
-
-_REDUCTIONS = frozenset({"all_reduce", "reduce_scatter"})
 
 
 @dataclass(frozen=True)
@@ -70,7 +68,7 @@ def _new_value(values: dict[int, Value], before: int, step: Step) -> int:
 
 
 def _role(step: Step, convert: Convert) -> Role:
-    if step.kind not in _REDUCTIONS:
+    if step.kind not in REDUCTIONS:
         return "redistribution"
     return "forward" if convert.op is None or convert.op.phase == "forward" else "backward"
 

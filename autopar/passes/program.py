@@ -15,6 +15,8 @@ from autopar.core.strategy import Hop, Strategy
 from autopar.redistribute.step import LOCAL_KINDS
 
 _UNFOLLOWED = frozenset({"core_map", "pallas_call"}) | BOUNDARY
+REDUCTIONS = frozenset({"all_reduce", "reduce_scatter"})
+"""The moves that add up what is unreduced."""
 FUSED_KINDS = ("all_reduce", "reduce_scatter", "all_gather")
 """The moves that may be of several values at once (a bucket)."""
 Role = Literal["forward", "backward", "mirror", "redistribution", "exchange"]

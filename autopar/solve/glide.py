@@ -23,7 +23,7 @@ import numpy as np
 from autopar.solve.dual import Dual, State
 from autopar.solve.flat import Flat
 from autopar.solve.jit import compiled
-from autopar.solve.kernels import add_prices, visit
+from autopar.solve.kernels import add_prices, add_up, visit
 from autopar.solve.problem import Floats
 from autopar.solve.watch import Watch
 
@@ -185,7 +185,4 @@ def soft_use(p: Flat, belief: Floats, heat: float, used: Floats) -> None:
                 use += share[s] / total * m.size[m.at[i] + s]
             change[m.low[i]] += use
             change[m.high[i]] -= use
-    total = 0.0
-    for r in range(m.rows):
-        total += change[r]
-        used[r] = total
+    add_up(change, used)

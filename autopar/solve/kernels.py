@@ -217,6 +217,15 @@ def add_prices(p: Flat, prices: Floats, nodes: Floats) -> None:
 
 
 @compiled
+def add_up(change: Floats, sums: Floats) -> None:
+    """Writes the sums of all changes up to each place."""
+    total = 0.0
+    for r in range(len(sums)):
+        total += change[r]
+        sums[r] = total
+
+
+@compiled
 def use_of(m: Memory, choice: Ints, used: Floats) -> None:
     """Writes the bytes in use in every row."""
     change = np.zeros(m.rows + 1)
@@ -224,10 +233,7 @@ def use_of(m: Memory, choice: Ints, used: Floats) -> None:
         size = m.size[m.at[i] + choice[m.node[i]]]
         change[m.low[i]] += size
         change[m.high[i]] -= size
-    total = 0.0
-    for r in range(m.rows):
-        total += change[r]
-        used[r] = total
+    add_up(change, used)
 
 
 @compiled

@@ -227,7 +227,8 @@ def test_a_gather_of_what_is_used_is_left_where_it_is() -> None:
     """In one bucket both would be there, whole, from the first use on."""
     build = Builder()
     rows = [build.input(SPLIT) for _ in range(2)]
-    used = [build.compute([build.all_gather(v)]) for v in rows]
+    gathered = [build.all_gather(v) for v in rows]
+    used = [build.compute([v]) for v in gathered]
     program = build.program(used)
     assert FuseCollectives(price).apply(program).instructions == program.instructions
 

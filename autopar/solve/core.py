@@ -103,7 +103,8 @@ def by_messages(
     ascent = ascent or _ascent(problem, options, rough=_may_squeeze(problem, options))
     few = _few(ascent, options, watch)
     tiled = Answer(None, np.inf, -np.inf) if few is None else few.tiled()
-    best, certificate = ascent.sweeps(min(upper, tiled.objective), watch)
+    settle = ascent.settle if problem.usages and not is_narrow(problem) else ascent.sweeps
+    best, certificate = settle(min(upper, tiled.objective), watch)
     best = better(tiled, best)
     known = Known(best, certificate.bound, upper)
     if best.choice is not None:

@@ -28,7 +28,7 @@ from autopar.solve.watch import Inner, Watch
 
 _SHARES = (0.99, 1.01, 1.1, 1.5, 3.0)  # of the memory prices, until a choice keeps within the limit
 _WINDOW = 3e-4  # of the bound
-_DECODED_SHARES = (0.5, 0.8, 0.9, 0.99, 1.01, 1.1, 1.3, 2.0)
+_DECODED_SHARES = (0.5, 0.99, 1.01, 2.0, 4.0)  # far ones give a mixture what it needs
 _PAIRS = 1_200_000  # that are left, where sweeps decode
 _SWEEPS, _SWEEPS_PER_CHECK = 40, 5
 

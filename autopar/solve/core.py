@@ -21,7 +21,7 @@ from autopar.solve.dual import Certificate
 from autopar.solve.exact import NOTHING, eliminated, exactly, finite, lifted, reduced, reduced_fully, weight
 from autopar.solve.few import Few, few_of
 from autopar.solve.known import Known, answer, edge_entries, is_large, is_narrow
-from autopar.solve.mixture import Close, choices_about
+from autopar.solve.mixture import choices_about, close_to
 from autopar.solve.options import SolveOptions
 from autopar.solve.problem import Infeasible, Problem, objective
 from autopar.solve.proof import FREE, Exceed, Exhaust, Forbid, Prices
@@ -210,15 +210,18 @@ def _mixed(certificate: Certificate, options: SolveOptions, watch: Watch, known:
 
 def _mixed_close(certificate: Certificate, options: SolveOptions, watch: Watch, known: Known) -> Known:
     """What is known after sweeps of what is close to the bound, and the best mixture of the choices found there."""
-    try:
-        close = Close(certificate, known.cutoff, options)
-    except Infeasible:
+    close = close_to(certificate, known.cutoff, options)
+    if close is None:
         return known
     known = _known_after(known, close.swept(known.cutoff, watch))
     is_enough = known.is_enough(certificate.problem, options) and not is_narrow(certificate.problem)
     if is_enough or not _is_left(known, watch):
         return known
-    return _mixture_of(close.decoded(), certificate.problem, options, watch, known)
+    known = _mixture_of(close.decoded(), certificate.problem, options, watch, known)
+    if known.cutoff >= close.top or not _is_left(known, watch):
+        return known
+    narrower = close_to(certificate, known.cutoff, options)
+    return known if narrower is None else _known_after(known, narrower.swept(known.cutoff, watch))
 
 
 def _mixture_of(

@@ -9,7 +9,7 @@ On a small problem they are exact. On a large one they are what sweeps decode, w
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -20,10 +20,10 @@ from autopar.solve.dual import Certificate, Dual
 from autopar.solve.exact import eliminated, lifted, reduced
 from autopar.solve.forbid import drop_forbidden
 from autopar.solve.options import SolveOptions
-from autopar.solve.problem import Floats, derived
+from autopar.solve.problem import Floats, Infeasible, derived
 from autopar.solve.proof import Forbid
-from autopar.solve.reduction import Choice, restrict
-from autopar.solve.rows import memory_rows
+from autopar.solve.reduction import Choice, Reduction, restrict
+from autopar.solve.rows import Rows, memory_rows
 from autopar.solve.watch import Inner, Watch
 
 _SHARES = (0.99, 1.01, 1.1, 1.5, 3.0)  # of the memory prices, until a choice keeps within the limit
@@ -58,20 +58,27 @@ def _at_share(certificate: Certificate, share: float, options: SolveOptions) -> 
     return close.lift(found.choice) if found is not None and found.choice is not None else None
 
 
-class Close:
-    """The pairs of little excess, reduced: all of it below `top`, at most `cutoff`.
-
-    Raises:
-      Infeasible: if no choice has so little excess.
-    """
-
-    def __init__(self, certificate: Certificate, cutoff: float, options: SolveOptions) -> None:
-        above, each = sampled(certificate)
-        window = min(cutoff - certificate.bound, window_of(above, _PAIRS / each))
+def close_to(certificate: Certificate, cutoff: float, options: SolveOptions) -> Close | None:
+    """The pairs of little excess that choices below `cutoff` are of; None if no choice is."""
+    above, each = sampled(certificate)
+    window = min(cutoff - certificate.bound, window_of(above, _PAIRS / each))
+    try:
         left = barred(certificate, window).then(partial(reduced, options=options)).then(drop_forbidden)
-        self.reduction, self.top, self.options = left, certificate.bound + window, options
-        self.rows = memory_rows(left.problem)
-        self.prices = self.rows.by_row(certificate.parts()[0])
+    except Infeasible:
+        return None
+    rows = memory_rows(left.problem)
+    return Close(left, certificate.bound + window, rows, rows.by_row(certificate.parts()[0]), options)
+
+
+@dataclass(frozen=True, eq=False)
+class Close:
+    """The pairs of little excess, reduced: all that choices below `top` are of. Prices are of its rows."""
+
+    reduction: Reduction
+    top: float
+    rows: Rows
+    prices: Floats
+    options: SolveOptions
 
     def swept(self, cutoff: float, watch: Watch) -> Answer:
         """What sweeps find, which take little here, with a bound on all below the top."""

@@ -1,17 +1,20 @@
 """Hardware and numbers only: how long computing and communicating take on a given cluster. No autopar, no JAX."""
 
-from cost_models.catalogue import UnknownClusterError, cluster_of_devices, known_clusters, load_cluster
-from cost_models.cluster import Cluster, replace_link
+from cost_models.catalogue import UnknownClusterError, cluster_of_devices, figures_of, known_clusters, load_cluster
+from cost_models.cluster import Cluster, replace_link, slowest_cluster
 from cost_models.collective import CollectiveKind, best_algorithm, collective_time_s
-from cost_models.compute import Device, compute_time_s, peak_flops_per_s
+from cost_models.compute import Device, compute_time_s, peak_flops_per_s, slowest_device
 from cost_models.groups import Group, Span, group
-from cost_models.profile import ProfileError
+from cost_models.links import link_graph
+from cost_models.profile import Figure
+from cost_models.profile_file import ProfileError
 from cost_models.topology import Level, Link, Topology
 
 __all__ = [
     "Cluster",
     "CollectiveKind",
     "Device",
+    "Figure",
     "Group",
     "Level",
     "Link",
@@ -23,9 +26,13 @@ __all__ = [
     "cluster_of_devices",
     "collective_time_s",
     "compute_time_s",
+    "figures_of",
     "group",
     "known_clusters",
+    "link_graph",
     "load_cluster",
     "peak_flops_per_s",
     "replace_link",
+    "slowest_cluster",
+    "slowest_device",
 ]

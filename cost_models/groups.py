@@ -6,7 +6,7 @@ from the device numbers of all groups, so they hold for axes that straddle level
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 
@@ -26,6 +26,10 @@ class Span:
     `fanout` of them lie under the same unit of the level around. A path through all members in device order has
     `edges` between units of this level under the same unit of the level around. A group crosses an uplink if it has
     members inside and outside of the unit.
+
+    On a full level a group of f devices has f - 1 links from each: its ring is run as f - 1 rings, which share no link
+    (`sharing` 1 / (f - 1)); a message to another device has a link for itself (`crossing_members` 1,
+    `crossing_pairs` 1/n). Groups share nothing there, and messages that leave the level pass none of its links.
 
     The links of a torus level are those of its lines: a group has one ring on each line that holds several of its
     members (`fanout` of them), and crosses the links from its first to its last member, or all of them where it
@@ -48,7 +52,7 @@ class Span:
     edges: int = 0
     fanout: int = 1
     hops: int = 0
-    sharing: int = 0
+    sharing: float = 0
     crossing_members: float = 0.0
     crossing_pairs: float = 0.0
     lanes: int = 1
@@ -68,8 +72,8 @@ class Group:
 
     @property
     def switches(self) -> tuple[Span, ...]:
-        """The spans of switch levels that some group crosses, outermost first."""
-        return tuple(span for span in self.spans if span.level.kind == "switch" and span.sharing)
+        """The spans of switch and full levels that some group crosses, outermost first."""
+        return tuple(span for span in self.spans if span.level.kind != "torus" and span.sharing)
 
     @property
     def tori(self) -> tuple[Span, ...]:
@@ -123,12 +127,13 @@ def device_groups(mesh_sizes: tuple[int, ...], axes: tuple[int, ...]) -> Ints:
 def group_of_devices(topology: Topology, groups: Ints) -> Group:
     """The Group of explicit device numbers groups[g, member]; no device in two groups."""
     size = groups.shape[1]
-    switches = sum(level.kind == "switch" for level in topology.levels)
+    switches = sum(level.kind != "torus" for level in topology.levels)
     spans: list[Span] = []
     regular = True
     parent_stride = topology.device_count
     for level, stride in zip(topology.levels[:switches], topology.strides, strict=False):
-        span, even = _switch_span(level, groups, stride, parent_stride)
+        count = _full_span if level.kind == "full" else _switch_span
+        span, even = count(level, groups, stride, parent_stride)
         spans.append(span)
         regular = regular and even
         parent_stride = stride
@@ -143,8 +148,7 @@ def group_of_devices(topology: Topology, groups: Ints) -> Group:
 def _switch_span(level: Level, groups: Ints, stride: int, parent_stride: int) -> tuple[Span, bool]:
     """The span of a switch level whose units hold `stride` devices, and whether all groups lie on it alike."""
     size = groups.shape[1]
-    owner = np.repeat(np.arange(len(groups)), size)
-    touched, members = np.unique(np.stack([owner, groups.ravel() // stride]), axis=1, return_counts=True)
+    touched, members = np.unique(_parents(groups, stride), axis=1, return_counts=True)
     parents = np.stack([touched[0], touched[1] * stride // parent_stride])
     around, fanouts = np.unique(parents, axis=1, return_counts=True)
     even = members.min() == members.max() and fanouts.min() == fanouts.max()
@@ -164,6 +168,22 @@ def _switch_span(level: Level, groups: Ints, stride: int, parent_stride: int) ->
         crossing_pairs=float(np.bincount(unit, weights=inside * outside / size).max()),
     )
     return span, bool(even)
+
+
+def _full_span(level: Level, groups: Ints, stride: int, parent_stride: int) -> tuple[Span, bool]:
+    """The span of a full level of single devices: as a switch level has, but for the loads of its links."""
+    span, even = _switch_span(level, groups, stride, parent_stride)
+    _, together = np.unique(_parents(groups, parent_stride), axis=1, return_counts=True)
+    if together.max() < 2:
+        return replace(span, hops=0, sharing=0, crossing_members=0.0, crossing_pairs=0.0), even
+    slowest = 1 / (int(together[together > 1].min()) - 1)
+    return replace(span, hops=1, sharing=slowest, crossing_members=1.0, crossing_pairs=1 / groups.shape[1]), even
+
+
+def _parents(groups: Ints, stride: int) -> Ints:
+    """For each member the number of its group, and that of the unit of `stride` devices that holds it."""
+    owner = np.repeat(np.arange(len(groups)), groups.shape[1])
+    return np.stack([owner, groups.ravel() // stride])
 
 
 def _torus_boxes(groups: Ints, sizes: tuple[int, ...]) -> tuple[Ints, bool]:

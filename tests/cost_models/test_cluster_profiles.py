@@ -155,7 +155,7 @@ def test_wrong_data_is_refused(change, message):
         Cluster.from_dict(data)
 
 
-FIGURE = '{{ value = {}, source = "a ruler, held by hand", date = 2026-01-31 }}'
+FIGURE = '{{ value = {}, source = "a ruler, held by hand", date = 2026-01-31, obtained = "measured" }}'
 
 
 MICROSECOND = FIGURE.format("1e-6")

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cost_models import Level, Link, Topology, best_algorithm, collective_time_s, group, load_cluster
-from cost_models.collective import (
-    ALGORITHMS,
+from cost_models.algorithms import (
     bruck_all_to_all_time_s,
     hierarchical_reduce_scatter_time_s,
     multi_axis_reduce_scatter_time_s,
@@ -18,6 +17,7 @@ from cost_models.collective import (
     ring_reduce_scatter_time_s,
     tree_all_reduce_time_s,
 )
+from cost_models.collective import ALGORITHMS
 from cost_models.groups import device_groups, group_of_devices
 
 KINDS = tuple(ALGORITHMS)

@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 def link_graph(topology: Topology) -> LinkGraph:
     """A directed graph of all links: nodes 0, 1, ... are the devices, all others ports and switches.
 
-    Each edge is one direction of one link and has `level` (its name), `latency_s` and `bandwidth_bytes_per_s`. A unit
-    of a switch level has a port ("server 3"), from which its uplink goes to the switch of the unit around
-    ("switch of server in pod 1"); a device is its own port. Ports of units that hold a torus or a full level hang on
-    each of their devices by edges of level "" that cost nothing: what leaves the unit passes none of the links inside.
+    Each edge is one direction of one link and has `level` (its name), `latency_s` and `bandwidth_bytes_per_s`. The
+    uplink of a unit goes from its port ("server 3"; a device is its own) to the switch of the unit around ("switch of
+    server in pod 1"), on which the port hangs inside by an edge of level "" that costs nothing. A unit that holds a
+    torus or a full level has two ports, "slice 3 out" and "slice 3 in", on which all its devices hang so: what leaves
+    the unit passes none of the links inside.
     """
     graph: LinkGraph = nx.DiGraph()
     graph.add_nodes_from(range(topology.device_count))
@@ -38,15 +39,20 @@ def link_graph(topology: Topology) -> LinkGraph:
     if switches and switches[-1] < len(topology.levels) - 1:
         stride = topology.strides[switches[-1]]
         for device in range(topology.device_count):
-            _join(graph, device, _port(topology, switches[-1], device // stride))
+            out, in_ = _ports(topology, switches[-1], device // stride)
+            _join(graph, device, out)
+            _join(graph, in_, device)
     return graph
 
 
-def _port(topology: Topology, position: int, unit: int) -> Node:
-    """The node of a unit of that level; -1 is the whole cluster."""
+def _ports(topology: Topology, position: int, unit: int) -> tuple[Node, Node]:
+    """The nodes by which messages leave and enter a unit of that level."""
     if topology.strides[position] == 1:
-        return unit
-    return f"{topology.levels[position].name} {unit}"
+        return unit, unit
+    port = f"{topology.levels[position].name} {unit}"
+    if topology.levels[position + 1].kind == "switch":
+        return port, port
+    return f"{port} out", f"{port} in"
 
 
 def _add_uplinks(graph: LinkGraph, topology: Topology, position: int) -> None:
@@ -56,9 +62,13 @@ def _add_uplinks(graph: LinkGraph, topology: Topology, position: int) -> None:
         around = unit // level.size
         outer = "" if position == 0 else f" in {topology.levels[position - 1].name} {around}"
         switch = f"switch of {level.name}{outer}"
-        _add(graph, _port(topology, position, unit), switch, level)
+        out, in_ = _ports(topology, position, unit)
+        _add_one_way(graph, out, switch, level)
+        _add_one_way(graph, switch, in_, level)
         if position > 0 and unit % level.size == 0:
-            _join(graph, switch, _port(topology, position - 1, around))
+            port, _ = _ports(topology, position - 1, around)
+            _join(graph, switch, port)
+            _join(graph, port, switch)
 
 
 def _add_full(graph: LinkGraph, level: Level, device_count: int) -> None:
@@ -80,14 +90,17 @@ def _add_axis(graph: LinkGraph, level: Level, stride: int, device_count: int) ->
 
 def _add(graph: LinkGraph, one: Node, other: Node, level: Level) -> None:
     """A link, in both directions."""
+    _add_one_way(graph, one, other, level)
+    _add_one_way(graph, other, one, level)
+
+
+def _add_one_way(graph: LinkGraph, source: Node, target: Node, level: Level) -> None:
     link = level.link
-    for ends in ((one, other), (other, one)):
-        graph.add_edge(
-            *ends, level=level.name, latency_s=link.latency_s, bandwidth_bytes_per_s=link.bandwidth_bytes_per_s
-        )
+    graph.add_edge(
+        source, target, level=level.name, latency_s=link.latency_s, bandwidth_bytes_per_s=link.bandwidth_bytes_per_s
+    )
 
 
-def _join(graph: LinkGraph, one: Node, other: Node) -> None:
-    """Both are one place: the way between them is free."""
-    for ends in ((one, other), (other, one)):
-        graph.add_edge(*ends, level="", latency_s=0.0, bandwidth_bytes_per_s=inf)
+def _join(graph: LinkGraph, source: Node, target: Node) -> None:
+    """Both are one place: the way from one to the other is free."""
+    graph.add_edge(source, target, level="", latency_s=0.0, bandwidth_bytes_per_s=inf)

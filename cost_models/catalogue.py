@@ -140,12 +140,14 @@ def _built(
 
 def _in_sizes(name: str, sizes: tuple[int, ...], folder: Path) -> str:
     """The name of the same cluster in these sizes; none: as it is."""
-    pattern = _found(name, folder)[0].pattern
     if not sizes:
         return name
-    if pattern is None or _is_file(name):
+    profile, _, usual = _found(name, folder)
+    if profile.pattern is None or _is_file(name):
         raise ValueError(f"{name!r} comes in one size, {'x'.join(map(str, sizes))} were given for it")
-    return pattern.format(sizes="x".join(map(str, sizes)))
+    if len(sizes) != len(usual):
+        raise ValueError(f"{name!r} has {len(usual)} sizes, but {'x'.join(map(str, sizes))} was given for it")
+    return profile.pattern.format(sizes="x".join(map(str, sizes)))
 
 
 def _is_file(name_or_path: str | Path) -> bool:

@@ -4,10 +4,11 @@ from cost_models.catalogue import UnknownClusterError, cluster_of_devices, figur
 from cost_models.cluster import Cluster, replace_link, slowest_cluster
 from cost_models.collective import CollectiveKind, best_algorithm, collective_time_s
 from cost_models.compute import Device, compute_time_s, peak_flops_per_s, slowest_device
-from cost_models.groups import Group, Span, group
+from cost_models.groups import group
 from cost_models.links import link_graph
 from cost_models.profile import Figure
 from cost_models.profile_file import ProfileError
+from cost_models.spans import Group, Span
 from cost_models.topology import Level, Link, Topology
 
 __all__ = [

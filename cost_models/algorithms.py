@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from math import ceil, log2, sqrt
 from typing import Literal
 
-from cost_models.groups import Group, Span
+from cost_models.spans import Group, Span
 
 
 def ring_reduce_scatter_time_s(size_bytes: float, group: Group) -> float:

@@ -18,7 +18,7 @@ from cost_models.algorithms import (
     tree_all_reduce_time_s,
     tree_broadcast_time_s,
 )
-from cost_models.groups import Group
+from cost_models.spans import Group
 
 CollectiveKind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute", "broadcast"]
 

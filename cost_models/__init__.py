@@ -5,6 +5,7 @@ from cost_models.cluster import Cluster, replace_link, slowest_cluster
 from cost_models.collective import CollectiveKind, best_algorithm, collective_time_s
 from cost_models.compute import Device, compute_time_s, peak_flops_per_s, slowest_device
 from cost_models.groups import group
+from cost_models.kernels import attention_time_s, convolution_time_s, elementwise_time_s, matmul_time_s
 from cost_models.links import link_graph
 from cost_models.profile import Figure
 from cost_models.profile_file import ProfileError
@@ -23,15 +24,19 @@ __all__ = [
     "Span",
     "Topology",
     "UnknownClusterError",
+    "attention_time_s",
     "best_algorithm",
     "cluster_of_devices",
     "collective_time_s",
     "compute_time_s",
+    "convolution_time_s",
+    "elementwise_time_s",
     "figures_of",
     "group",
     "known_clusters",
     "link_graph",
     "load_cluster",
+    "matmul_time_s",
     "peak_flops_per_s",
     "replace_link",
     "slowest_cluster",

@@ -98,11 +98,14 @@ def _load(name_or_path: str | Path, folder: Path, around: tuple[str, ...]) -> Cl
         raise ProfileError(f"{name_or_path}: inside: {' in '.join((str(name_or_path), *around))}: it contains itself")
     try:
         return _built(name, profile, folder, sizes, (str(name_or_path), *around))
-    except (ProfileError, UnknownClusterError):
+    except ProfileError:
         raise
     except ValueError as error:
         if _is_file(name_or_path):
-            raise ProfileError(f"{name_or_path}: {error}") from error
+            what = "inside: " if isinstance(error, UnknownClusterError) else ""
+            raise ProfileError(f"{name_or_path}: {what}{error}") from error
+        if isinstance(error, UnknownClusterError):
+            raise
         raise UnknownClusterError(f"{error}{_split_hint(profile, sizes)}") from error
 
 

@@ -78,6 +78,7 @@ def peak_flops_per_s(device: Device, dtype: str) -> float:
 def slowest_device(devices: tuple[Device, ...]) -> Device:
     """The device that takes as long as the slowest of `devices` for every kernel, and holds what all of them can.
 
+    As long to within the difference of their launches: the slowest to compute need not be the slowest to launch.
     Its name lists theirs, each once. A type has a peak of its own if it has one on any of them.
     """
     names = tuple(dict.fromkeys(device.name for device in devices))

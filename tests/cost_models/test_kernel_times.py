@@ -68,6 +68,8 @@ def test_fusing_saves_the_scores():
     assert fused < not_fused
     scores = 32 * 8192 * 8192 * 2 / H100.memory_bandwidth_bytes_per_s
     assert not_fused > 2 * scores
+    moved = attention_time_s((4, 2), (3, 5), 8, "float32", MOVING, batch=2, fused=False)
+    assert moved == 4 * 2 * (2 * (4 * 3 + 2 * 5) * 8 + 4 * 4 * 3 * 5)  # ends, and scores and weights written and read
     chain = elementwise_time_s(1e9, 1e9, H100, operations=5)
     assert chain == pytest.approx(elementwise_time_s(1e9, 1e9, H100))
 

@@ -51,12 +51,14 @@ def test_the_slower_of_computing_and_moving_counts():
 @settings(max_examples=150, deadline=None)
 def test_the_slowest_device_takes_as_long_as_the_slowest_of_all(peaks, dtype, flops, size):
     devices = tuple(
-        Device(f"d{n}", 1e9 * (n + 1), 1e12 / (n + 1), {"float32": 1e12 * (3 - n), **more}, 1e-6)
+        Device(f"d{n}", 1e9 * (n + 1), 1e12 / (n + 1), {"float32": 1e12 * (3 - n), **more}, 1e-6 * (n + 1))
         for n, more in enumerate(peaks)
     )
     together = slowest_device(devices)
     longest = max(compute_time_s(flops, size, dtype, device) for device in devices)
-    assert compute_time_s(flops, size, dtype, together) == pytest.approx(longest)
+    spread = together.launch_s - devices[0].launch_s
+    assert longest * (1 - 1e-9) <= compute_time_s(flops, size, dtype, together) <= longest * (1 + 1e-9) + spread
+    assert compute_time_s(0, 0, dtype, together) == devices[-1].launch_s
     assert together.memory_bytes == 1e9
     assert together.name.split(" + ")[0] == "d0"
 

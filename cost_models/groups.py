@@ -13,7 +13,7 @@ import numpy as np
 
 from cost_models.spans import Group, Ints, Span, full_span, switch_span
 from cost_models.topology import Topology
-from cost_models.tori import torus_boxes, torus_span
+from cost_models.tori import torus_boxes, torus_span, with_routed_pairs
 
 
 def group(topology: Topology, mesh_sizes: tuple[int, ...], axes: tuple[int, ...]) -> Group:
@@ -76,5 +76,8 @@ def group_of_devices(topology: Topology, groups: Ints) -> Group:
         boxes, even = torus_boxes(groups, topology.sizes[switches:])
         regular = regular and even
         axes = zip(topology.levels[switches:], topology.strides[switches:], strict=True)
-        spans += [torus_span(level, stride, boxes, size) for level, stride in axes]
+        found = [torus_span(level, stride, boxes, size) for level, stride in axes]
+        if not even or boxes[-1, 0] + 1 > len(groups):
+            found = with_routed_pairs(found, groups, topology.sizes[switches:])
+        spans += found
     return Group(size, tuple(spans), regular)

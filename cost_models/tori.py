@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -67,6 +68,36 @@ def torus_span(level: Level, stride: int, boxes: Ints, size: int) -> Span:
         crossing_pairs=float(pairs) / lanes,
         lanes=lanes,
     )
+
+
+def with_routed_pairs(spans: list[Span], groups: Ints, sizes: tuple[int, ...]) -> list[Span]:
+    """The spans of all axes, with the pairs of groups that are no grids of one torus counted one by one."""
+    loads = (_routed_pairs(groups, sizes, axis) for axis in range(len(sizes)))
+    return [replace(s, crossing_pairs=n / s.lanes) if s.sharing else s for s, n in zip(spans, loads, strict=True)]
+
+
+def _routed_pairs(groups: Ints, sizes: tuple[int, ...], axis: int) -> float:
+    """The load of the busiest link of an axis, if all send to all by routes that go axis after axis, outermost first.
+
+    Where a message goes along the axis, it has its target's place on the axes before and its source's on those after.
+    So the links at one place between two halves of a line carry (sources on one side that have the line's place on
+    the axes after) x (targets on the other side that have its place on the axes before), of 1/n each.
+    """
+    before, length, after = prod(sizes[:axis]), sizes[axis], prod(sizes[axis + 1 :])
+    torus, busiest = before * length * after, 0
+    for number in np.unique(groups // torus):
+        load = np.zeros((2, length, before, after), dtype=np.int64)
+        for row in groups:
+            here = np.zeros(torus, dtype=np.int64)
+            here[row[row // torus == number] % torus] = 1
+            places = here.reshape(before, length, after)
+            for way, members in enumerate((places, places[:, ::-1])):
+                sources = members.sum(axis=0).cumsum(axis=0)
+                targets = members.sum(axis=2).T
+                beyond = targets.sum(axis=0) - targets.cumsum(axis=0)
+                load[way] += beyond[:, :, None] * sources[:, None, :]
+        busiest = max(busiest, int(load.max()))
+    return busiest / groups.shape[1]
 
 
 def _line_loads(loads: NDArray[np.int64] | NDArray[np.float64], line_of: NDArray[np.intp]) -> NDArray[np.float64]:

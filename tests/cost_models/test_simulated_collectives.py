@@ -199,13 +199,11 @@ def test_all_axes_at_once_are_what_their_messages_take():
 def test_all_pairs_at_once_are_what_their_messages_take():
     exact = 0
     for links, got, groups in each():
-        if got.tori and (not got.regular or got.switches):
-            continue
         everyone = [(a, b, SIZE / len(g)) for g in groups for a in g for b in g if a != b]
         expected, priced = links.round_s(everyone), pairwise_all_to_all_time_s(SIZE, got)
         assert priced >= expected * (1 - 1e-9), (links.topology, groups)
         exact += priced == pytest.approx(expected)
-    assert exact > 140
+    assert exact > 0.95 * len(CASES)  # the others: uneven groups on a ring, some of whose pairs go the other way round
 
 
 @pytest.mark.parametrize("name", [*SWITCHED, "full", "full in servers", "line"])

@@ -20,6 +20,7 @@ from autopar.solve.cp_sat import entries, finish
 from autopar.solve.dual import Certificate
 from autopar.solve.exact import NOTHING, eliminated, exactly, finite, lifted, reduced, reduced_fully, weight
 from autopar.solve.few import Few, few_of
+from autopar.solve.first import first_choice
 from autopar.solve.known import Known, answer, edge_entries, is_large, is_narrow
 from autopar.solve.mixture import choices_about, choices_decoded
 from autopar.solve.options import SolveOptions
@@ -101,6 +102,10 @@ def by_messages(
     what is known by then.
     """
     ascent = ascent or _ascent(problem, options, rough=_may_squeeze(problem, options))
+    if upper == math.inf and ascent.rows.count:
+        first = first_choice(ascent.dual, options, watch)
+        if first is not None:
+            watch.offer(first)
     few = _few(ascent, options, watch)
     tiled = Answer(None, np.inf, -np.inf) if few is None else few.tiled()
     best, certificate = ascent.sweeps(min(upper, tiled.objective), watch)

@@ -17,12 +17,13 @@ from autopar.solve.ascent import Answer, is_closed
 from autopar.solve.clock import ending_at, left_s, now
 from autopar.solve.core import minimise
 from autopar.solve.eliminate import plan_elimination
-from autopar.solve.exact import exactly, lifted, reduced
+from autopar.solve.exact import exactly, lifted, reduced, weight
 from autopar.solve.known import is_narrow
 from autopar.solve.lagrange import solve_at_prices
 from autopar.solve.least_peak import LeastPeak, least_peak
 from autopar.solve.merge import merge_usages
 from autopar.solve.options import SolveOptions
+from autopar.solve.oversize import drop_oversized
 from autopar.solve.polish import LocalSearch
 from autopar.solve.problem import Infeasible, Problem, Solution, Stopped, objective, peak
 from autopar.solve.proof import Proof
@@ -50,6 +51,7 @@ class NothingCheaper(AutoparError):
 
 _DEFAULTS = SolveOptions()
 _LAST_S, _LAST_SHARE = 0.3, 0.03  # and of the limit: for any choice at all, where the time is up and none is known
+_MOST_LATE = 300_000  # entries of edges, strategies: of larger problems nothing is found in such a moment
 
 
 def solve(
@@ -124,6 +126,12 @@ def _search(problem: Problem, options: SolveOptions, watch: Best) -> None:
     small, inner = reduction.problem, Inner(watch, reduction)
     if small.usage_limit is not None and least_use(small) > small.usage_limit * (1 + TOLERANCE):
         raise _infeasible(small, _least_peak(small, options), inner)
+    try:
+        roomy = reduction.then(drop_oversized).then(drop_slack).then(reduce_cheaply)
+    except Infeasible as error:
+        watch.raise_bound(np.inf, error.witness or ())
+        raise _infeasible(small, _least_peak(small, options), inner) from None
+    small, inner = roomy.problem, Inner(watch, roomy)
     relaxed = _without_limit(small, options) if small.usages else None
     if relaxed is None:
         _search_wide(small, options, inner)
@@ -161,6 +169,8 @@ def _search_wide(problem: Problem, options: SolveOptions, watch: Inner) -> None:
         return
     if problem.usage_limit is None:
         raise Infeasible("no choice avoids the forbidden entries")
+    if found.bound < np.inf and not left_s() and weight(problem) > _MOST_LATE:
+        return
     least = _least_peak(problem, options, enough=problem.usage_limit)
     if least.bound > problem.usage_limit * (1 + TOLERANCE) or found.bound == np.inf:
         raise _infeasible(problem, least, watch)

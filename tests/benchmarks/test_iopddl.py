@@ -12,7 +12,7 @@ import pytest
 
 from autopar.solve import Solution, solve
 from autopar.solve.problem import objective, peak
-from benchmarks import iopddl
+from benchmarks import iopddl, iopddl_instance
 from tests.solve.draw import chain_with_skips
 
 
@@ -38,17 +38,17 @@ def instance() -> dict[str, Any]:
 
 def test_both_evaluations_agree() -> None:
     drawn = instance()
-    problem = iopddl.as_problem(drawn)
+    problem = iopddl_instance.as_problem(drawn)
     rng, agreed = np.random.default_rng(0), 0
     for _ in range(300):
         choice = tuple(int(rng.integers(count)) for count in problem.counts)
         feasible = np.isfinite(objective(problem, choice)) and peak(problem, choice) <= 30
         if feasible:
             agreed += 1
-            assert iopddl.evaluate(drawn, choice) == objective(problem, choice)
+            assert iopddl_instance.evaluate(drawn, choice) == objective(problem, choice)
         else:
             with pytest.raises(ValueError, match=r"forbidden|limit"):
-                iopddl.evaluate(drawn, choice)
+                iopddl_instance.evaluate(drawn, choice)
     assert 0 < agreed < 300
 
 
@@ -58,9 +58,9 @@ def test_the_benchmark_writes_what_it_found(tmp_path: Path, capsys: pytest.Captu
         json.dump({"problem": instance()}, file)
     iopddl.main([str(path), "--time-limit", "120", "--json", str(out), "--verify"])
     (found,) = json.loads(out.read_text())["instances"]
-    best: Solution = solve(iopddl.as_problem(instance()))
+    best: Solution = solve(iopddl_instance.as_problem(instance()))
     assert found["name"] == "drawn"
     assert found["cost"] == found["lower_bound"] == best.objective
-    assert iopddl.evaluate(instance(), found["choice"]) == found["cost"]
+    assert iopddl_instance.evaluate(instance(), found["choice"]) == found["cost"]
     assert found["verified"].startswith(f"bound {found['cost']:,.0f} re-checked")
     assert "drawn" in capsys.readouterr().out

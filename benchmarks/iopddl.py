@@ -25,7 +25,7 @@ from rich.table import Table
 
 from benchmarks.end_to_end import describe_machine
 from benchmarks.iopddl_instance import evaluate, read
-from benchmarks.iopddl_process import Moment, solved_apart
+from benchmarks.iopddl_process import Apart, Moment
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,9 @@ def run(path: Path, time_limit_s: float, show: bool, check: bool) -> Result:
         if show:
             print(f"{now.time_s:8.1f} s  {now.cost:,.0f}  bound {now.bound:,.0f}", flush=True)
 
-    record = solved_apart(path, time_limit_s, check, on_moment)
-    instance = read(path)
+    apart = Apart(path, time_limit_s, check)
+    instance = read(path)  # while the other process starts
+    record = apart.record(on_moment)
     cost, choice = _cheapest(instance, [choice.tolist() for choice in reversed(record.choices)])
     low = max((now.bound for now in record.moments if now.bound > -math.inf), default=None)
     times = [(now.time_s, now.cost) for now in record.moments]

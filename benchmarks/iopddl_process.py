@@ -24,6 +24,8 @@ from benchmarks.iopddl_instance import as_problem, read
 SPARE_S, SPARE = 0.5, 0.03  # kept of the limit, in s and as a share, for the last moves of the search
 LAST_S, LAST = 0.25, 0.004  # and for the answer of a process that is late
 
+Work = Callable[[Path, float, bool, Connection], None]
+
 
 @dataclass(frozen=True)
 class Moment:
@@ -73,37 +75,44 @@ class Record:
                 self.verified = said.what
 
 
-def solved_apart(path: Path, time_limit_s: float, check: bool, on_moment: Callable[[Moment], None]) -> Record:
-    """What a process of its own finds within the limit, its start included; its bound is verified too if `check`."""
-    record, began = Record(), perf_counter()
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe(duplex=False)
-    ends = began + max(0.0, (1 - SPARE) * time_limit_s - SPARE_S)
-    process = context.Process(target=_solve_file, args=(path, ends, check, theirs), daemon=True)
-    process.start()
-    theirs.close()
-    last = began + (1 - LAST) * time_limit_s - LAST_S
-    while record.verified is None:
-        if not ours.poll(None if record.ended else max(0.0, last - perf_counter())):
-            record.ended = "late: ended from outside"
-            record.total_s = perf_counter() - began
-            break
-        try:
-            said = ours.recv()
-        except EOFError:
-            process.join()
-            record.ended = record.ended or f"failed: exit code {process.exitcode}"
-            break
-        record.take(said)
-        if isinstance(said, Moment):
-            on_moment(said)
-    process.kill()
-    process.join()
-    return record
+class Apart:
+    """A process that solves an instance within the limit, its start included, and verifies its bound if `check`.
+
+    `work` is what it does: given the path, when to end (as `perf_counter` counts), `check`, and where to send.
+    """
+
+    def __init__(self, path: Path, time_limit_s: float, check: bool, work: Work | None = None) -> None:
+        self._began, self._limit_s = perf_counter(), time_limit_s
+        context = multiprocessing.get_context("spawn")
+        self._said, theirs = context.Pipe(duplex=False)
+        ends = self._began + max(0.0, (1 - SPARE) * time_limit_s - SPARE_S)
+        self._process = context.Process(target=work or _solve_file, args=(path, ends, check, theirs), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def record(self, on_moment: Callable[[Moment], None]) -> Record:
+        """All that it says, once it has ended; it is ended if it is late."""
+        record, last = Record(), self._began + (1 - LAST) * self._limit_s - LAST_S
+        while record.verified is None:
+            if not self._said.poll(None if record.ended else max(0.0, last - perf_counter())):
+                record.ended, record.total_s = "late: ended from outside", perf_counter() - self._began
+                break
+            try:
+                said = self._said.recv()
+            except EOFError:
+                self._process.join()
+                record.ended = record.ended or f"failed: exit code {self._process.exitcode}"
+                break
+            record.take(said)
+            if isinstance(said, Moment):
+                on_moment(said)
+        self._process.kill()
+        self._process.join()
+        return record
 
 
 def _solve_file(path: Path, ends: float, check: bool, out: Connection) -> None:
-    """Reads and solves one instance, and sends what it finds; `ends` is when, as `perf_counter` counts."""
+    """Reads and solves one instance, and sends what it finds."""
     start, sent = perf_counter(), list[object]([None])
     problem = as_problem(read(path))
     read_s = perf_counter() - start

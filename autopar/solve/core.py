@@ -102,10 +102,8 @@ def by_messages(
     what is known by then.
     """
     ascent = ascent or _ascent(problem, options, rough=_may_squeeze(problem, options))
-    if upper == math.inf and ascent.rows.count:
-        first = first_choice(ascent.dual, options, watch)
-        if first is not None:
-            watch.offer(first)
+    if upper == math.inf and ascent.rows.count and (first := first_choice(ascent.dual, options, watch)) is not None:
+        watch.offer(first)
     few = _few(ascent, options, watch)
     tiled = Answer(None, np.inf, -np.inf) if few is None else few.tiled()
     best, certificate = ascent.sweeps(min(upper, tiled.objective), watch)

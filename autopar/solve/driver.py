@@ -16,8 +16,10 @@ from autopar.errors import AutoparError, Unsolved
 from autopar.solve.ascent import Answer, is_closed
 from autopar.solve.clock import ending_at, left_s, now
 from autopar.solve.core import minimise
+from autopar.solve.dual import Dual
 from autopar.solve.eliminate import plan_elimination
 from autopar.solve.exact import exactly, lifted, reduced, weight
+from autopar.solve.first import first_choice
 from autopar.solve.known import is_narrow
 from autopar.solve.lagrange import solve_at_prices
 from autopar.solve.least_peak import LeastPeak, least_peak
@@ -183,10 +185,15 @@ def _search_limited(problem: Problem, options: SolveOptions, watch: Inner, bound
     assert problem.usage_limit is not None
     start = Answer(None, watch.objective, bound)
     if watch.objective == np.inf:
-        least = _least_peak(problem, options, enough=problem.usage_limit)
-        if least.bound > problem.usage_limit * (1 + TOLERANCE):
-            raise _infeasible(problem, least, watch)
-        start = replace(_start(problem, least.choice), bound=bound)
+        some = first_choice(Dual(problem, memory_rows(problem)), options, watch)
+        if some is None:
+            least = _least_peak(problem, options, enough=problem.usage_limit)
+            if least.bound > problem.usage_limit * (1 + TOLERANCE):
+                raise _infeasible(problem, least, watch)
+            some = least.choice
+        start = replace(_start(problem, some), bound=bound)
+        if start.choice is not None:
+            watch.offer(start.choice)
     left, reduction, best = solve_at_prices(problem, options, start)
     if best.choice is not None:
         watch.offer(best.choice)

@@ -109,8 +109,11 @@ def by_messages(
     best, certificate = ascent.sweeps(min(upper, tiled.objective), watch)
     best = better(tiled, best)
     known = Known(best, certificate.bound, upper)
-    if best.choice is not None:
-        watch.offer(best.choice)
+    some = best.choice
+    if some is None and upper == math.inf and not ascent.rows.count:  # forbidden entries alone are in the way
+        some = first_choice(ascent.dual, options, watch)
+    if some is not None:
+        watch.offer(some)
     watch.raise_bound(known.low, certificate.proof())
     known = _closing(certificate, few, options, watch, known)
     if is_closed(known.low, known.cutoff):

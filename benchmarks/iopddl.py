@@ -60,7 +60,7 @@ def run(path: Path, time_limit_s: float, show: bool, check: bool) -> Result:
     apart = Apart(path, time_limit_s, check)
     instance = read(path)  # while the other process starts
     record = apart.record(on_moment)
-    cost, choice = _cheapest(instance, [choice.tolist() for choice in reversed(record.choices)])
+    cost, choice = cheapest(instance, [choice.tolist() for choice in reversed(record.choices)])
     low = max((now.bound for now in record.moments if now.bound > -math.inf), default=None)
     times = [(now.time_s, now.cost) for now in record.moments]
     if cost is not None and low is not None:
@@ -82,7 +82,7 @@ def run(path: Path, time_limit_s: float, show: bool, check: bool) -> Result:
     )
 
 
-def _cheapest(instance: dict[str, Any], choices: Iterable[list[int]]) -> tuple[int | None, list[int]]:
+def cheapest(instance: dict[str, Any], choices: Iterable[list[int]]) -> tuple[int | None, list[int]]:
     """The first choice that is feasible in the file's own numbers, with its cost."""
     for choice in choices:
         try:

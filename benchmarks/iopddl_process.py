@@ -56,8 +56,8 @@ class Verified:
 class Record:
     """What a process said; `choices`: each cheaper than the one before. Seconds count from when reading began."""
 
-    moments: list[Moment] = field(default_factory=list)
-    choices: list[NDArray[np.int32]] = field(default_factory=list)
+    moments: list[Moment] = field(default_factory=list[Moment])
+    choices: list[NDArray[np.int32]] = field(default_factory=list[NDArray[np.int32]])
     ended: str = ""
     verified: str | None = None
     total_s: float = 0.0

@@ -26,7 +26,7 @@ from autopar.solve.mixture import choices_about, choices_decoded
 from autopar.solve.options import SolveOptions
 from autopar.solve.problem import Infeasible, Problem, objective
 from autopar.solve.proof import FREE, Exceed, Exhaust, Forbid, Prices
-from autopar.solve.reduction import Ints, Reduction, kept, restrict
+from autopar.solve.reduction import Choice, Ints, Reduction, kept, restrict
 from autopar.solve.squeeze import MOST_JOINS, squeeze, squeeze_windows
 from autopar.solve.watch import Apart, Inner, Watch
 
@@ -101,19 +101,18 @@ def by_messages(
     Elsewhere what lies close above their bound is eliminated, if that fits; then the best of all that is cheaper than
     what is known by then.
     """
+    is_any_news = ascent is None and upper == watch.objective == math.inf  # of few layers a choice is no choice yet
     ascent = ascent or _ascent(problem, options, rough=_may_squeeze(problem, options))
-    if upper == math.inf and ascent.rows.count and (first := first_choice(ascent.dual, options, watch)) is not None:
-        watch.offer(first)
+    if is_any_news and ascent.rows.count:
+        _offer(first_choice(ascent.dual, options, watch), watch)
     few = _few(ascent, options, watch)
     tiled = Answer(None, np.inf, -np.inf) if few is None else few.tiled()
     best, certificate = ascent.sweeps(min(upper, tiled.objective), watch)
     best = better(tiled, best)
     known = Known(best, certificate.bound, upper)
-    some = best.choice
-    if some is None and upper == math.inf and not ascent.rows.count:  # forbidden entries alone are in the way
-        some = first_choice(ascent.dual, options, watch)
-    if some is not None:
-        watch.offer(some)
+    _offer(best.choice, watch)
+    if is_any_news and best.choice is None and not ascent.rows.count:  # forbidden entries alone are in the way
+        _offer(first_choice(ascent.dual, options, watch), watch)
     watch.raise_bound(known.low, certificate.proof())
     known = _closing(certificate, few, options, watch, known)
     if is_closed(known.low, known.cutoff):
@@ -135,6 +134,11 @@ def by_messages(
     prices, inner = certificate.parts()[0], Inner(watch, left, known.cutoff)
     found = lifted(left, _by_all(left.problem, options, inner, known.cutoff, depth, prices))
     return answer(better(known.best, found), max(known.low, min(found.bound, known.cutoff)), upper)
+
+
+def _offer(choice: Choice | None, watch: Watch) -> None:
+    if choice is not None:
+        watch.offer(choice)
 
 
 def _closing(certificate: Certificate, few: Few | None, options: SolveOptions, watch: Watch, known: Known) -> Known:

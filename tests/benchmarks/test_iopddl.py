@@ -121,5 +121,5 @@ def test_a_choice_that_the_file_refuses_gives_way_to_the_one_before() -> None:
     u, v = drawn["edges"]["nodes"][0]
     bad = list(good)
     bad[u], bad[v] = 1, 1  # forbidden: entry 5 of the first edge, of 4 by 4
-    assert iopddl._cheapest(drawn, [bad, good]) == (iopddl_instance.evaluate(drawn, good), good)
-    assert iopddl._cheapest(drawn, [bad]) == (None, [])
+    assert iopddl.cheapest(drawn, [bad, good]) == (iopddl_instance.evaluate(drawn, good), good)
+    assert iopddl.cheapest(drawn, [bad]) == (None, [])

@@ -51,7 +51,7 @@ def test_a_first_choice_keeps_the_limit(problem: Problem) -> None:
 def test_there_is_one_within_a_limit_that_just_fits(share: float, seed: int) -> None:
     """At the least use of all, too: there each node takes the least bytes where it counts."""
     whole = chain_with_skips(200, 6, 200, seed, memory=True)
-    least, most = least_use(whole), peak(whole, tuple(int(np.argmin(cost)) for cost in whole.node_costs))
+    least, most = least_use(whole), peak(whole, tuple(int(cost.argmin()) for cost in whole.node_costs))
     problem = replace(whole, usage_limit=least + share * max(0.0, most - least))
     assert problem.usage_limit is not None
     choice = first_choice(dual_of(problem), SolveOptions(), Best(problem, None, None))
@@ -63,7 +63,10 @@ def test_relief_takes_excess_away_and_pays_no_more_than_it_may() -> None:
     whole = chain_with_skips(60, 6, 60, 1, memory=True)
     problem = replace(whole, usage_limit=1.2 * least_use(whole))
     dual = dual_of(problem)
-    flat, choice = dual.flat, np.array([int(np.argmin(problem.node_costs[v])) for v in dual.order], dtype=np.intp)
+    flat, choice = (
+        dual.flat,
+        np.array([int(problem.node_costs[v].argmin()) for v in dual.order.tolist()], dtype=np.intp),
+    )
     moments = [excess(problem, dual.used(choice[dual.rank]))]
     for dearest in (0.0, 1e-6, 1e-3, np.inf):
         used, cost = dual.used(choice[dual.rank]), objective(problem, tuple(choice[dual.rank].tolist()))

@@ -63,10 +63,8 @@ def test_relief_takes_excess_away_and_pays_no_more_than_it_may() -> None:
     whole = chain_with_skips(60, 6, 60, 1, memory=True)
     problem = replace(whole, usage_limit=1.2 * least_use(whole))
     dual = dual_of(problem)
-    flat, choice = (
-        dual.flat,
-        np.array([int(problem.node_costs[v].argmin()) for v in dual.order.tolist()], dtype=np.intp),
-    )
+    flat, order = dual.flat, map(int, dual.order)
+    choice = np.array([int(problem.node_costs[v].argmin()) for v in order], dtype=np.intp)
     moments = [excess(problem, dual.used(choice[dual.rank]))]
     for dearest in (0.0, 1e-6, 1e-3, np.inf):
         used, cost = dual.used(choice[dual.rank]), objective(problem, tuple(choice[dual.rank].tolist()))

@@ -20,6 +20,7 @@ from autopar.solve.cp_sat import entries, finish
 from autopar.solve.dual import Certificate
 from autopar.solve.exact import NOTHING, eliminated, exactly, finite, lifted, reduced, reduced_fully, weight
 from autopar.solve.few import Few, few_of
+from autopar.solve.first import first_choice
 from autopar.solve.known import Known, answer, edge_entries, is_large, is_narrow
 from autopar.solve.mixture import choices_about, close_to
 from autopar.solve.options import SolveOptions
@@ -100,15 +101,19 @@ def by_messages(
     Elsewhere what lies close above their bound is eliminated, if that fits; then the best of all that is cheaper than
     what is known by then.
     """
+    is_any_news = ascent is None and upper == watch.objective == math.inf  # of few layers a choice is no choice yet
     ascent = ascent or _ascent(problem, options, rough=_may_squeeze(problem, options))
+    if is_any_news and ascent.rows.count:
+        _offer(first_choice(ascent.dual, options, watch), watch)
     few = _few(ascent, options, watch)
     tiled = Answer(None, np.inf, -np.inf) if few is None else few.tiled()
     settle = ascent.settle if problem.usages and not is_narrow(problem) else ascent.sweeps
     best, certificate = settle(min(upper, tiled.objective), watch)
     best = better(tiled, best)
     known = Known(best, certificate.bound, upper)
-    if best.choice is not None:
-        watch.offer(best.choice)
+    _offer(best.choice, watch)
+    if is_any_news and best.choice is None and not ascent.rows.count:  # forbidden entries alone are in the way
+        _offer(first_choice(ascent.dual, options, watch), watch)
     watch.raise_bound(known.low, certificate.proof())
     known = _closing(certificate, few, options, watch, known)
     if is_closed(known.low, known.cutoff):
@@ -130,6 +135,11 @@ def by_messages(
     prices, inner = certificate.parts()[0], Inner(watch, left, known.cutoff)
     found = lifted(left, _by_all(left.problem, options, inner, known.cutoff, depth, prices))
     return answer(better(known.best, found), max(known.low, min(found.bound, known.cutoff)), upper)
+
+
+def _offer(choice: Choice | None, watch: Watch) -> None:
+    if choice is not None:
+        watch.offer(choice)
 
 
 def _closing(certificate: Certificate, few: Few | None, options: SolveOptions, watch: Watch, known: Known) -> Known:

@@ -37,6 +37,10 @@ class FoundRuleWarning(UserWarning):
     """An operator without a written rule, planned by one that was found by trial."""
 
 
+class UnsplitDataWarning(UserWarning):
+    """Data that was to be split over all devices is whole on each of them, as none of it divides evenly."""
+
+
 class NoFeasiblePlan(AutoparError):
     """Proven: no plan satisfies the memory limit and the constraints.
 

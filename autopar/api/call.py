@@ -60,6 +60,6 @@ def _leaf_key(leaf: Any) -> object:
     """A leaf's type; a leaf that is no array is refused by the trace, which can name it."""
     try:
         aval = aval_of(leaf)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return type(leaf).__qualname__
     return aval.shape, str(aval.dtype), bool(getattr(aval, "weak_type", False))

@@ -100,7 +100,8 @@ class OpGraph:
     `inputs` are the flattened arguments, then the hoisted constants. `outputs` are the flattened results; one may
     repeat, be an input, or be a literal. `carry` pairs (output position, input position) of the state: such an
     output becomes the next call's input and keeps its placement. `key_inputs` and `key_outputs` are the positions of
-    those that are the data of typed PRNG keys: their last dim is one key, and is whole on every device.
+    those that are the data of typed PRNG keys: their last dim is one key, and is whole on every device. `output_names`
+    are the paths of the results ("output[0]['w1']"), where they are known.
 
     Invariants (checked by `check`): an operand is an input, a literal or the result of an earlier operator, and seen
     where it is read; every tensor has one producer; operators are numbered by position; the operators of a region,
@@ -117,9 +118,14 @@ class OpGraph:
     donated: tuple[int, ...] = ()
     key_inputs: tuple[int, ...] = ()
     key_outputs: tuple[int, ...] = ()
+    output_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check(self)
+
+    def output_name(self, position: int) -> str:
+        """What the result at a position is called: its path, or its position where that is not known."""
+        return self.output_names[position] if self.output_names else f"output[{position}]"
 
     @cached_property
     def producers(self) -> dict[int, OpNode]:

@@ -138,7 +138,7 @@ def summarise(
         memory_limit_bytes,
         tuple(_tensor_row(t, p, stage.mesh) for t, p in zip(graph.inputs, stage.inputs, strict=True)),
         tuple(
-            _tensor_row(t, p, stage.mesh, f"output[{n}]")
+            _tensor_row(t, p, stage.mesh, graph.output_name(n))
             for n, (t, p) in enumerate(zip(graph.outputs, stage.outputs, strict=True))
         ),
         tuple(_operator_row(planned, i) for i in program.instructions if isinstance(i, Compute)),

@@ -76,7 +76,7 @@ class Matcher:
             if op.kind == "name":
                 found.setdefault(str(op.params["name"]), []).append(lambda op=op: self._operator(op, "result", 0))
         for n in self.space.output_variables:
-            found.setdefault(f"output[{n}]", []).append(lambda n=n: self._output(n))
+            found.setdefault(self.graph.output_name(n), []).append(lambda n=n: self._output(n))
         return found
 
     def _named(self, pattern: str) -> tuple[Spot, ...]:
@@ -109,7 +109,7 @@ class Matcher:
     def _output(self, position: int) -> Spot:
         variable = self.space.output_variables[position]
         candidates = self.space.outputs[position] or self.space.inputs[variable]
-        return self._of(variable, f"output[{position}]", self.graph.outputs[position].shape, candidates)
+        return self._of(variable, self.graph.output_name(position), self.graph.outputs[position].shape, candidates)
 
     def _of(self, variable: int, name: str, shape: tuple[int, ...], candidates: tuple[Placement, ...]) -> Spot:
         lying = tuple(map(self._proper, candidates))

@@ -99,7 +99,7 @@ class Moments:
             yield first + copy.id, f"a copy of {shown(self.graph, copy.tensor)}"
         for position, variable in space.output_variables.items():
             if variable >= len(space.inputs):
-                yield variable, f"output[{position}] {_form(graph.outputs[position])}"
+                yield variable, f"{graph.output_name(position)} {_form(graph.outputs[position])}"
 
 
 def shown(graph: OpGraph, tensor: TensorInfo) -> str:

@@ -248,7 +248,7 @@ class Narrowing:
         """Raises InvalidConstraint unless every input and output has one candidate left."""
         space, graph = self.matcher.space, self.matcher.graph
         variables = {n: tensor.name or f"input {n}" for n, tensor in enumerate(graph.inputs)}
-        variables |= {v: f"output[{n}]" for n, v in space.output_variables.items() if v >= len(space.inputs)}
+        variables |= {v: graph.output_name(n) for n, v in space.output_variables.items() if v >= len(space.inputs)}
         counts = space.counts
         open_ones = [n for v, n in variables.items() if (self.keep[v].sum() if v in self.keep else counts[v]) > 1]
         if open_ones:

@@ -1,17 +1,20 @@
-"""Replicated: what the user is told of operators without a written rule: found ones, and those that stay whole."""
+"""Replicated: what the user is told of what stays whole: operators without a written rule, and uneven data."""
 
 from __future__ import annotations
 
 import inspect
 import warnings
+from collections.abc import Sequence
 
 from autopar.core.graph import OpGraph
 from autopar.core.mesh import DeviceMesh
-from autopar.errors import FoundRuleWarning, UnsupportedPrimitiveWarning
+from autopar.core.plan import Stage
+from autopar.errors import FoundRuleWarning, UnsplitDataWarning, UnsupportedPrimitiveWarning
 from autopar.price.pricing import Pricing
 from autopar.rules.enumerate import enumerate_strategies
 from autopar.rules.notation import show
 from autopar.rules.registry import has_rule, whole
+from autopar.search.constraints import Constraint, Pin
 from autopar.search.resolve import FindRule, found_rules
 
 
@@ -25,6 +28,21 @@ def warn_unwritten(graph: OpGraph, mesh: DeviceMesh, pricing: Pricing, find: Fin
             stacklevel=_users_level(),
         )
     _warn_replicated(graph, mesh, pricing, find)
+
+
+def warn_unsplit(graph: OpGraph, stage: Stage, constraints: Sequence[Constraint]) -> None:
+    """Warns where a constraint was to split the data, but all of it is whole, as nothing divides evenly."""
+    wanted = stage.mesh.size > 1 and any(isinstance(c, Pin) and c.uneven == "replicate" for c in constraints)
+    if not wanted or not graph.batch_inputs or any(stage.inputs[n].split_axes for n in graph.batch_inputs):
+        return
+    largest = max((graph.inputs[n] for n in graph.batch_inputs), key=lambda tensor: tensor.size_bytes)
+    warnings.warn(
+        f"the data is not split: dim 0 of {largest.name} of shape {largest.shape} does not divide evenly by the "
+        f"{stage.mesh.size} devices of mesh {stage.mesh}, nor does that of any other data, so every device computes "
+        f"all of it. Pass a batch that divides, name a smaller mesh, or choose mode='auto'.",
+        UnsplitDataWarning,
+        stacklevel=_users_level(),
+    )
 
 
 def _warn_replicated(graph: OpGraph, mesh: DeviceMesh, pricing: Pricing, find: FindRule) -> None:

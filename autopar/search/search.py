@@ -25,7 +25,7 @@ from autopar.search.narrowing import axes_of
 from autopar.search.place import Place
 from autopar.search.race import TIE, Finish, race
 from autopar.search.recompute import WORTH, or_recomputed
-from autopar.search.replicated import warn_unwritten
+from autopar.search.replicated import warn_unsplit, warn_unwritten
 from autopar.search.restriction import can_name, holds
 from autopar.search.space import check_strategies
 from autopar.search.task import Planned, Task, begun
@@ -46,6 +46,7 @@ def announced(task: Task, planned: Planned) -> Planned:
     """`planned`, after the user was told of its operators without a rule, and after every stage was dumped."""
     if not task.strict:
         warn_unwritten(task.graph, planned.plan.stage.mesh, planned.pricing, task.find)
+    warn_unsplit(task.graph, planned.plan.stage, task.all_constraints)
     if task.dump is not None:
         _dump(planned.graph, dataflow(planned.graph), planned.plan, planned.pricing, task.dump)
     return planned
@@ -194,7 +195,7 @@ def _lines(graph: OpGraph, plan: Plan) -> str:
     for op, strategy in zip(graph.ops, stage.strategies, strict=True):
         ins, outs = (" ".join(map(str, side)) for side in (strategy.ins, strategy.outs))
         lines.append(f"{op.id} {op.kind} {ins} -> {outs}  # {op.source}")
-    lines += [f"output[{n}] {p}" for n, p in enumerate(stage.outputs)]
+    lines += [f"{graph.output_name(n)} {p}" for n, p in enumerate(stage.outputs)]
     return "\n".join(lines)
 
 

@@ -143,6 +143,8 @@ def _aval(leaf: Any, name: str) -> Any:
         return _compat.aval_of(leaf)
     except (TypeError, ValueError) as error:
         raise TraceError(f"argument {name} is a {type(leaf).__name__}, not an array or a number") from error
+    except OverflowError as error:
+        raise TraceError(f"argument {name}: {error}. Pass an array of a type that holds it.") from error
 
 
 def _positional_names(function: Callable[..., Any], count: int) -> list[str]:

@@ -134,6 +134,7 @@ def _graph(
         donated=tuple(i for position in donated for i in _donated_inputs(position, arguments)),
         key_inputs=tuple(i for i, _ in _keys(arguments.avals)),
         key_outputs=tuple(i for i, _ in _keys(results.avals)),
+        output_names=tuple(f"output{path or '[0]'}" for path in results.names),
     )
 
 

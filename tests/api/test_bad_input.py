@@ -153,6 +153,7 @@ UNTRACEABLE: list[tuple[Any, Any, str]] = [
     (gives_text, (X,), r"gives_text at .*test_bad_input.py:\d+ .*returned a value of type <class 'str'>"),
     (stateful, (X,), r"'\w+' at test_bad_input.py:\d+ \(stateful\) has a side effect"),
     (layer, (W,), r"JAX cannot trace layer: TypeError: layer\(\) missing 1 required positional argument: 'x'"),
+    (layer, (W, 2**40), r"argument x: .*too large to convert to int32. Pass an array of a type that holds it."),
     (layer, (W, "text"), r"argument x is a str, not an array or a number"),
     (layer, ({"a": [W, object()]}, X), r"argument w\['a'\]\[1\] is a object, not an array or a number"),
     (3, (X,), r"3 is a int and cannot be called: pass a function"),

@@ -29,6 +29,7 @@ from autopar.solve.watch import Watch
 
 _SWEEPS_PER_CHECK = 5
 _EAGER_SWEEPS = 40  # at most: where these creep, ordinary ones do not
+_LAST_SWEEPS = 1  # that are not eager: costs are where they rule out more then
 _STALLED = 1e-4  # of the gap, per check
 _MAX_STALLS, _FEW_STALLS = 3, 2
 _LONGER_PRICED = 3  # times as many where prices move
@@ -141,8 +142,9 @@ class Ascent:
         self.held = self._unproven() if messages is None else self.dual.state()
 
     def start_from(self, messages: Floats) -> None:
-        """Begins at messages that sweeps of nearly the same problem settled at: a few sweeps settle these."""
+        """Begins at messages that sweeps of nearly the same problem settled at: a few eager sweeps settle these."""
         self.dual.start_from(messages)
+        self.dual.eager, self.dual.swinging = not self.rows.count, False
         self.held = self._unproven()
         self.options = replace(self.options, max_sweeps=max(1, self.options.max_sweeps // _FEWER_SWEEPS))
 
@@ -186,7 +188,10 @@ class Ascent:
         patience, choice = (_FEW_STALLS if self.rough else _MAX_STALLS), self.dual.decode()
         patience *= _LONGER_PRICED if self.rows.count else 1
         most, momentum = times * self.options.max_sweeps, Momentum(self.dual)
+        most_eager = min(_EAGER_SWEEPS, max(1, most - _LAST_SWEEPS))
         for sweep in range(1, most + 1):
+            if self.dual.eager and sweep > most_eager:
+                self.dual.eager, self.dual.swinging = False, self._may_swing
             self.dual.sweep()
             check = sweep % _SWEEPS_PER_CHECK == 0 or sweep == most or watch.left_s() <= 0
             if not check and not self.rows.count:
@@ -204,7 +209,7 @@ class Ascent:
                 gap = abs(self.held.bound) if is_open else cutoff - self.held.bound
                 stalls = stalls + 1 if self.held.bound - last <= _STALLED * gap else 0
                 last = self.held.bound
-                if self.dual.eager and (stalls or sweep >= _EAGER_SWEEPS):
+                if self.dual.eager and stalls:
                     self.dual.eager, self.dual.swinging, stalls = False, self._may_swing, 0
                 if is_closed(last, cutoff, self.enough) or stalls >= patience or watch.left_s() <= 0:
                     break

@@ -104,10 +104,11 @@ class Dual:
         self.messages = np.zeros(self.flat.size) if messages is None else messages.copy()
         self.nodes = with_messages(self.flat, self.messages)
         self._before, self._swung = np.zeros(0), 0  # the messages of one sweep ago, and the sweeps from rest
+        self._is_swept = False  # every edge's least cost is 0 then
 
     def start_from(self, messages: Floats) -> None:
         """Takes these messages, as `state` gives them, in place of its own; prices stay."""
-        self.messages, self._swung = messages.copy(), 0
+        self.messages, self._swung, self._is_swept = messages.copy(), 0, False
         self.nodes = with_messages(self.flat, self.messages)
         add_prices(self.flat, self.prices, self.nodes)
 
@@ -121,6 +122,7 @@ class Dual:
         if self.swinging:
             self._swing()
         sweep(self.flat, self.eager, self.nodes, self.messages)
+        self._is_swept = True
 
     def _swing(self) -> None:
         if not self._swung:
@@ -131,12 +133,16 @@ class Dual:
     def state(self) -> State:
         """The messages and prices, with the bound they prove up to rounding."""
         limit = float(self.prices.sum()) * self.rows.limit if self.rows.count else 0.0
-        bound = bound_of(self.flat, self.nodes, self.messages) - limit
-        return State(self.messages.copy(), self.prices, bound)
+        if self._is_swept:
+            bound = float(np.minimum.reduceat(self.nodes, self.flat.start[:-1]).sum())
+        else:
+            bound = bound_of(self.flat, self.nodes, self.messages)
+        return State(self.messages.copy(), self.prices, bound - limit)
 
     def restore(self, state: State) -> None:
         """Goes back to the messages and prices of an earlier moment."""
-        self.messages, self.prices, self._swung = state.messages.copy(), state.prices, 0
+        self.messages, self.prices = state.messages.copy(), state.prices
+        self._swung, self._is_swept = 0, False
         self.nodes = with_messages(self.flat, self.messages)
         add_prices(self.flat, self.prices, self.nodes)
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from functools import partial
 
+import numpy as np
+
 from autopar.solve.chains import Chains, Eliminated, chains_of, chosen, eliminated
 from autopar.solve.joined import Joined, joined
 from autopar.solve.kinds import Kinds
@@ -22,16 +24,17 @@ _ALIKE = 8  # edges for each distinct matrix, at least
 def reduce_alike(problem: Problem, options: SolveOptions) -> Reduction:
     """Followers joined to leaders, one-sided edges folded, chains eliminated; nothing where there are usages.
 
-    Nor where more than a few matrices differ, or tables would become too large.
+    Nor where more than a few matrices differ, tables would become too large, or all choices are forbidden.
     """
-    if problem.usages or len(problem.edges) < _ALIKE * len({id(edge.cost) for edge in problem.edges}):
+    distinct = {id(edge.cost) for edge in problem.edges}
+    if problem.usages or not distinct or len(problem.edges) < _ALIKE * len(distinct):
         return unchanged(problem)
     kinds = Kinds()
     whole = joined(problem, kinds)
     chains = chains_of(whole.counts, whole.edges.u, whole.edges.v, options.max_table_entries)
     costs, between = whole.costs(kinds, problem.node_costs), chains.between(kinds, whole.edges.kind)
     made = eliminated(chains, kinds, costs, between, options.max_total_entries)
-    if made is None:
+    if made is None or not np.isfinite(made.constant):
         return unchanged(problem)
     steps = whole.steps + ((Eliminate(chains.order),) if chains.rounds else ())
     lift = partial(_lift, whole, chains, kinds, made)

@@ -17,7 +17,8 @@ import numpy as np
 
 from autopar.solve.anneal import Schedule, anneal
 from autopar.solve.dual import Certificate, Dual, State
-from autopar.solve.glide import Momentum, glide
+from autopar.solve.glide import glide
+from autopar.solve.momentum import Momentum
 from autopar.solve.options import SolveOptions
 from autopar.solve.polish import LocalSearch
 from autopar.solve.problem import Floats, Problem, objective
@@ -190,13 +191,11 @@ class Ascent:
         most, momentum = times * self.options.max_sweeps, Momentum(self.dual)
         most_eager = min(_EAGER_SWEEPS, max(1, most - _LAST_SWEEPS))
         for sweep in range(1, most + 1):
-            if self.dual.eager and sweep > most_eager:
-                self.dual.eager, self.dual.swinging = False, self._may_swing
-            self.dual.sweep()
+            self._sweep(may_be_eager=sweep <= most_eager)
             check = sweep % _SWEEPS_PER_CHECK == 0 or sweep == most or watch.left_s() <= 0
             if not check and not self.rows.count:
                 continue
-            now = self.dual.state()
+            now = self.dual.swept()
             if now.bound > self.held.bound:
                 self.held = now
             elif self.dual.swinging:
@@ -220,6 +219,12 @@ class Ascent:
             if sweep >= _FIRST_PRICE:
                 self._reprice(now, choice, min(upper, best.objective))
         return best, tuple(choice.tolist())
+
+    def _sweep(self, *, may_be_eager: bool) -> None:
+        """One sweep, and from here on no eager ones where there may not be."""
+        if self.dual.eager and not may_be_eager:
+            self.dual.eager, self.dual.swinging = False, self._may_swing
+        self.dual.sweep()
 
     def _answer(self, choice: Ints) -> Answer:
         """The choice with its cost, if it is within the limit."""

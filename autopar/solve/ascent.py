@@ -17,7 +17,8 @@ import numpy as np
 
 from autopar.solve.anneal import Schedule, anneal
 from autopar.solve.dual import Certificate, Dual, State
-from autopar.solve.glide import Momentum, glide
+from autopar.solve.glide import glide
+from autopar.solve.momentum import Momentum
 from autopar.solve.options import SolveOptions
 from autopar.solve.polish import LocalSearch
 from autopar.solve.problem import Floats, Problem, objective
@@ -29,6 +30,7 @@ from autopar.solve.watch import Watch
 
 _SWEEPS_PER_CHECK = 5
 _EAGER_SWEEPS = 40  # at most: where these creep, ordinary ones do not
+_LAST_SWEEPS = 1  # that are not eager: costs are where they rule out more then
 _STALLED = 1e-4  # of the gap, per check
 _MAX_STALLS, _FEW_STALLS = 3, 2
 _LONGER_PRICED = 3  # times as many where prices move
@@ -143,8 +145,9 @@ class Ascent:
         self.held = self._unproven() if messages is None else self.dual.state()
 
     def start_from(self, messages: Floats) -> None:
-        """Begins at messages that sweeps of nearly the same problem settled at: a few sweeps settle these."""
+        """Begins at messages that sweeps of nearly the same problem settled at: a few eager sweeps settle these."""
         self.dual.start_from(messages)
+        self.dual.eager, self.dual.swinging = not self.rows.count, False
         self.held = self._unproven()
         self.options = replace(self.options, max_sweeps=max(1, self.options.max_sweeps // _FEWER_SWEEPS))
 
@@ -201,12 +204,13 @@ class Ascent:
         patience, choice = (_FEW_STALLS if self.rough else _MAX_STALLS), self.dual.decode()
         patience *= _LONGER_PRICED if self.rows.count else 1
         most, momentum = most or times * self.options.max_sweeps, Momentum(self.dual)
+        most_eager = min(_EAGER_SWEEPS, max(1, most - _LAST_SWEEPS))
         for sweep in range(1, most + 1):
-            self.dual.sweep()
+            self._sweep(may_be_eager=sweep <= most_eager)
             check = sweep % _SWEEPS_PER_CHECK == 0 or sweep == most or watch.left_s() <= 0
             if not check and not self.rows.count:
                 continue
-            now = self.dual.swept() if self.rows.count else self.dual.state()
+            now = self.dual.swept()
             if now.bound > self.held.bound:
                 self.held = now
             elif self.dual.swinging:
@@ -219,7 +223,7 @@ class Ascent:
                 gap = abs(self.held.bound) if is_open else cutoff - self.held.bound
                 stalls = stalls + 1 if self.held.bound - last <= _STALLED * gap else 0
                 last = self.held.bound
-                if self.dual.eager and (stalls or sweep >= _EAGER_SWEEPS):
+                if self.dual.eager and stalls:
                     self.dual.eager, self.dual.swinging, stalls = False, self._may_swing, 0
                 if is_closed(last, cutoff, self.enough) or stalls >= patience or watch.left_s() <= 0:
                     break
@@ -230,6 +234,12 @@ class Ascent:
             if sweep >= _FIRST_PRICE:
                 self._reprice(now, choice, min(upper, best.objective))
         return best, tuple(choice.tolist())
+
+    def _sweep(self, *, may_be_eager: bool) -> None:
+        """One sweep, and from here on no eager ones where there may not be."""
+        if self.dual.eager and not may_be_eager:
+            self.dual.eager, self.dual.swinging = False, self._may_swing
+        self.dual.sweep()
 
     def _answer(self, choice: Ints) -> Answer:
         """The choice with its cost, if it is within the limit."""

@@ -254,7 +254,8 @@ def _mixture_of(
 
 def _close_above(certificate: Certificate, options: SolveOptions, watch: Watch, known: Known) -> Known:
     """What is known after windows above the bound, wider and wider, were eliminated as long as that fits."""
-    for guess in _CLOSE:
+    gap = known.cutoff - certificate.bound
+    for guess in (_NEARLY,) if gap <= _NEARLY * abs(certificate.bound) else _CLOSE:
         window = min(guess * abs(certificate.bound), known.cutoff - certificate.bound)
         keep = certificate.keep(window)
         found = replace(NOTHING, proof=(_exceed(certificate, kept(keep)),))

@@ -13,6 +13,7 @@ from functools import partial
 import numpy as np
 
 from autopar.errors import AutoparError, Unsolved
+from autopar.solve.alike import reduce_alike
 from autopar.solve.ascent import Answer, is_closed
 from autopar.solve.clock import ending_at, left_s, now
 from autopar.solve.core import minimise
@@ -121,7 +122,8 @@ def _of_same_shape(problem: Problem, warm: Solution) -> Choice:
 def _search(problem: Problem, options: SolveOptions, watch: Best) -> None:
     """Searches until all is proven or the work is done; the watch has what is found."""
     try:
-        reduction = unchanged(problem).then(drop_slack).then(reduce_cheaply).then(merge_usages)
+        reduction = unchanged(problem).then(drop_slack).then(partial(reduce_alike, options=options))
+        reduction = reduction.then(reduce_cheaply).then(merge_usages)
     except Infeasible as error:
         watch.raise_bound(np.inf, error.witness or ())
         raise Infeasible("no choice avoids the forbidden entries, with or without a memory limit") from None

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from autopar.solve.flat import flatten, per_edge, with_messages
-from autopar.solve.kernels import add_prices, bound_of, decode, push, reparametrise, sweep, use_of
+from autopar.solve.kernels import add_prices, bound_of, decode, reparametrise, sweep, use_of
+from autopar.solve.momentum import Momentum
 from autopar.solve.order import sweep_order
 from autopar.solve.problem import Floats, Problem
 from autopar.solve.proof import Messages, Pass, Price, Prices, Proof
@@ -89,7 +90,7 @@ class Dual:
     `eager` is set, nodes hand on all their costs in a sweep, and keep nothing for the way back: news travels further,
     and on training steps half as many sweeps are enough. Elsewhere the bound may stall earlier.
 
-    While `swinging` is set, messages go on as they went before each sweep (as Nesterov has it): a fourth of the sweeps
+    While `swinging` is set, messages go on as they went before each sweep (`momentum`): a fourth of the sweeps
     is enough on training steps. The bound may fall then; who finds that it does goes back to the best (`restore`).
     """
 
@@ -103,11 +104,11 @@ class Dual:
         self.prices = np.zeros(rows.count)
         self.messages = np.zeros(self.flat.size) if messages is None else messages.copy()
         self.nodes = with_messages(self.flat, self.messages)
-        self._before, self._swung = np.zeros(0), 0  # the messages of one sweep ago, and the sweeps from rest
+        self._momentum: Momentum | None = None
 
     def start_from(self, messages: Floats) -> None:
         """Takes these messages, as `state` gives them, in place of its own; prices stay."""
-        self.messages, self._swung = messages.copy(), 0
+        self.messages, self._momentum = messages.copy(), None
         self.nodes = with_messages(self.flat, self.messages)
         add_prices(self.flat, self.prices, self.nodes)
 
@@ -119,14 +120,10 @@ class Dual:
     def sweep(self) -> None:
         """Upwards and downwards once."""
         if self.swinging:
-            self._swing()
+            self._momentum = self._momentum or Momentum(self, _SWING)
+            self._momentum.go_on(with_prices=False)
+            self._momentum.rises()
         sweep(self.flat, self.eager, self.nodes, self.messages)
-
-    def _swing(self) -> None:
-        if not self._swung:
-            self._before = self.messages.copy()
-        push(self.flat, min(self._swung / (self._swung + 3), _SWING), self._before, self.nodes, self.messages)
-        self._swung += 1
 
     def state(self) -> State:
         """The messages and prices, with the bound they prove up to rounding."""
@@ -142,7 +139,7 @@ class Dual:
 
     def restore(self, state: State) -> None:
         """Goes back to the messages and prices of an earlier moment."""
-        self.messages, self.prices, self._swung = state.messages.copy(), state.prices, 0
+        self.messages, self.prices, self._momentum = state.messages.copy(), state.prices, None
         self.nodes = with_messages(self.flat, self.messages)
         add_prices(self.flat, self.prices, self.nodes)
 

@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 
+from autopar.solve.alike import reduce_alike
 from autopar.solve.ascent import Answer
 from autopar.solve.clock import TimeUp, is_up
 from autopar.solve.contract_chains import contract_chains
@@ -42,7 +43,8 @@ def reduced(problem: Problem, options: SolveOptions) -> Reduction:
     Raises:
       Infeasible: if forbidden entries leave a node no strategy.
     """
-    return unchanged(problem).then(drop_slack).then(reduce_cheaply).then(partial(contract_chains, options=options))
+    result = unchanged(problem).then(drop_slack).then(partial(reduce_alike, options=options)).then(reduce_cheaply)
+    return result.then(partial(contract_chains, options=options))
 
 
 def reduced_fully(problem: Problem, options: SolveOptions) -> Reduction:

@@ -11,7 +11,7 @@ import numpy as np
 from autopar.solve.jit import compiled, compiled_or
 from autopar.solve.problem import Edge, Floats, Infeasible, Problem
 from autopar.solve.proof import Forbid
-from autopar.solve.reduction import Bools, Ints, Reduction, kept, restrict
+from autopar.solve.reduction import Bools, Ints, Reduction, kept, restrict, unchanged
 
 _UNSHARED = 0.5  # of edges: with more distinct matrices, nothing is gained by asking once of each
 
@@ -22,6 +22,9 @@ def drop_forbidden(problem: Problem) -> Reduction:
     Raises:
       Infeasible: if a node loses its last strategy.
     """
+    arrays = {id(cost): cost for cost in (*problem.node_costs, *(edge.cost for edge in problem.edges))}
+    if all(np.isfinite(cost).all() for cost in arrays.values()):
+        return unchanged(problem)
     return restrict(problem, possible(problem), Forbid)
 
 

@@ -2,28 +2,25 @@
 
     use_r = sum over segments of row r and over s of w_v[s] size[s],    w_v[s] in proportion to exp(-belief_v[s] / heat)
     price_r  rises by  rate * (average over sweeps of use_r / limit - 1)
-    the next sweep begins at  now + k / (k + 3) (now - before),    k = sweeps since the bound last fell
 
 A single choice uses a byte or does not, so prices that follow choices shake, and messages, which need hundreds of
 sweeps to settle, never do. The soft use of all strategies that cost nearly the least changes as little as prices do;
-so both can keep their direction (Nesterov's momentum), which takes a tenth of the sweeps. The rate grows while the
+so both can keep their direction (`momentum`), which takes a tenth of the sweeps. The rate grows while the
 bound rises; where it falls, all goes back to the best with half the rate. It works where many nodes share the memory;
 where few strategies decide, their soft use says little, and the bound soon stalls.
 
-Y. Nesterov, "A method for solving a convex programming problem with convergence rate O(1/k^2)" (1983);
 B. Savchynskyy et al., "Efficient MRF energy minimization via adaptive diminishing smoothing", UAI 2012.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import numpy as np
 
 from autopar.solve.dual import Dual, State
 from autopar.solve.flat import Flat
 from autopar.solve.jit import compiled
-from autopar.solve.kernels import add_prices, add_up, visit
+from autopar.solve.kernels import add_up, visit
+from autopar.solve.momentum import Momentum
 from autopar.solve.problem import Floats
 from autopar.solve.watch import Watch
 
@@ -32,57 +29,13 @@ _FIRST_RATE = 2.5e-3  # of the gap, for a whole limit in excess
 _FASTER, _SLOWER = 1.02, 0.5
 _AVERAGE = 0.1
 _FIRST_PRICE = 6  # sweeps before it
-_MOMENTUM = 3
-_FALLEN = 1e-9  # of the bound: less may be rounding
+_LEAST_NORM = 1e-9
 _TARGET = 0.05  # of the bound: the gap where none is known
 _SWEEPS_PER_CHECK = 25
 _STALLED = 5e-4  # of the gap, per check
 _MAX_STALLS = 8  # momentum takes a while to build up
 _SWEEPS_PER_ROUGH_CHECK, _CREEPING = 10, 1e-4  # and of the bound, per rough check
 _COLD = 30.0  # times the heat: dearer strategies weigh nothing
-
-
-@dataclass(frozen=True, eq=False)
-class _Point:
-    """Messages, prices, and the nodes' costs with both. Points can be added up: costs are linear in both."""
-
-    messages: Floats
-    prices: Floats
-    nodes: Floats
-
-
-class Momentum:
-    """Takes a dual on in the direction that its messages, or messages and prices, took since the last time."""
-
-    def __init__(self, dual: Dual) -> None:
-        self.dual, self._before, self._risen, self._last = dual, _point(dual), 0, -np.inf
-
-    def rises(self, bound: float) -> bool:
-        """Whether the bound after a sweep is no lower than after the last one; where it is, momentum is lost."""
-        rises = bound >= self._last - _FALLEN * abs(self._last)
-        self._risen, self._last = self._risen + 1 if rises else 0, bound
-        return rises
-
-    def stop_at(self, bound: float) -> None:
-        """Begins anew at where the dual is, which proves `bound`."""
-        self._before, self._risen, self._last = _point(self.dual), 0, bound
-
-    def go_on(self, *, with_prices: bool) -> None:
-        """Moves messages, and prices if asked for, on. Without, prices may be set before the next sweep."""
-        dual, before, share = self.dual, self._before, self._risen / (self._risen + _MOMENTUM)
-        now = self._before = _Point(dual.messages, dual.prices, dual.nodes)
-        dual.messages = now.messages + share * (now.messages - before.messages)
-        if with_prices:
-            dual.prices = now.prices + share * (now.prices - before.prices)
-        else:
-            add_prices(dual.flat, now.prices - before.prices, before.nodes)
-        dual.nodes = now.nodes + share * (now.nodes - before.nodes)
-        if with_prices:
-            dual.set_prices(np.maximum(0.0, dual.prices))
-
-
-def _point(dual: Dual) -> _Point:
-    return _Point(dual.messages.copy(), dual.prices, dual.nodes.copy())
 
 
 def glide(dual: Dual, held: State, most_sweeps: int, upper: float, watch: Watch, *, rough: bool = False) -> State:
@@ -150,7 +103,7 @@ class _Course:
         self.averaged += 1
         excess = self.average / (1 - (1 - _AVERAGE) ** self.averaged)
         active = excess * ((excess > 0) | (dual.prices > 0))
-        norm = max(float(np.sum(active * active)), _FALLEN)
+        norm = max(float(np.sum(active * active)), _LEAST_NORM)
         step = min(self.rate, 1.0 / norm) * gap / self.scale
         dual.set_prices(np.maximum(0.0, dual.prices + step * excess))
 

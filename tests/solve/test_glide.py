@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from autopar.solve import Edge, Problem, SolveOptions, solve, verify
 from autopar.solve.ascent import Ascent
 from autopar.solve.dual import Dual
-from autopar.solve.glide import Momentum, glide, soft_use, sweep_with_beliefs
+from autopar.solve.glide import glide, soft_use, sweep_with_beliefs
+from autopar.solve.momentum import Momentum
 from autopar.solve.proof import Prices
 from autopar.solve.rows import memory_rows
 from autopar.solve.watch import Best

@@ -40,7 +40,8 @@ def test_no_bound_on_the_way_exceeds_the_optimum_or_its_certificate(problem: Pro
     tolerance = _ROUNDING * (1 + abs(best))
     for _ in range(8):
         dual.sweep()
-        state = dual.state()
+        state = dual.swept()
+        assert state.bound == pytest.approx(dual.state().bound, abs=tolerance)
         assert state.bound <= best + tolerance
         assert dual.certificate(state).bound == pytest.approx(state.bound, abs=tolerance)
 
@@ -61,9 +62,9 @@ def test_it_proves_more_than_as_many_other_sweeps(seed: int) -> None:
 def test_a_search_goes_back_where_the_bound_falls(monkeypatch: pytest.MonkeyPatch) -> None:
     """With messages thrown far off, as no step would, what is held is still the best there was."""
     problem, met = grid(8, 5, 0), list[float]()
-    state, push = Dual.state, kernels.push
-    monkeypatch.setattr("autopar.solve.dual.push", lambda flat, far, *arrays: push(flat, 8 * far, *arrays))
-    monkeypatch.setattr(Dual, "state", lambda dual: (found := state(dual), met.append(found.bound))[0])
+    swept, push = Dual.swept, kernels.push
+    monkeypatch.setattr("autopar.solve.momentum.push", lambda flat, far, *arrays: push(flat, 8 * far, *arrays))
+    monkeypatch.setattr(Dual, "swept", lambda dual: (found := swept(dual), met.append(found.bound))[0])
     _, certificate = Ascent(problem, SolveOptions(max_sweeps=60)).sweeps(np.inf, Best(problem, None, None))
     assert certificate.bound == pytest.approx(max(met))
     assert any(after < before for before, after in pairwise(met))

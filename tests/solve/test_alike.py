@@ -1,0 +1,61 @@
+"""Alike nodes reduced at once: the optimum stays, choices lift, the steps are a proof."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from autopar.solve import Edge, Problem, SolveOptions, alike, solve
+from autopar.solve.alike import reduce_alike
+from autopar.solve.check import proven
+from autopar.solve.problem import objective
+from tests.solve.draw import problems
+from tests.solve.oracle import optimum
+
+_ROUNDING = 1e-9
+
+
+def ladder(periods: int, seed: int) -> Problem:
+    """Equal rungs of a ladder, of which one node of each hangs on one other and one follows another."""
+    rng = np.random.default_rng(seed)
+    costs = [rng.integers(0, 9, 3).astype(float) for _ in range(4)]
+    across, along, hang = (rng.integers(0, 9, (3, 3)).astype(float) for _ in range(3))
+    same = np.where(np.eye(3, dtype=bool), 0.0, np.inf)
+    edges: list[Edge] = []
+    for i in range(0, 4 * periods, 4):
+        edges += [Edge(i, i + 1, across), Edge(i + 1, i + 2, hang), Edge(i + 3, i, same)]
+        edges += [Edge(i - 4, i, along), Edge(i - 3, i + 1, along), Edge(i - 4, i + 1, across)] if i else []
+    return Problem(tuple(costs * periods), tuple(edges))
+
+
+@settings(max_examples=100, deadline=None)
+@given(problems(limited=False))
+def test_the_optimum_stays_and_lifts(problem: Problem) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(alike, "_ALIKE", 0)
+        reduction = reduce_alike(problem, SolveOptions())
+    best, left = optimum(problem), optimum(reduction.problem) + reduction.offset
+    assert left == pytest.approx(best, abs=_ROUNDING) or left == best == math.inf
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rungs_are_reduced_once(seed: int) -> None:
+    problem, periods = ladder(12, seed), 12
+    reduction = reduce_alike(problem, SolveOptions())
+    small = reduction.problem
+    assert len(small.node_costs) <= 2 * periods
+    assert len({id(cost) for cost in small.node_costs}) < periods
+    solution = solve(small)
+    assert solution.witness is not None
+    lifted = reduction.lift(solution.choice)
+    assert objective(problem, lifted) == pytest.approx(solution.objective + reduction.offset)
+    bound = proven(problem, reduction.steps + solution.witness).bound
+    assert bound == pytest.approx(solution.lower_bound + reduction.offset)
+
+
+def test_few_alike_are_left_alone() -> None:
+    problem = ladder(1, 0)
+    assert reduce_alike(problem, SolveOptions()).problem is problem

@@ -1,0 +1,190 @@
+"""Parts of a problem in a row as problems of their own: equal ones once, with costs moved to where they meet.
+
+A part has its own nodes and *visitors*: nodes of lower parts that it has edges to, at no cost of their own. What is
+moved from such edges to visitors is added to their costs at home. So costs of all parts add up to the cost of the
+whole, and so do their bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from autopar.solve.dual import Certificate, Dual
+from autopar.solve.flat import per_edge, with_per_edge
+from autopar.solve.layers import Layers
+from autopar.solve.problem import Edge, Floats, Problem, derived
+from autopar.solve.reduction import Ints
+from autopar.solve.rows import memory_rows
+from autopar.solve.within import labels
+
+Pair = tuple[Floats, Floats]
+"""What is moved from an edge to the node of its lower position, and to that of its higher one."""
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Part `number` of a row, and the `copies` - 1 like it that follow.
+
+    Nodes are positions, in order, its own before its visitors; the problem numbers them so. `kept` are those, as the
+    problem numbers them, that other parts have edges to, and the visitors. `messages` are to begin with, by edge.
+    """
+
+    number: int
+    copies: int
+    nodes: Ints
+    own: int
+    edges: Ints
+    kept: tuple[int, ...]
+    problem: Problem
+    messages: tuple[Pair, ...]
+
+    def certificate(self, sweeps: int) -> Certificate:
+        """What so many sweeps from its messages prove."""
+        return _swept(self.problem, self.messages, sweeps).certificate_now()
+
+
+class _Sweeps(Dual):
+    """A dual without prices, at what it is now."""
+
+    def certificate_now(self) -> Certificate:
+        return self.certificate(self.state())
+
+
+def _swept(problem: Problem, messages: tuple[Pair, ...], sweeps: int) -> _Sweeps:
+    dual = _Sweeps(problem, memory_rows(problem))
+    dual.start_from(with_per_edge(dual.flat, messages))
+    for _ in range(sweeps):
+        dual.sweep()
+    return dual
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """A problem's parts, and messages by its edges to start from."""
+
+    problem: Problem
+    order: Ints
+    layers: Layers
+    start: tuple[Pair, ...]
+    sweeps: int
+
+    @cached_property
+    def messages(self) -> dict[int, Pair]:
+        """What is moved from edges, alike in all parts of a run: what sweeps of the row without its runs settle at."""
+        glued, edges = self._without_runs()
+        dual = _swept(glued, tuple(self._by_position(e) for e in edges), self.sweeps)
+        found = dict(zip(edges, per_edge(dual.flat, dual.messages), strict=True))
+        at = {(self.layers.low[e], self.layers.high[e]): e for e in edges}
+        for run in self.layers.runs:
+            for place, e in enumerate(self.layers.of(run.first).tolist()):
+                low, high = self.layers.low[e], self.layers.high[e]
+                before = (low if self.layers.hub[low] else low - run.period, high - run.period)
+                beyond = (low + run.count * run.period, high + run.count * run.period)
+                is_within = self.layers.hub[low] or self.layers.part[low] == run.first
+                like = at.get(before if is_within else beyond)
+                sent = self._by_position(e) if like is None else found[like]
+                for p in range(run.first, run.first + run.count):
+                    found[int(self.layers.of(p)[place])] = sent
+        return found
+
+    @cached_property
+    def sent(self) -> dict[int, Floats]:
+        """What is moved to visitors, by edge."""
+        low, part = self.layers.low, self.layers.part
+        return {e: pair[0] for e, pair in self.messages.items() if part[low[e]] != self._part_of[e]}
+
+    @cached_property
+    def _part_of(self) -> Ints:
+        result = np.empty(len(self.layers.edges), dtype=np.intp)
+        result[self.layers.edges] = np.repeat(np.arange(self.layers.count), np.diff(self.layers.starts))
+        return result
+
+    @cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """The different ones, in order."""
+        copies = {run.first: run.count for run in self.layers.runs}
+        found, p = list[Part](), 0
+        while p < self.layers.count:
+            found.append(self._part(p, copies.get(p, 1)))
+            p += found[-1].copies
+        return tuple(found)
+
+    def nodes(self, p: int) -> tuple[Ints, int]:
+        """The positions of a part's nodes, its own first, and how many are its own."""
+        own, low = self._own[p], self.layers.low[self.layers.of(p)]
+        visitors = np.unique(low[self.layers.part[low] != p])
+        return np.concatenate([own, visitors]), len(own)
+
+    @cached_property
+    def _own(self) -> list[Ints]:
+        by_part = np.argsort(self.layers.part, kind="stable")
+        ends = np.searchsorted(self.layers.part[by_part], np.arange(self.layers.count + 1))
+        return np.split(by_part, ends[1:-1])
+
+    def costs(self, position: int) -> Floats:
+        """A node's costs, with what other parts' edges send it."""
+        cost = self.problem.node_costs[self.order[position]]
+        return cost + sum(self._to[position]) if position in self._to else cost
+
+    @cached_property
+    def _to(self) -> dict[int, list[Floats]]:
+        result: dict[int, list[Floats]] = {}
+        for e, to_low in self.sent.items():
+            result.setdefault(int(self.layers.low[e]), []).append(to_low)
+        return result
+
+    def _part(self, p: int, copies: int) -> Part:
+        nodes, own = self.nodes(p)
+        name = {position: i for i, position in enumerate(nodes.tolist())}
+        ids: list[int] = self.layers.of(p).tolist()
+        costs = [self.costs(i) for i in nodes[:own].tolist()]
+        costs += [np.zeros_like(self.problem.node_costs[self.order[i]]) for i in nodes[own:].tolist()]
+        edges, messages = list[Edge](), list[Pair]()
+        for e in ids:
+            cost, (to_low, to_high) = self.cost(e), self.messages[e]
+            if e in self.sent:
+                cost, to_low = cost - to_low[:, None], np.zeros_like(to_low)
+            edges.append(Edge(name[int(self.layers.low[e])], name[int(self.layers.high[e])], cost))
+            messages.append((to_low, to_high))
+        kept = tuple(i for i, position in enumerate(nodes.tolist()) if i >= own or position in self._to)
+        problem = derived(tuple(costs), tuple(edges))
+        problem = derived(problem.node_costs, problem.edges, labels(problem, kept))
+        return Part(p, copies, nodes, own, np.array(ids, dtype=np.intp), kept, problem, tuple(messages))
+
+    def cost(self, e: int) -> Floats:
+        """An edge's matrix, with rows for the node of the lower position."""
+        edge = self.problem.edges[e]
+        return edge.cost if self.order[self.layers.low[e]] == edge.u else self._turned(edge.cost)
+
+    def _turned(self, cost: Floats) -> Floats:
+        return self._known.setdefault(id(cost), cost.T)
+
+    @cached_property
+    def _known(self) -> dict[int, Floats]:
+        return {}
+
+    def _by_position(self, e: int) -> Pair:
+        to_u, to_v = self.start[e]
+        return (to_u, to_v) if self.order[self.layers.low[e]] == self.problem.edges[e].u else (to_v, to_u)
+
+    def _without_runs(self) -> tuple[Problem, list[int]]:
+        """The problem with its runs left out and the ends glued; and which edges of the whole it has."""
+        layers, stays, back = self.layers, np.ones(len(self.order), dtype=bool), np.arange(len(self.order))
+        for run in layers.runs:  # what meets the last part of a run meets what comes before the first
+            inside = (layers.part >= run.first) & (layers.part < run.first + run.count)
+            back[inside] -= run.count * run.period
+            stays &= ~inside
+        name = np.cumsum(stays) - 1
+        edges: list[int] = np.sort(layers.edges[stays[layers.high[layers.edges]]]).tolist()
+        costs = tuple(self.problem.node_costs[v] for v in self.order[stays].tolist())
+        ends = name[back[layers.low]].tolist(), name[layers.high].tolist()
+        return derived(costs, tuple(Edge(ends[0][e], ends[1][e], self.cost(e)) for e in edges)), edges
+
+
+def total(row: Row, bounds: Mapping[int, float]) -> float:
+    """The bounds of parts, by number, added up over all copies."""
+    return sum(part.copies * bounds[part.number] for part in row.parts)

@@ -7,7 +7,6 @@ whole, and so do their bounds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,7 +16,8 @@ from autopar.solve.dual import Certificate, Dual
 from autopar.solve.flat import per_edge, with_per_edge
 from autopar.solve.layers import Layers
 from autopar.solve.problem import Edge, Floats, Problem, derived
-from autopar.solve.reduction import Ints
+from autopar.solve.proof import Messages
+from autopar.solve.reduction import Choice, Ints
 from autopar.solve.rows import memory_rows
 from autopar.solve.within import labels
 
@@ -184,7 +184,20 @@ class Row:
         ends = name[back[layers.low]].tolist(), name[layers.high].tolist()
         return derived(costs, tuple(Edge(ends[0][e], ends[1][e], self.cost(e)) for e in edges)), edges
 
+    def cost_of(self, p: int, choice: Choice) -> float:
+        """What a choice of the whole costs in a part."""
+        nodes, own = self.nodes(p)
+        at = np.array(choice, dtype=np.intp)[self.order]
+        cost = sum(float(self.costs(i)[at[i]]) for i in nodes[:own].tolist())
+        for e in self.layers.of(p).tolist():
+            low, high = at[self.layers.low[e]], at[self.layers.high[e]]
+            cost += float(self.cost(e)[low, high]) - (float(self.sent[e][low]) if e in self.sent else 0.0)
+        return cost
 
-def total(row: Row, bounds: Mapping[int, float]) -> float:
-    """The bounds of parts, by number, added up over all copies."""
-    return sum(part.copies * bounds[part.number] for part in row.parts)
+    def moved(self) -> Messages:
+        """What is moved to visitors, as messages of the whole."""
+        edges: list[int] = sorted(self.sent)
+        ends = np.stack([self.order[self.layers.low[edges]], self.order[self.layers.high[edges]]], axis=1)
+        counts = self.problem.counts
+        none = {n: np.zeros(n) for n in set(counts)}
+        return Messages(ends, tuple((self.sent[e], none[counts[v]]) for e, v in zip(edges, ends[:, 1], strict=True)))

@@ -1,4 +1,4 @@
-"""A chain of parts, each with what it costs for all choices at the nodes it shares: the cheapest choice of the whole."""
+"""A chain of parts, each with what it costs for all choices at the nodes it shares, and the cheapest choice of all."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class Chain:
                 entry[k] = i
             for position, k in of_hub.items():
                 ids = self.found[part.number].ids[k]
-                entry[k] = int(np.searchsorted(ids, self.hubs[position][hubs[position]]))
+                entry[k] = int(np.flatnonzero(ids == self.hubs[position][hubs[position]])[0])
             if p:
                 step = steps[p - 1]
                 at = int(step.least[(*own, *hubs.values())])

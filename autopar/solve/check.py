@@ -357,9 +357,6 @@ def _left_of(replay: _Replay, problem: Problem, piece: Piece) -> Left:
     _replayed(inner, piece.proof)
     if inner.stated_bound > -math.inf:
         raise InvalidSolution("the proof of a piece rests on what is only stated")
-    if not inner.tables.live:
-        ids = tuple(np.zeros(0, dtype=np.intp) for _ in piece.kept)
-        return Left(ids, np.zeros([0] * len(ids)), math.fsum(inner.lost), inner.cap)
     return left_of(inner.tables, len(piece.kept), math.fsum(inner.lost), inner.cap)
 
 

@@ -21,6 +21,7 @@ from autopar.solve.dual import Certificate
 from autopar.solve.exact import NOTHING, eliminated, exactly, finite, lifted, reduced, reduced_fully, weight
 from autopar.solve.few import Few, few_of
 from autopar.solve.known import Known, answer, edge_entries, is_large, is_narrow
+from autopar.solve.layered import by_layers
 from autopar.solve.mixture import choices_about, choices_decoded
 from autopar.solve.options import SolveOptions
 from autopar.solve.problem import Infeasible, Problem, objective
@@ -103,6 +104,10 @@ def by_messages(
     ascent = ascent or _ascent(problem, options, rough=_may_squeeze(problem, options))
     few = _few(ascent, options, watch)
     tiled = Answer(None, np.inf, -np.inf) if few is None else few.tiled()
+    if few is not None and few.is_worth_adding_up:
+        tiled = _added_up(few, tiled, options, watch)
+        if is_closed(tiled.bound, min(upper, tiled.objective)):
+            return answer(tiled, tiled.bound, upper)
     best, certificate = ascent.sweeps(min(upper, tiled.objective), watch)
     best = better(tiled, best)
     known = Known(best, certificate.bound, upper)
@@ -129,6 +134,18 @@ def by_messages(
     prices, inner = certificate.parts()[0], Inner(watch, left, known.cutoff)
     found = lifted(left, _by_all(left.problem, options, inner, known.cutoff, depth, prices))
     return answer(better(known.best, found), max(known.low, min(found.bound, known.cutoff)), upper)
+
+
+def _added_up(few: Few, best: Answer, options: SolveOptions, watch: Watch) -> Answer:
+    """What is known after equal layers were solved once and added up."""
+    found = by_layers(few, best, options, watch)
+    if found is None:
+        return best
+    best = replace(better(best, found), bound=found.bound)
+    if best.choice is not None:
+        watch.offer(best.choice)
+    watch.raise_bound(found.bound, found.proof)
+    return best
 
 
 def _closing(certificate: Certificate, few: Few | None, options: SolveOptions, watch: Watch, known: Known) -> Known:

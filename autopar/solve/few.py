@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from autopar.solve.ascent import Answer, Ascent, better
+from autopar.solve.ascent import Answer, Ascent, better, is_closed
 from autopar.solve.flat import per_edge
-from autopar.solve.problem import Problem, objective
+from autopar.solve.problem import Floats, Problem, objective
 from autopar.solve.tile import Shortened, shortened
 from autopar.solve.watch import Apart, Watch
 
@@ -22,6 +22,20 @@ class Few:
     short: Shortened
     ascent: Ascent
     best: Answer
+
+    @property
+    def is_worth_adding_up(self) -> bool:
+        """Whether its optimum is known, and messages alone do not prove it."""
+        proven = is_closed(self.best.bound, self.best.objective)
+        return proven and not is_closed(self.ascent.held.bound, self.best.objective)
+
+    def settled(self, sweeps: int) -> list[tuple[Floats, Floats]]:
+        """Its messages by edge, after so many more sweeps."""
+        dual = self.ascent.dual
+        dual.restore(self.ascent.held)
+        for _ in range(sweeps):
+            dual.sweep()
+        return per_edge(dual.flat, dual.messages)
 
     def tiled(self) -> Answer:
         """Its best choice, tiled over the whole."""

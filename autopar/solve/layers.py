@@ -1,18 +1,17 @@
 """Where a problem that repeats falls apart: at few edges between one layer and the next, the fewest there are.
 
-A stretch (see `tile`) has a period of positions in the order of sweeps. That order winds through the layers, so a cut at
-a position crosses many edges; a minimum cut between two far positions crosses those that join a layer to the next.
+A stretch (see `tile`) has a period of positions in the order of sweeps. That order winds through the layers, so a cut
+at a position crosses many edges; a minimum cut between two far positions crosses those that join a layer to the next.
 Moved by whole periods it cuts the stretch into equal layers. Hubs belong to no layer: every part may meet them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
 from autopar.solve.flat import Flat
 from autopar.solve.order import HUB
@@ -23,6 +22,7 @@ from autopar.solve.tile import Stretch
 _TRIES = 3  # fewer layers each time: the more are left, the more room there is for a cut
 _MOST_EDGES = 6  # that a cut may have
 
+
 @dataclass(frozen=True)
 class Run:
     """Equal layers: parts first <= p < first + count, each `period` positions after the one before it."""
@@ -30,6 +30,10 @@ class Run:
     first: int
     count: int
     period: int
+
+    def holds(self, part: Ints) -> Bools:
+        """Which of these parts are in it."""
+        return (part >= self.first) & (part < self.first + self.count)
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,22 +109,38 @@ def _within(stretch: Stretch, band: int, low: Ints, high: Ints, count: int) -> t
 
 
 def _lower_side(first: int, last: int, low: Ints, high: Ints) -> Bools | None:
-    """Which of the positions first <= i < last are on the side of those below in a minimum cut; None if it is not sure.
+    """Which of the positions first <= i < last are on the side of those below in a minimum cut; None if it is too wide.
 
-    It is sure if it leaves room on both sides: another might be found if there were more.
+    The first path that is found from below to beyond takes an edge away, and so on, as long as there is one (Ford and
+    Fulkerson); those that can be reached then are on the side of those below.
     """
     crosses = (high >= first) & (low < last)
-    nodes = np.clip(np.stack([low[crosses], high[crosses]]), first - 1, last) - (first - 1)
-    nodes = nodes[:, nodes[0] != nodes[1]]
-    count, both = last - first + 2, np.concatenate([nodes, nodes[::-1]], axis=1)
-    graph = csr_array((np.ones(both.shape[1], dtype=np.int32), (both[0], both[1])), shape=(count, count))
-    flow = maximum_flow(graph, 0, count - 1)
-    left = csr_array(graph - flow.flow)
-    left.eliminate_zeros()
-    reached = np.zeros(count, dtype=bool)
-    reached[breadth_first_order(left, 0, return_predecessors=False)] = True
-    lower = reached[1:-1]
-    return lower if _MOST_EDGES >= flow.flow_value > 0 and lower.any() and not lower[-1] else None
+    lows, highs = (np.clip(ends[crosses], first - 1, last).tolist() for ends in (low, high))
+    room = Counter(pair for u, v in zip(lows, highs, strict=True) if u != v for pair in ((u, v), (v, u)))
+    near: dict[int, list[int]] = {first - 1: []}
+    for u, v in room:
+        near.setdefault(u, []).append(v)
+    for _ in range(_MOST_EDGES + 1):
+        came = _reached(first - 1, near, room)
+        if last not in came:
+            return np.array([i in came for i in range(first, last)])
+        v = last
+        while v != first - 1:
+            u = came[v]
+            room[u, v] -= 1
+            room[v, u] += 1
+            v = u
+    return None
+
+
+def _reached(start: int, near: Mapping[int, Sequence[int]], room: Mapping[tuple[int, int], int]) -> dict[int, int]:
+    """Where there is a way to from the start, and from where one comes there."""
+    came, queue = {start: start}, [start]
+    for u in queue:
+        fresh = [v for v in near[u] if v not in came and room[u, v]]
+        came |= dict.fromkeys(fresh, u)
+        queue += fresh
+    return came
 
 
 def _repeats(layers: Layers, run: Run) -> bool:

@@ -39,7 +39,8 @@ def taken_out(tables: Tables, piece: Piece) -> Problem:
     counts = [tables.count(v) for v in names]
     costs = [tables.tables[v,] for v in names[: piece.own]]
     edges = list[Edge]()
-    for i, j in piece.edges.tolist():
+    ends: list[tuple[int, int]] = piece.edges.tolist()
+    for i, j in ends:
         scope = (min(names[i], names[j]), max(names[i], names[j]))
         if min(i, j) < 0 or scope not in tables.tables:
             raise InvalidSolution(f"the edge {scope} of a piece is not there: no two pieces can have it")
@@ -68,6 +69,8 @@ def without(tables: Tables, pieces: Sequence[Piece]) -> None:
 
 def left_of(tables: Tables, kept: int, lost: float, cap: float) -> Left:
     """What a piece's own tables have come to, by labels."""
+    if not tables.live:
+        return Left((np.zeros(0, dtype=np.intp),) * kept, np.zeros([0] * kept), lost, cap)
     labels = {start: (v, size) for v in tables.names for start, _, size in tables.usages[v]}
     if sorted(labels) != list(range(kept)) or {v for v, _ in labels.values()} != set(tables.names):
         raise InvalidSolution("what is left of a piece is not the nodes that it keeps")

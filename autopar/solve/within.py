@@ -1,8 +1,8 @@
 """What a part costs, for all choices at the nodes that it shares with others, as far as that lies within a window.
 
-Strategies and pairs of strategies go that exceed the window (`bar`), what is left is reduced, until the nodes of the part
-alone can be eliminated. A shared node may be merged into another: a label goes with it, a usage whose size is the number
-of its strategy.
+Strategies and pairs of strategies go that exceed the window (`bar`), what is left is reduced, until the nodes of the
+part alone can be eliminated. A shared node may be merged into another: a label goes with it, a usage whose size is the
+number of its strategy.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def labels(problem: Problem, kept: Sequence[int]) -> tuple[Usage, ...]:
 class Within:
     """What a part costs: `table`, with an axis for each node it shares, of the strategies `ids` that are left there.
 
-    All that costs less than `upper` is in it; `least` is the least, at most `upper`. `proof` is of that. `states[i]` is,
-    for each entry of the table, the strategy at the i-th of the nodes that elimination left, `left`.
+    All that costs less than `upper` is in it; `least` is the least, at most `upper`. `proof` is of that. `states[i]`
+    is, for each entry of the table, the strategy at the i-th of the nodes that elimination left, `left`.
     """
 
     upper: float
@@ -118,7 +118,14 @@ def _eliminated_to_labels(reduction: Reduction, order: list[int], upper: float) 
     proof = (*reduction.steps, Eliminate(tuple(order))) if order else reduction.steps
     least = min(float(table.min()), upper)
     return Within(
-        upper, least, tuple(ids), table.reshape(shape), proof, left, states.reshape(len(left), *shape), tuple(buckets),
+        upper,
+        least,
+        tuple(ids),
+        table.reshape(shape),
+        proof,
+        left,
+        states.reshape(len(left), *shape),
+        tuple(buckets),
         reduction,
     )
 

@@ -108,11 +108,12 @@ class Chain:
         """The cheapest choice, and the bound on all, with its proof."""
         total = self._steps[1]
         cost = float(total.min(initial=np.inf))
+        lost = self.row.lost
         least = sum(part.copies * self.found[part.number].least for part in self.row.parts)
         cap = least + min(of.upper - of.least for of in self.found.values())
         choice = self._choice() if cost < np.inf else None
         worth = np.inf if choice is None else objective(self.row.problem, choice)
-        return Answer(choice, worth, min(cost, cap), self._proof())
+        return Answer(choice, worth, min(cost, cap) - lost, self._proof())
 
     def _choice(self) -> Choice:
         steps, total = self._steps

@@ -42,7 +42,7 @@ class Layers:
 
     Part p has the positions where `part` is p, and the edges `edges[starts[p] : starts[p + 1]]`, those to lower parts
     included: these lead to the part before or to a hub, which is in part 0. `low` and `high` are the positions of every
-    edge's nodes. The parts of a run have nodes and edges in the same order.
+    edge's nodes, that in the lower part first. The parts of a run have nodes and edges in the same order.
     """
 
     part: Ints
@@ -79,7 +79,8 @@ def layers_of(problem: Problem, flat: Flat, order: Ints, stretches: Sequence[Str
         runs.append(Run(int(part.max()) + 1, copies, stretch.period))
         part += layer
     part[hub] = 0
-    of_edge = np.where(hub[low], part[high], np.maximum(part[low], part[high]))
+    low, high = np.where(part[low] <= part[high], (low, high), (high, low))
+    of_edge = part[high]
     if (np.abs(part[low] - part[high])[is_near] > 1).any():
         return None
     edges = np.lexsort((high, low, of_edge))

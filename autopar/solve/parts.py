@@ -26,7 +26,7 @@ from autopar.solve.within import labels
 _SWEEPS = 10
 
 Pair = tuple[Floats, Floats]
-"""What is moved from an edge to the node of its lower position, and to that of its higher one."""
+"""What is moved from an edge to the node in the lower part, and to the other."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +105,8 @@ class Row:
                 beyond = (low + run.count * run.period, high + run.count * run.period)
                 is_within = self.layers.hub[low] or self.layers.part[low] == run.first
                 like = at.get(before if is_within else beyond)
-                sent = self._by_position(e) if like is None else found[like]
+                fits = like is not None and self.cost(like).shape == self.cost(e).shape
+                sent = found[like] if like is not None and fits else self._by_position(e)
                 for p in range(run.first, run.first + run.count):
                     found[int(self.layers.of(p)[place])] = sent
         return found
@@ -180,7 +181,9 @@ class Row:
         return edge.cost if self.order[self.layers.low[e]] == edge.u else self._turned(edge.cost)
 
     def _turned(self, cost: Floats) -> Floats:
-        return self._known.setdefault(id(cost), cost.T)
+        if id(cost) not in self._known:
+            self._known[id(cost)] = cost.T
+        return self._known[id(cost)]
 
     @cached_property
     def _known(self) -> dict[int, Floats]:
@@ -214,8 +217,8 @@ class Row:
 
     def _settled(self, edges: list[int], ends: list[tuple[int, int]]) -> Sequence[Pair]:
         """Messages of the row without its runs: those of the shorter problem if that is the same, else after sweeps."""
-        if len(self.short) == len(ends) and all(pair in self.short for pair in ends):
-            found = [self.short[pair] for pair in ends]
+        if len(self.short) == len(ends) and all((min(pair), max(pair)) in self.short for pair in ends):
+            found = [self.short[i, j] if i < j else self.short[j, i][::-1] for i, j in ends]
             fit = (len(to_low) == self.cost(e).shape[0] for e, (to_low, _) in zip(edges, found, strict=True))
             if all(fit):
                 return found
@@ -234,6 +237,29 @@ class Row:
             low, high = at[self.layers.low[e]], at[self.layers.high[e]]
             cost += float(self.cost(e)[low, high]) - (float(self.sent[e][low]) if e in self.sent else 0.0)
         return cost
+
+    @cached_property
+    def lost(self) -> float:
+        """How much less than the parts that they are like the others may cost: equal ones are so up to rounding."""
+        known: dict[tuple[int, int], float] = {}
+
+        def excess(one: Floats, two: Floats) -> float:
+            if one is two:
+                return 0.0
+            key = (id(one), id(two))
+            if key not in known:
+                known[key] = max(0.0, float(np.where(one == two, 0.0, one - two).max()))
+            return known[key]
+
+        total = 0.0
+        for part in self.parts:
+            for p in range(part.number + 1, part.number + part.copies):
+                nodes = zip(self._own[part.number].tolist(), self._own[p].tolist(), strict=True)
+                edges = zip(part.edges.tolist(), self.layers.of(p).tolist(), strict=True)
+                costs = self.problem.node_costs
+                total += sum(excess(costs[self.order[i]], costs[self.order[j]]) for i, j in nodes)
+                total += sum(excess(self.cost(e), self.cost(f)) for e, f in edges)
+        return total
 
     def moved(self) -> Messages:
         """What is moved to visitors, as messages of the whole."""

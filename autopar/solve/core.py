@@ -107,13 +107,13 @@ def by_messages(
     if few is not None and few.is_worth_adding_up:
         tiled = _added_up(few, tiled, options, watch)
         if is_closed(tiled.bound, min(upper, tiled.objective)):
-            return answer(tiled, tiled.bound, upper)
+            return answer(tiled, min(upper, tiled.objective), upper)
     best, certificate = ascent.sweeps(min(upper, tiled.objective), watch)
     best = better(tiled, best)
-    known = Known(best, certificate.bound, upper)
+    known = Known(best, max(certificate.bound, tiled.bound), upper)
     if best.choice is not None:
         watch.offer(best.choice)
-    watch.raise_bound(known.low, certificate.proof())
+    watch.raise_bound(certificate.bound, certificate.proof())
     known = _closing(certificate, few, options, watch, known)
     if is_closed(known.low, known.cutoff):
         return answer(known.best, known.cutoff, upper)

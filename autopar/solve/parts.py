@@ -60,6 +60,10 @@ def _swept(problem: Problem, messages: Sequence[Pair]) -> tuple[Pair, ...]:
     return tuple(per_edge(dual.flat, dual.messages))
 
 
+def _turned(pair: Pair) -> Pair:
+    return pair[1], pair[0]
+
+
 def certified(problem: Problem, messages: tuple[Pair, ...]) -> Certificate:
     """What messages prove of a problem without a limit, by edge; for once, quicker than `Dual` is made."""
     nodes, lows = [cost.copy() for cost in problem.node_costs], list[float]()
@@ -218,7 +222,7 @@ class Row:
     def _settled(self, edges: list[int], ends: list[tuple[int, int]]) -> Sequence[Pair]:
         """Messages of the row without its runs: those of the shorter problem if that is the same, else after sweeps."""
         if len(self.short) == len(ends) and all((min(pair), max(pair)) in self.short for pair in ends):
-            found = [self.short[i, j] if i < j else self.short[j, i][::-1] for i, j in ends]
+            found = [self.short[i, j] if i < j else _turned(self.short[j, i]) for i, j in ends]
             fit = (len(to_low) == self.cost(e).shape[0] for e, (to_low, _) in zip(edges, found, strict=True))
             if all(fit):
                 return found

@@ -87,11 +87,11 @@ class Chain:
             before, here, table = known[key]
             for axis, places in enumerate(before):
                 total = total.take(places, axis=axis)
+            if not total.size:
+                return [], np.full(1, np.inf)
             hubs, shape = total.shape[len(before) :], table.shape[len(before) :]
             flat = total.reshape((-1, *[1] * (len(shape) - len(hubs)), *hubs))
             joint = flat + table.reshape((flat.shape[0], *shape))
-            if not flat.shape[0]:
-                return [], np.full(1, np.inf)
             steps.append(_Step(before, here, joint.argmin(axis=0)))
             total = joint.min(axis=0)
         return steps, total

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -29,13 +30,10 @@ class Few:
         proven = is_closed(self.best.bound, self.best.objective)
         return proven and not is_closed(self.ascent.held.bound, self.best.objective)
 
-    def settled(self, sweeps: int) -> list[tuple[Floats, Floats]]:
-        """Its messages by edge, after so many more sweeps."""
-        dual = self.ascent.dual
-        dual.restore(self.ascent.held)
-        for _ in range(sweeps):
-            dual.sweep()
-        return per_edge(dual.flat, dual.messages)
+    @cached_property
+    def messages(self) -> list[tuple[Floats, Floats]]:
+        """Its messages by edge."""
+        return per_edge(self.ascent.dual.flat, self.ascent.held.messages)
 
     def tiled(self) -> Answer:
         """Its best choice, tiled over the whole."""
@@ -59,5 +57,6 @@ def few_of(whole: Ascent, ascent_of: Callable[[Problem], Ascent], search: Callab
         return None
     ascent = ascent_of(short.without_ties())
     best = search(ascent)
-    whole.start_from(short.messages(whole.dual.flat, per_edge(ascent.dual.flat, ascent.held.messages)))
-    return Few(whole, short, ascent, best)
+    few = Few(whole, short, ascent, best)
+    whole.start_from(short.messages(whole.dual.flat, few.messages))
+    return few

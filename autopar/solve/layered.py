@@ -18,7 +18,6 @@ from autopar.solve.reduction import Choice
 from autopar.solve.watch import Watch
 from autopar.solve.within import Within, within
 
-_SWEEPS = 0  # of few, for messages that settle
 _WIDER = 1.5  # times what the best choice costs above the bound of a part: its first window
 _MARGIN = 1e-10  # of the cost: for rounding
 
@@ -30,7 +29,7 @@ def by_layers(few: Few, best: Answer, options: SolveOptions, watch: Watch) -> An
     layers = layers_of(whole.problem, flat, order, short.stretches, short.band)
     if layers is None or best.choice is None:
         return None
-    messages = few.settled(_SWEEPS)
+    messages = few.messages
     by_ends: dict[tuple[int, int], Pair] = {}
     for edge, (to_u, to_v) in zip(short.problem.edges, messages, strict=True):
         by_ends[min(edge.u, edge.v), max(edge.u, edge.v)] = (to_u, to_v) if edge.u < edge.v else (to_v, to_u)

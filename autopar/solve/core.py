@@ -22,6 +22,7 @@ from autopar.solve.exact import NOTHING, eliminated, exactly, finite, lifted, re
 from autopar.solve.few import Few, few_of
 from autopar.solve.first import first_choice
 from autopar.solve.known import Known, answer, edge_entries, is_large, is_narrow
+from autopar.solve.layered import by_layers
 from autopar.solve.mixture import choices_about, close_to
 from autopar.solve.options import SolveOptions
 from autopar.solve.problem import Infeasible, Problem, objective
@@ -107,14 +108,18 @@ def by_messages(
         _offer(first_choice(ascent.dual, options, watch), watch)
     few = _few(ascent, options, watch)
     tiled = Answer(None, np.inf, -np.inf) if few is None else few.tiled()
+    if few is not None and few.is_worth_adding_up:
+        tiled = _added_up(few, tiled, options, watch)
+        if is_closed(tiled.bound, min(upper, tiled.objective)):
+            return answer(tiled, min(upper, tiled.objective), upper)
     settle = ascent.settle if problem.usages and not is_narrow(problem) else ascent.sweeps
     best, certificate = settle(min(upper, tiled.objective), watch)
     best = better(tiled, best)
-    known = Known(best, certificate.bound, upper)
+    known = Known(best, max(certificate.bound, tiled.bound), upper)
     _offer(best.choice, watch)
     if is_any_news and best.choice is None and not ascent.rows.count:  # forbidden entries alone are in the way
         _offer(first_choice(ascent.dual, options, watch), watch)
-    watch.raise_bound(known.low, certificate.proof())
+    watch.raise_bound(certificate.bound, certificate.proof())
     known = _closing(certificate, few, options, watch, known)
     if is_closed(known.low, known.cutoff):
         return answer(known.best, known.cutoff, upper)
@@ -140,6 +145,17 @@ def by_messages(
 def _offer(choice: Choice | None, watch: Watch) -> None:
     if choice is not None:
         watch.offer(choice)
+
+
+def _added_up(few: Few, best: Answer, options: SolveOptions, watch: Watch) -> Answer:
+    """What is known after equal layers were solved once and added up."""
+    found = by_layers(few, best, options, watch)
+    if found is None:
+        return best
+    best = replace(better(best, found), bound=found.bound)
+    _offer(best.choice, watch)
+    watch.raise_bound(found.bound, found.proof)
+    return best
 
 
 def _closing(certificate: Certificate, few: Few | None, options: SolveOptions, watch: Watch, known: Known) -> Known:

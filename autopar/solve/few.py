@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
-from autopar.solve.ascent import Answer, Ascent, better
+from autopar.solve.ascent import Answer, Ascent, better, is_closed
 from autopar.solve.flat import per_edge
-from autopar.solve.problem import Problem, objective
+from autopar.solve.problem import Floats, Problem, objective
 from autopar.solve.tile import Shortened, shortened
 from autopar.solve.watch import Apart, Watch
 
@@ -22,6 +23,17 @@ class Few:
     short: Shortened
     ascent: Ascent
     best: Answer
+
+    @property
+    def is_worth_adding_up(self) -> bool:
+        """Whether its optimum is known, and messages alone do not prove it."""
+        proven = is_closed(self.best.bound, self.best.objective)
+        return proven and not is_closed(self.ascent.held.bound, self.best.objective)
+
+    @cached_property
+    def messages(self) -> list[tuple[Floats, Floats]]:
+        """Its messages by edge."""
+        return per_edge(self.ascent.dual.flat, self.ascent.held.messages)
 
     def tiled(self) -> Answer:
         """Its best choice, tiled over the whole."""
@@ -45,5 +57,6 @@ def few_of(whole: Ascent, ascent_of: Callable[[Problem], Ascent], search: Callab
         return None
     ascent = ascent_of(short.without_ties())
     best = search(ascent)
-    whole.start_from(short.messages(whole.dual.flat, per_edge(ascent.dual.flat, ascent.held.messages)))
-    return Few(whole, short, ascent, best)
+    few = Few(whole, short, ascent, best)
+    whole.start_from(short.messages(whole.dual.flat, few.messages))
+    return few

@@ -387,12 +387,12 @@ def test_a_higher_bound_than_the_witness_proves_is_seen() -> None:
 # What is trusted ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["check", "tables", "excess", "conditions", "exhaust", "interrupt", "proof"])
+@pytest.mark.parametrize("name", ["check", "tables", "excess", "conditions", "exhaust", "interrupt", "pieces", "proof"])
 def test_the_check_shares_no_code_with_the_search(name: str) -> None:
     text = (Path(__file__).parents[2] / "autopar" / "solve" / f"{name}.py").read_text(encoding="utf-8")
     imported = {node.module for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)}
     ours = {module.removeprefix("autopar.solve.") for module in imported if module and module.startswith("autopar")}
-    assert ours <= {"problem", "proof", "tables", "excess", "conditions", "exhaust", "interrupt"}
+    assert ours <= {"problem", "proof", "tables", "excess", "conditions", "exhaust", "interrupt", "pieces"}
 
 
 LATER = np.array([(s, 0) for s in range(2, 6)], dtype=np.intp)  # a strategy that goes, and what is said to replace it

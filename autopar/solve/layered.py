@@ -1,0 +1,66 @@
+"""The exact finish where layers repeat: what few parts cost for all choices at the nodes that they share, added up.
+
+The problem falls into parts in a row (`layers`, `parts`), most of them alike. Each kind is cut to a window and
+eliminated but for what it shares (`within`), once; what is left is a chain of tables (`chain`). The window of a part is
+what the best choice costs above the least of every part, added up: it does not grow with the layers.
+"""
+
+from __future__ import annotations
+
+from autopar.solve.ascent import Answer
+from autopar.solve.chain import Chain
+from autopar.solve.few import Few
+from autopar.solve.layers import layers_of
+from autopar.solve.options import SolveOptions
+from autopar.solve.parts import Pair, Row
+from autopar.solve.problem import Infeasible
+from autopar.solve.reduction import Choice
+from autopar.solve.watch import Watch
+from autopar.solve.within import Within, within
+
+_WIDER = 1.5  # times what the best choice costs above the bound of a part: its first window
+_MARGIN = 1e-10  # of the cost: for rounding
+
+
+def by_layers(few: Few, best: Answer, options: SolveOptions, watch: Watch) -> Answer | None:
+    """The optimum of the whole, with its proof, or a bound; `best` has a choice. None if there are no such layers."""
+    whole, short = few.whole, few.short
+    flat, order = whole.dual.flat, short.order
+    layers = layers_of(whole.problem, flat, order, short.stretches, short.band)
+    if layers is None or best.choice is None:
+        return None
+    messages = few.messages
+    by_ends: dict[tuple[int, int], Pair] = {}
+    for edge, (to_u, to_v) in zip(short.problem.edges, messages, strict=True):
+        by_ends[min(edge.u, edge.v), max(edge.u, edge.v)] = (to_u, to_v) if edge.u < edge.v else (to_v, to_u)
+    edges: list[int] = short.edges.tolist()
+    row = Row(whole.problem, order, layers, tuple(messages[e] for e in edges), by_ends)
+    found = _tables(row, best.choice, best.objective, options, watch)
+    return None if found is None else Chain(row, found).answer()
+
+
+def _tables(row: Row, best: Choice, cutoff: float, options: SolveOptions, watch: Watch) -> dict[int, Within] | None:
+    """What each kind of part costs, as far as a choice of the whole can that costs less than `cutoff`; None: too much.
+
+    The first window of a part is guessed from what the best choice costs there; that of the last is what is left.
+    """
+    margin, found = _MARGIN * abs(cutoff), dict[int, Within]()
+    low = {part.number: part.certificate.bound for part in row.parts}
+    above = {part.number: row.cost_of(part.number + part.copies // 2, best) - low[part.number] for part in row.parts}
+    in_order = sorted(row.parts, key=lambda part: (-part.copies, above[part.number]))
+    for part in in_order * 2:
+        number = part.number
+        left = cutoff - sum(each.copies * low[each.number] for each in row.parts) + margin
+        upper = low[number] + left
+        if len(found) < len(in_order) - 1:
+            upper = min(upper, low[number] + _WIDER * max(above[number], 0.0) + margin)
+        if number in found and found[number].upper >= upper - margin:
+            continue
+        try:
+            cut = within(part.certificate, upper, options, watch)
+        except Infeasible:
+            return None
+        if cut is None:
+            return None
+        found[number], low[number] = cut, max(low[number], cut.least)
+    return found

@@ -1,0 +1,274 @@
+"""Parts of a problem in a row as problems of their own: equal ones once, with costs moved to where they meet.
+
+A part has its own nodes and *visitors*: nodes of lower parts that it has edges to, at no cost of their own. What is
+moved from such edges to visitors is added to their costs at home. So costs of all parts add up to the cost of the
+whole, and so do their bounds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from autopar.solve.dual import Certificate, Dual
+from autopar.solve.flat import per_edge, with_per_edge
+from autopar.solve.layers import Layers
+from autopar.solve.problem import Edge, Floats, Problem, derived
+from autopar.solve.proof import Messages
+from autopar.solve.reduction import Bools, Choice, Ints
+from autopar.solve.rows import memory_rows
+from autopar.solve.within import labels
+
+_SWEEPS = 10
+
+Pair = tuple[Floats, Floats]
+"""What is moved from an edge to the node in the lower part, and to the other."""
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Part `number` of a row, and the `copies` - 1 like it that follow.
+
+    Nodes are positions, in order, its own before its visitors; the problem numbers them so. `kept` are those, as the
+    problem numbers them, that other parts have edges to, and the visitors. `messages` are to begin with, by edge.
+    """
+
+    number: int
+    copies: int
+    nodes: Ints
+    own: int
+    edges: Ints
+    kept: tuple[int, ...]
+    problem: Problem
+    messages: tuple[Pair, ...]
+
+    @cached_property
+    def certificate(self) -> Certificate:
+        """What its messages prove; where it has copies, after some sweeps."""
+        return certified(self.problem, self.messages if self.copies == 1 else _swept(self.problem, self.messages))
+
+
+def _swept(problem: Problem, messages: Sequence[Pair]) -> tuple[Pair, ...]:
+    dual = Dual(problem, memory_rows(problem))
+    dual.start_from(with_per_edge(dual.flat, messages))
+    for _ in range(_SWEEPS):
+        dual.sweep()
+    return tuple(per_edge(dual.flat, dual.messages))
+
+
+def _turned(pair: Pair) -> Pair:
+    return pair[1], pair[0]
+
+
+def certified(problem: Problem, messages: tuple[Pair, ...]) -> Certificate:
+    """What messages prove of a problem without a limit, by edge; for once, quicker than `Dual` is made."""
+    nodes, lows = [cost.copy() for cost in problem.node_costs], list[float]()
+    beyond = [np.zeros(n) for n in problem.counts]
+    for edge, (to_u, to_v) in zip(problem.edges, messages, strict=True):
+        nodes[edge.u] += to_u
+        nodes[edge.v] += to_v
+        rest = edge.cost - to_u[:, None]
+        rest -= to_v
+        rows, columns = rest.min(axis=1), rest.min(axis=0)
+        lows.append(float(rows.min()))
+        beyond[edge.u] += rows - lows[-1]
+        beyond[edge.v] += columns - lows[-1]
+    least = [float(cost.min()) for cost in nodes]
+    excess = tuple(over + cost - low for over, cost, low in zip(beyond, nodes, least, strict=True))
+    rows = memory_rows(problem)
+    return Certificate(problem, rows, messages, np.zeros(0), math.fsum(least + lows), tuple(nodes), excess)
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """A problem's parts, and messages to begin with: of its edges, and by the ends of those of a shorter problem.
+
+    The shorter one may be the row without its runs, its nodes numbered by position.
+    """
+
+    problem: Problem
+    order: Ints
+    layers: Layers
+    start: tuple[Pair, ...]
+    short: Mapping[tuple[int, int], Pair]
+
+    @cached_property
+    def messages(self) -> dict[int, Pair]:
+        """What is moved from edges, alike in all parts of a run: as it settles in the row without its runs."""
+        edges, ends = self._without_runs()
+        found = dict(zip(edges, self._settled(edges, ends), strict=True))
+        at = {(self.layers.low[e], self.layers.high[e]): e for e in edges}
+        for run in self.layers.runs:
+            for place, e in enumerate(self.layers.of(run.first).tolist()):
+                low, high = self.layers.low[e], self.layers.high[e]
+                before = (low if self.layers.hub[low] else low - run.period, high - run.period)
+                beyond = (low + run.count * run.period, high + run.count * run.period)
+                is_within = self.layers.hub[low] or self.layers.part[low] == run.first
+                like = at.get(before if is_within else beyond)
+                fits = like is not None and self.cost(like).shape == self.cost(e).shape
+                sent = found[like] if like is not None and fits else self._by_position(e)
+                for p in range(run.first, run.first + run.count):
+                    found[int(self.layers.of(p)[place])] = sent
+        return found
+
+    @cached_property
+    def sent(self) -> dict[int, Floats]:
+        """What is moved to visitors, by edge."""
+        low, part = self.layers.low, self.layers.part
+        return {e: pair[0] for e, pair in self.messages.items() if part[low[e]] != self._part_of[e]}
+
+    @cached_property
+    def _part_of(self) -> Ints:
+        result = np.empty(len(self.layers.edges), dtype=np.intp)
+        result[self.layers.edges] = np.repeat(np.arange(self.layers.count), np.diff(self.layers.starts))
+        return result
+
+    @cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """The different ones, in order."""
+        copies = {run.first: run.count for run in self.layers.runs}
+        found, p = list[Part](), 0
+        while p < self.layers.count:
+            found.append(self._part(p, copies.get(p, 1)))
+            p += found[-1].copies
+        return tuple(found)
+
+    def nodes(self, p: int) -> tuple[Ints, int]:
+        """The positions of a part's nodes, its own first, and how many are its own."""
+        own, low = self._own[p], self.layers.low[self.layers.of(p)]
+        visitors = np.unique(low[self.layers.part[low] != p])
+        return np.concatenate([own, visitors]), len(own)
+
+    @cached_property
+    def _own(self) -> list[Ints]:
+        by_part = np.argsort(self.layers.part, kind="stable")
+        ends = np.searchsorted(self.layers.part[by_part], np.arange(self.layers.count + 1))
+        return np.split(by_part, ends[1:-1])
+
+    def costs(self, position: int) -> Floats:
+        """A node's costs, with what other parts' edges send it."""
+        cost = self.problem.node_costs[int(self.order[position])]
+        return cost if position not in self._to else np.sum([cost, *self._to[position]], axis=0)
+
+    @cached_property
+    def _to(self) -> dict[int, list[Floats]]:
+        result: dict[int, list[Floats]] = {}
+        for e, to_low in self.sent.items():
+            result.setdefault(int(self.layers.low[e]), []).append(to_low)
+        return result
+
+    def _part(self, p: int, copies: int) -> Part:
+        nodes, own = self.nodes(p)
+        name = {position: i for i, position in enumerate(nodes.tolist())}
+        ids: list[int] = self.layers.of(p).tolist()
+        costs = [self.costs(i) for i in nodes[:own].tolist()]
+        costs += [np.zeros_like(self.problem.node_costs[self.order[i]]) for i in nodes[own:].tolist()]
+        edges, messages = list[Edge](), list[Pair]()
+        for e in ids:
+            cost, (to_low, to_high) = self.cost(e), self.messages[e]
+            if e in self.sent:
+                cost, to_low = cost - to_low[:, None], np.zeros_like(to_low)
+            edges.append(Edge(name[int(self.layers.low[e])], name[int(self.layers.high[e])], cost))
+            messages.append((to_low, to_high))
+        kept = tuple(i for i, position in enumerate(nodes.tolist()) if i >= own or position in self._to)
+        problem = derived(tuple(costs), tuple(edges))
+        problem = derived(problem.node_costs, problem.edges, labels(problem, kept))
+        return Part(p, copies, nodes, own, np.array(ids, dtype=np.intp), kept, problem, tuple(messages))
+
+    def cost(self, e: int) -> Floats:
+        """An edge's matrix, with rows for the node of the lower position."""
+        edge = self.problem.edges[e]
+        return edge.cost if self.order[self.layers.low[e]] == edge.u else self._turned(edge.cost)
+
+    def _turned(self, cost: Floats) -> Floats:
+        if id(cost) not in self._known:
+            self._known[id(cost)] = cost.T
+        return self._known[id(cost)]
+
+    @cached_property
+    def _known(self) -> dict[int, Floats]:
+        return {}
+
+    def _by_position(self, e: int) -> Pair:
+        to_u, to_v = self.start[e]
+        return (to_u, to_v) if self.order[self.layers.low[e]] == self.problem.edges[e].u else (to_v, to_u)
+
+    def _without_runs(self) -> tuple[list[int], list[tuple[int, int]]]:
+        """The edges of the problem with its runs left out and the ends glued, and their nodes there, by position."""
+        layers, name = self.layers, self._names
+        edges: list[int] = np.sort(layers.edges[~self._is_inside[layers.high[layers.edges]]]).tolist()
+        return edges, list(zip(name[layers.low[edges]].tolist(), name[layers.high[edges]].tolist(), strict=True))
+
+    @cached_property
+    def _names(self) -> Ints:
+        """What positions are without runs; those of a run are what comes before it, so many periods earlier."""
+        part, name = self.layers.part, np.arange(len(self.order))
+        for run in self.layers.runs:
+            name[(part >= run.first) & ~self.layers.hub] -= run.count * run.period
+        return name
+
+    @cached_property
+    def _is_inside(self) -> Bools:
+        """Which positions are in runs."""
+        inside = np.zeros(len(self.order), dtype=bool)
+        for run in self.layers.runs:
+            inside |= run.holds(self.layers.part)
+        return inside
+
+    def _settled(self, edges: list[int], ends: list[tuple[int, int]]) -> Sequence[Pair]:
+        """Messages of the row without its runs: those of the shorter problem if that is the same, else after sweeps."""
+        if len(self.short) == len(ends) and all((min(pair), max(pair)) in self.short for pair in ends):
+            found = [self.short[i, j] if i < j else _turned(self.short[j, i]) for i, j in ends]
+            fit = (len(to_low) == self.cost(e).shape[0] for e, (to_low, _) in zip(edges, found, strict=True))
+            if all(fit):
+                return found
+        stays = np.flatnonzero(~self._is_inside)
+        nodes: list[int] = self.order[stays[np.argsort(self._names[stays])]].tolist()
+        costs = tuple(self.problem.node_costs[v] for v in nodes)
+        glued = derived(costs, tuple(Edge(*pair, self.cost(e)) for e, pair in zip(edges, ends, strict=True)))
+        return _swept(glued, [self._by_position(e) for e in edges])
+
+    def cost_of(self, p: int, choice: Choice) -> float:
+        """What a choice of the whole costs in a part."""
+        nodes, own = self.nodes(p)
+        at = np.array(choice, dtype=np.intp)[self.order]
+        cost = sum(float(self.costs(i)[at[i]]) for i in nodes[:own].tolist())
+        for e in self.layers.of(p).tolist():
+            low, high = at[self.layers.low[e]], at[self.layers.high[e]]
+            cost += float(self.cost(e)[low, high]) - (float(self.sent[e][low]) if e in self.sent else 0.0)
+        return cost
+
+    @cached_property
+    def lost(self) -> float:
+        """How much less than the parts that they are like the others may cost: equal ones are so up to rounding."""
+        known: dict[tuple[int, int], float] = {}
+
+        def excess(one: Floats, two: Floats) -> float:
+            if one is two:
+                return 0.0
+            key = (id(one), id(two))
+            if key not in known:
+                known[key] = max(0.0, float(np.where(one == two, 0.0, one - two).max()))
+            return known[key]
+
+        total = 0.0
+        for part in self.parts:
+            for p in range(part.number + 1, part.number + part.copies):
+                nodes = zip(self._own[part.number].tolist(), self._own[p].tolist(), strict=True)
+                edges = zip(part.edges.tolist(), self.layers.of(p).tolist(), strict=True)
+                costs = self.problem.node_costs
+                total += sum(excess(costs[self.order[i]], costs[self.order[j]]) for i, j in nodes)
+                total += sum(excess(self.cost(e), self.cost(f)) for e, f in edges)
+        return total
+
+    def moved(self) -> Messages:
+        """What is moved to visitors, as messages of the whole."""
+        edges: list[int] = sorted(self.sent)
+        ends = np.stack([self.order[self.layers.low[edges]], self.order[self.layers.high[edges]]], axis=1)
+        counts = self.problem.counts
+        none = {n: np.zeros(n) for n in set(counts)}
+        return Messages(ends, tuple((self.sent[e], none[counts[v]]) for e, v in zip(edges, ends[:, 1], strict=True)))

@@ -1,0 +1,178 @@
+"""Equal layers solved once and added up: the optimum, with a proof that holds; tampering is seen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autopar.solve import Edge, InvalidSolution, Problem, SolveOptions, proven, solve
+from autopar.solve import core as solve_core
+from autopar.solve.ascent import Answer, Ascent
+from autopar.solve.few import Few, few_of
+from autopar.solve.layered import by_layers
+from autopar.solve.problem import objective
+from autopar.solve.proof import Piece, Pieces
+from autopar.solve.watch import Best
+from tests.solve.test_tile import repeating
+
+OPTIONS = SolveOptions(max_table_entries=1, max_elimination_work=1.0)
+
+
+def few(problem: Problem) -> Few | None:
+    """Few of the layers, their optimum known by elimination."""
+
+    def search(ascent: Ascent) -> Answer:
+        ascent.sweeps(np.inf, Best(ascent.problem, None, None))
+        solution = solve(ascent.problem)
+        return Answer(solution.choice, solution.objective, solution.lower_bound)
+
+    return few_of(Ascent(problem, OPTIONS), lambda short: Ascent(short, OPTIONS), search)
+
+
+def added_up(problem: Problem) -> Answer | None:
+    found = few(problem)
+    return None if found is None else by_layers(found, found.tiled(), OPTIONS, Best(problem, None, None))
+
+
+@settings(max_examples=60, deadline=None)
+@given(problem=repeating(most_blocks=30))
+def test_layers_add_up_to_the_optimum(problem: Problem) -> None:
+    answer = added_up(problem)
+    if answer is None:
+        return
+    best = solve(problem).objective
+    assert answer.bound <= best + 1e-9
+    proof = proven(problem, answer.proof)
+    assert not proof.stated_by
+    assert abs(proof.bound - answer.bound) <= 1e-9 * max(1.0, abs(best))
+    if answer.choice is not None:
+        assert answer.objective == pytest.approx(objective(problem, answer.choice))
+        assert answer.objective >= best - 1e-9
+
+
+@settings(max_examples=40, deadline=None)
+@given(problem=repeating(most_blocks=30), seed=st.integers(0, 1000))
+def test_a_poor_choice_to_begin_with_costs_time_only(problem: Problem, seed: int) -> None:
+    found = few(problem)
+    if found is None:
+        return
+    rng = np.random.default_rng(seed)
+    choice = tuple(int(rng.integers(n)) for n in problem.counts)
+    start = Answer(choice, objective(problem, choice), -np.inf)
+    answer, best = by_layers(found, start, OPTIONS, Best(problem, None, None)), solve(problem).objective
+    if answer is not None:
+        assert answer.bound <= best + 1e-9
+        assert proven(problem, answer.proof).bound >= answer.bound - 1e-9 * max(1.0, abs(best))
+        assert min(answer.objective, start.objective) >= best - 1e-9
+
+
+def cliques(layers: int, *, unlike: float = 0.0) -> Problem:
+    """A chain of cliques, each joined to the next by one edge: messages prove less than the optimum."""
+    rng, size = np.random.default_rng(3), 5
+    costs, steps, link = 0.1 * rng.random((size, 2)), 0.1 * rng.random((size, size, 2, 2)), 0.1 * rng.random((2, 2))
+    steps += np.eye(2)
+    pairs = [(i, j, steps[i, j].copy()) for i in range(size) for j in range(i)]
+    nodes, edges = list[np.ndarray](), list[Edge]()
+    own = list(map(np.ascontiguousarray, costs))
+    for layer in range(layers):
+        first = size * layer
+        nodes += own
+        edges += [Edge(first + i, first + j, cost) for i, j, cost in pairs]
+        edges += [Edge(first, first - 2, link)] if layer else []
+    if unlike:
+        edges[-1] = replace(edges[-1], cost=edges[-1].cost - unlike)
+        nodes[size * layers // 2] = own[size * layers // 2 % size] - unlike
+    return Problem(
+        (np.array([0.0, 0.3]), *nodes),
+        (*(Edge(e.u + 1, e.v + 1, e.cost) for e in edges), Edge(0, 1, rng.random((2, 2)))),
+    )
+
+
+@pytest.mark.parametrize("layers", [30, 60])
+def test_what_messages_do_not_prove_is_proven(layers: int) -> None:
+    """By few of the layers, and by pieces: without them the same messages leave a gap."""
+    problem, best = cliques(layers), solve(cliques(layers))
+    answer = added_up(problem)
+    assert answer is not None
+    assert answer.objective == pytest.approx(best.objective, abs=1e-9)
+    assert answer.bound == pytest.approx(best.objective, abs=1e-9)
+    _, certificate = Ascent(problem, OPTIONS).sweeps(np.inf, Best(problem, None, None))
+    assert certificate.bound < best.objective - 1e-3
+    assert any(isinstance(step, Pieces) for step in answer.proof)
+    assert proven(problem, answer.proof).bound == pytest.approx(best.objective, abs=1e-9)
+
+
+def test_layers_that_differ_by_rounding_lose_as_much() -> None:
+    problem = cliques(40, unlike=2e-9)
+    answer, best = added_up(problem), solve(problem).objective
+    assert answer is not None
+    assert best - 1e-7 <= answer.bound <= best + 1e-11
+    assert answer.bound - 1e-12 <= proven(problem, answer.proof).bound <= best + 1e-11
+
+
+def pieces_with(answer: Answer, number: int, **changes: object) -> tuple[object, ...]:
+    """The proof with one of its pieces changed."""
+    at = next(i for i, step in enumerate(answer.proof) if isinstance(step, Pieces))
+    step = answer.proof[at]
+    assert isinstance(step, Pieces)
+    piece = replace(step.pieces[number], **changes)
+    pieces = (*step.pieces[:number], piece, *step.pieces[number + 1 :])
+    return (*answer.proof[:at], Pieces(pieces), *answer.proof[at + 1 :])
+
+
+def changed(piece: Piece) -> list[dict[str, object]]:
+    """What a piece must not be."""
+    return [
+        {"edges": np.concatenate([piece.edges, piece.edges[:1]])},
+        {"edges": piece.edges[1:]},
+        {"kept": piece.kept[1:]},
+        {"own": piece.own + 1},
+        {"nodes": piece.nodes[::-1].copy()},
+        {"nodes": np.concatenate([piece.nodes[:1], piece.nodes[:1], piece.nodes[2:]])},
+        {"like": piece.like + 2},
+        {"like": 0},
+    ]
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_tampered_pieces_are_seen_or_prove_no_more(number: int) -> None:
+    problem = cliques(30)
+    answer, best = added_up(problem), solve(problem).objective
+    assert answer is not None
+    step = next(step for step in answer.proof if isinstance(step, Pieces))
+    refused = 0
+    for changes in changed(step.pieces[number]):
+        try:
+            bound = proven(problem, pieces_with(answer, number, **changes)).bound
+        except InvalidSolution:
+            refused += 1
+            continue
+        assert bound <= best + 1e-9
+    assert refused >= 6
+
+
+def test_a_piece_that_is_cheaper_than_said_is_seen() -> None:
+    """The proof of one problem, on another whose layers cost less in one place."""
+    answer = added_up(cliques(30))
+    assert answer is not None
+    problem = cliques(30)
+    for v in (20, 70, 120):
+        nodes = list(problem.node_costs)
+        nodes[v] = nodes[v] - 0.5
+        cheaper = replace(problem, node_costs=tuple(nodes))
+        assert proven(cheaper, answer.proof).bound <= solve(cheaper).objective + 1e-9
+
+
+def test_training_steps_end_with_it() -> None:
+    """`solve` adds layers up where messages alone do not prove few of them, and says so in its witness."""
+    problem = cliques(60)
+    solution = solve(problem, options=SolveOptions(max_total_entries=600))
+    assert solution.gap == 0
+    assert solution.objective == pytest.approx(solve(problem).objective)
+    assert solution.witness is not None
+    assert any(isinstance(step, Pieces) for step in solution.witness)
+    assert solve_core.is_closed(proven(problem, solution.witness).bound, solution.objective, 1e-9)

@@ -142,7 +142,7 @@ class Aim:
         """Lowers the choice that promises most; whether there was one."""
         met = self.focus.best(self._aim())
         if met is None:
-            met = next(iter(self.focus.choices()), None)
+            met = next((met for met in self.focus.choices() if met.peak <= self.limit), None)
         if met is None or met in self.lowered or met.cost > self._cost / (1 + _WORTH):
             return False
         self.lowered[met] = self.attempt.planned(self.focus.solved(met))

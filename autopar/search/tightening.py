@@ -43,9 +43,10 @@ class Tightening:
           Unsolved: none was found that fits.
           NothingCheaper: none was found that costs less than `below`.
         """
+        task, halt = self.attempt.task, self.attempt.task.halt
         bound, smallest, tight = planned.plan.lower_bound_s, planned, float(limit)
         proof: Infeasible | None = None
-        for _ in range(self.attempt.task.options.max_tightenings):
+        for _ in range(task.options.max_tightenings):
             least = self._least if tight == limit else self._solve_least
             try:
                 found, refused = _closest(partial(self.attempt.solve, below=below), tight, least)
@@ -55,25 +56,23 @@ class Tightening:
             if found is None:
                 break
             bound = max(bound, found.plan.lower_bound_s) if tight == limit else bound
-            smallest = min(smallest, found, key=lambda p: p.account.peak_memory_bytes)
-            if found.account.peak_memory_bytes <= limit:
+            smallest = min(smallest, found, key=_peak)
+            if _peak(found) <= limit:
                 return _bounded(found, bound)
-            if refused is not None or self.attempt.task.halt.is_over:
+            if refused is not None or halt.is_over:
                 break
-            tight = limit - (found.account.peak_memory_bytes - found.counted_bytes)
+            tight = limit - (_peak(found) - found.counted_bytes)
         tight = float(limit)
-        for _ in range(
-            0 if proof is not None or self.attempt.task.halt.is_over else self.attempt.task.options.max_tightenings
-        ):
+        for _ in range(0 if proof is not None or halt.is_over else task.options.max_tightenings):
             found, refused = _closest(self._solve_tensors, tight, self._solve_least_tensors)
             if found is None:
                 break
-            smallest = min(smallest, found, key=lambda p: p.account.peak_memory_bytes)
-            if found.account.peak_memory_bytes <= limit:
+            smallest = min(smallest, found, key=_peak)
+            if _peak(found) <= limit:
                 return _bounded(found, bound)
-            if refused is not None or self.attempt.task.halt.is_over:
+            if refused is not None or halt.is_over:
                 break
-            tight -= found.account.peak_memory_bytes - limit
+            tight -= _peak(found) - limit
         raise unsolved(smallest, limit, self.attempt.where) if proof is None else self._misfit(limit, smallest, proof)
 
     def _least(self, proof: Infeasible) -> Planned | None:
@@ -84,20 +83,21 @@ class Tightening:
         """
         if proof.choice is None:
             return None
-        problem, choice = self.attempt.problem(proof.min_peak_bytes), proof.choice
+        attempt, usual = self.attempt, self.attempt.task.options
+        problem, choice = attempt.problem(proof.min_peak_bytes), proof.choice
         met = [Solution(choice, objective(problem, choice), -inf, peak(problem, choice))]
-        entries, options = sum(edge.cost.size for edge in problem.edges), self.attempt.task.options.solve
+        entries, options = sum(edge.cost.size for edge in problem.edges), usual.solve
         if entries <= SMALL_ENTRIES:
-            met.append(self.attempt.solved_by(problem, met[0], options if entries <= FEW_ENTRIES else barely(options)))
-        best = min(map(self.attempt.planned, met), key=lambda planned: planned.account.peak_memory_bytes)
-        for _ in range(self.attempt.task.options.max_tightenings if entries <= SMALL_ENTRIES else 0):
-            near = self.attempt.problem(float(best.account.peak_memory_bytes))
-            met.append(self.attempt.solved_by(near, met[0], options if entries <= FEW_ENTRIES else barely(options)))
-            planned = self.attempt.planned(met[-1])
-            if planned.account.peak_memory_bytes >= best.account.peak_memory_bytes:
+            met.append(attempt.solved_by(problem, met[0], options if entries <= FEW_ENTRIES else barely(options)))
+        best = min(map(attempt.planned, met), key=_peak)
+        for _ in range(usual.max_tightenings if entries <= SMALL_ENTRIES else 0):
+            near = attempt.problem(float(_peak(best)))
+            met.append(attempt.solved_by(near, met[0], options if entries <= FEW_ENTRIES else barely(options)))
+            planned = attempt.planned(met[-1])
+            if _peak(planned) >= _peak(best):
                 break
             best = planned
-        self.attempt.met.extend(met)
+        attempt.met.extend(met)
         return best
 
     def _solve_least(self, proof: Infeasible) -> Planned | None:
@@ -120,8 +120,8 @@ class Tightening:
         smallest, least = planned.account.peak_memory_bytes, proof.least_peak_bytes
         proven = "" if least is None else f", and any plan needs {int(least):,} bytes"
         what = (
-            f"no plan on mesh {self.attempt.where} fits in the memory limit of {limit:,} bytes a device: the smallest peak "
-            f"found is {smallest:,} bytes{proven}"
+            f"no plan on mesh {self.attempt.where} fits in the memory limit of {limit:,} bytes a device: the smallest "
+            f"peak found is {smallest:,} bytes{proven}"
         )
         advice = f"{raise_to(smallest)}, use more devices, or donate the state."
         return Misfit(what, partial(self.attempt.clash, float(limit)), advice, smallest)
@@ -144,6 +144,11 @@ def _closest(
         return least(proof), proof
     except Unsolved:
         return None, proof
+
+
+def _peak(planned: Planned) -> int:
+    """Of its program."""
+    return planned.account.peak_memory_bytes
 
 
 def _bounded(planned: Planned, bound: float) -> Planned:

@@ -73,7 +73,8 @@ class Tightening:
             if refused is not None or halt.is_over:
                 break
             tight -= _peak(found) - limit
-        raise unsolved(smallest, limit, self.attempt.where) if proof is None else self._misfit(limit, smallest, proof)
+        where = self.attempt.where
+        raise unsolved(smallest, limit, where) if proof is None else misfit(self.attempt, limit, smallest, proof)
 
     def _least(self, proof: Infeasible) -> Planned | None:
         """A plan of the smallest peak that the solver found, or a cheap one if its program needs less.
@@ -115,16 +116,17 @@ class Tightening:
             self.attempt.planned(self.attempt.solved_by(problem, self.attempt.nearby(True))), problem=problem
         )
 
-    def _misfit(self, limit: int, planned: Planned, proof: Infeasible) -> Misfit:
-        """That nothing fits in `limit`; `planned` has the smallest peak found."""
-        smallest, least = planned.account.peak_memory_bytes, proof.least_peak_bytes
-        proven = "" if least is None else f", and any plan needs {int(least):,} bytes"
-        what = (
-            f"no plan on mesh {self.attempt.where} fits in the memory limit of {limit:,} bytes a device: the smallest "
-            f"peak found is {smallest:,} bytes{proven}"
-        )
-        advice = f"{raise_to(smallest)}, use more devices, or donate the state."
-        return Misfit(what, partial(self.attempt.clash, float(limit)), advice, smallest)
+
+def misfit(attempt: Attempt, limit: int, planned: Planned, proof: Infeasible) -> Misfit:
+    """That nothing fits in `limit`; `planned` has the smallest peak found."""
+    smallest, least = _peak(planned), proof.least_peak_bytes
+    proven = "" if least is None else f", and any plan needs {int(least):,} bytes"
+    what = (
+        f"no plan on mesh {attempt.where} fits in the memory limit of {limit:,} bytes a device: the smallest peak "
+        f"found is {smallest:,} bytes{proven}"
+    )
+    advice = f"{raise_to(smallest)}, use more devices, or donate the state."
+    return Misfit(what, partial(attempt.clash, float(limit)), advice, smallest)
 
 
 def _closest(

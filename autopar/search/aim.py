@@ -160,16 +160,16 @@ class Aim:
 
     @property
     def _fitting(self) -> list[Met]:
-        """The choices whose programs keep within the limit."""
-        return [met for met, planned in self.lowered.items() if self._fits(planned)]
+        """The choices whose programs keep within the limit, as what the Problem counts of them does."""
+        return [met for met in self.lowered if self._fits(met)]
 
     @property
     def _cost(self) -> float:
         """Of the cheapest of these."""
         return min((met.cost for met in self._fitting), default=inf)
 
-    def _fits(self, planned: Planned) -> bool:
-        return planned.account.peak_memory_bytes <= self.limit
+    def _fits(self, met: Met) -> bool:
+        return max(met.peak, self.lowered[met].account.peak_memory_bytes) <= self.limit
 
     def _aim(self) -> float:
         """What the Problem is to count: what it does of the program nearest to the limit, as a share of its peak.
@@ -180,7 +180,7 @@ class Aim:
         top, counted = min(spent, key=lambda pair: abs(pair[0] - self.limit), default=(1, 1.0))
         aim = self.limit * min(1.0, counted / max(1, top))
         low = max((met.peak for met in self._fitting), default=0.0)
-        missed = [met.peak for met, p in self.lowered.items() if not self._fits(p) and met.peak > low]
+        missed = [met.peak for met in self.lowered if not self._fits(met) and met.peak > low]
         high = min(missed, default=inf)
         return aim if low < aim < high else (low + min(high, self.limit)) / 2
 
@@ -197,7 +197,7 @@ class Aim:
         solution = self.focus.solved(met)
         self.attempt.met.append(solution)
         self.lowered[met] = self.attempt.planned(solution)
-        if self._fits(self.lowered[met]):
+        if self._fits(met):
             self.attempt.task.halt.tell(self.attempt.ground.mesh, self.limit, met.cost, self.bound)
 
     def _bounded(self, met: Met) -> Planned:

@@ -7,8 +7,8 @@ plan that can be used: choices solved and verified, the program built and verifi
 and compared with the limit, and the summary with objective, bound, every placement, operator and collective. Seconds of
 wall clock and of CPU, once each; of the CPU's those in the solver, in the program with its account, in the summary, and
 the rest (for the first plan: trace, space, prices). Where the plan is proven optimal, a pin that it keeps to already
-needs no solving, nor does a limit that it fits in. "--tight" adds limits of 0.9, 0.5 and 0.3 of the plan's peak. No change
-traces or enumerates strategies again; other links make prices anew.
+needs no solving, nor does a limit that it fits in. "--tight" adds limits of 0.9, 0.5 and 0.3 of the plan's peak. No
+change traces or enumerates strategies again; other links make prices anew.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One memory limit on a problem that counts as large: against all plans of small graphs, and what is told of misfits."""
+"""One memory limit on a problem that counts as large: against all plans of small graphs, and what misfits tell."""
 
 from __future__ import annotations
 

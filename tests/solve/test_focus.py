@@ -1,4 +1,4 @@
-"""Single limits: bounds and choices against every choice of drawn problems, and that no limit makes it go on for ever."""
+"""Single limits: bounds and choices against every choice of drawn problems, and that every limit comes to an end."""
 
 from __future__ import annotations
 

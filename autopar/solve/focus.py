@@ -18,6 +18,7 @@ from autopar.solve.problem import Problem
 _UP, _MOST_UP, _MORE_UP = 4.0, 10, 2  # times the sum of prices; until choices keep within the limit, and from there on
 _DOWN, _LITTLE = 3.0, 1e-3  # the sum over the next; of the cost: what memory costs where prices end
 _HALVES, _APART = 6, 1.05  # of the way between two sums of prices, as ratios; what is close enough
+_FEWEST = 8  # lines that are kept
 _BESIDE = 6  # lines on each side of a limit, at whose prices choices descend
 
 
@@ -25,11 +26,13 @@ class Focus(Curve):
     """Good choices of a problem, and bounds, within the memory limits that it was turned to."""
 
     def __init__(self, problem: Problem, options: SolveOptions, wanted: Callable[[], bool] = lambda: True) -> None:
+        self._limit = 0.0
         super().__init__(problem, options, wanted)
         self._most = float(self._use.max(initial=0.0))  # the peak of what is decoded without prices
 
     def turn_to(self, limit: float) -> None:
         """Meets choices about a limit, and proves bounds."""
+        self._limit = limit
         if not self._most:
             return
         if self._is_above(limit):
@@ -43,6 +46,12 @@ class Focus(Curve):
         lines = self._priced()
         within = sum(line.middle <= limit for line in lines)
         self._blend(lines[max(0, within - _BESIDE) : within + _BESIDE])
+
+    def _note(self) -> None:
+        """Keeps the line of this moment; where there is no room, the one that proves the least of the limit goes."""
+        super()._note()
+        if len(self._lines) > max(_FEWEST, self._room):
+            self._lines.remove(min(self._lines[1:-1], key=lambda line: line.at(self._limit)))
 
     def _priced(self) -> list[Line]:
         """The lines that have prices, the highest first."""

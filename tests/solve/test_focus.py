@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autopar.solve import Infeasible, Problem, SolveOptions, verify
+from autopar.solve import Infeasible, Problem, SolveOptions, curve, verify
 from autopar.solve.focus import Focus
 from tests.solve.draw import chain_with_skips, problems
 from tests.solve.oracle import optimum
@@ -90,6 +90,19 @@ def test_one_that_is_not_wanted_stops_after_a_step() -> None:
     focus = Focus(chain(), OPTIONS, lambda: False)
     focus.turn_to(1.0)
     assert 1 <= len(focus.choices()) <= 3
+
+
+def test_where_there_is_little_room_few_lines_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    choices = focus_on(chain(), 0.0, np.inf).choices()
+    limit = (choices[0].peak + choices[-1].peak) / 2
+    usual = focus_on(chain(), limit)
+    monkeypatch.setattr(curve, "_MOST_NUMBERS", 1)
+    focus = focus_on(chain(), limit)
+    best, other = focus.best(limit), usual.best(limit)
+    assert best is not None
+    assert other is not None
+    assert focus.bound(limit) <= best.cost <= 1.3 * other.cost
+    assert focus.bound(limit) >= 0.95 * usual.bound(limit)
 
 
 def test_the_same_problem_gives_the_same() -> None:

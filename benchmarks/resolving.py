@@ -7,8 +7,8 @@ plan that can be used: choices solved and verified, the program built and verifi
 and compared with the limit, and the summary with objective, bound, every placement, operator and collective. Seconds of
 wall clock and of CPU, once each; of the CPU's those in the solver, in the program with its account, in the summary, and
 the rest (for the first plan: trace, space, prices). Where the plan is proven optimal, a pin that it keeps to already
-needs no solving, nor does a limit that it fits in. "--tight" adds a limit of nine tenths of the plan's peak. No change
-traces or enumerates strategies again; other links make prices anew.
+needs no solving, nor does a limit that it fits in. "--tight" adds limits of 0.9, 0.5 and 0.3 of the plan's peak. No
+change traces or enumerates strategies again; other links make prices anew.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ from rich.table import Table
 
 import autopar
 from autopar.api import compiled
-from autopar.errors import NoFeasiblePlan
+from autopar.errors import NoFeasiblePlan, Unsolved
 from autopar.search import attempt
 from autopar.search.ground import Ground
+from autopar.solve.focus import Focus
 from autopar.solve.standing import Standing
 from benchmarks.end_to_end import describe_machine
 from benchmarks.models import gpt
@@ -43,10 +44,14 @@ from cost_models import Cluster
 PINNED = "state['params']['blocks'][0]['fc1']['kernel']"
 ANOTHER = "state['params']['blocks'][1]['out']['kernel']"
 EVERY = "state['params']['blocks'][*]['fc1']['kernel']"
+TIGHT_TENTHS = (9, 5, 3)
 PARTS: tuple[tuple[object, str, str], ...] = (
     (attempt, "solve", "solve_s"),
     (Ground, "standing", "solve_s"),
     (Standing, "solve", "solve_s"),
+    (Focus, "__init__", "solve_s"),
+    (Focus, "turn_to", "solve_s"),
+    (Focus, "mix", "solve_s"),
     (attempt, "build_program", "program_s"),
     (attempt, "account_of", "program_s"),
     (compiled, "_file_of", "summary_s"),
@@ -90,7 +95,7 @@ def measure(layers: int, sizes: Sequence[int], tight: bool) -> Iterator[Row]:
             try:
                 plan = make()
                 assert plan.summary.inputs
-            except NoFeasiblePlan:
+            except (NoFeasiblePlan, Unsolved):
                 plan = None
             total, cpu = perf_counter() - start, process_time() - start_cpu
         found = (None, None) if plan is None else (plan.objective_s, plan.gap)
@@ -112,7 +117,8 @@ def measure(layers: int, sizes: Sequence[int], tight: bool) -> Iterator[Row]:
         "links half as fast": {"cluster": _slower(cluster)},
     }
     if tight:
-        changes["limit 0.9 of its peak"] = {"memory_limit_bytes": limit * 9 // 10}
+        for tenths in TIGHT_TENTHS:
+            changes[f"limit 0.{tenths} of its peak"] = {"memory_limit_bytes": limit * tenths // 10}
     for change, options in changes.items():
         yield timed(change, lambda options=options: first.resolve(**options))[0]
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 from math import inf
 
 from autopar.core.graph import OpGraph
 from autopar.core.placement import StepKind
 from autopar.core.plan import Plan
-from autopar.errors import Unsolved
 from autopar.passes.account import Account, account
 from autopar.passes.pipeline import build_program
 from autopar.passes.program import ShardedProgram
@@ -18,9 +15,9 @@ from autopar.price.assemble import placement_choice
 from autopar.price.pricing import Pricing
 from autopar.price.work import materialised, recomputed, workspace_bytes
 from autopar.search.ground import Ground
-from autopar.search.misfit import Misfit, Moments, blame, raise_to, unsolved
+from autopar.search.misfit import Moments, blame
 from autopar.search.restriction import Restriction, each_alone
-from autopar.search.task import Planned, Task, barely
+from autopar.search.task import Planned, Task
 from autopar.solve import (
     Group,
     Infeasible,
@@ -34,10 +31,10 @@ from autopar.solve import (
 )
 from autopar.solve.clock import ending_at
 from autopar.solve.least_peak import least_peak
-from autopar.solve.problem import objective, peak
+from autopar.solve.problem import objective
 
-FEW_ENTRIES, SMALL_ENTRIES = 30_000, 300_000
-"""Entries of all edges of a problem that is solved, fully or barely, for an error's figures alone."""
+FEW_ENTRIES = 30_000
+"""Entries of all edges of a problem that is solved fully within every limit, and for an error's figures alone."""
 CLASH_WORK = 2.0
 """Deterministic time (roughly seconds) of CP-SAT for each question of what clashes."""
 
@@ -55,7 +52,7 @@ class Attempt:
     left: Restriction
     step_kinds: tuple[StepKind, ...]
     near: Planned | None = None
-    _met: list[Solution] = field(default_factory=list[Solution])
+    met: list[Solution] = field(default_factory=list[Solution])
     _solved: dict[float, Planned] = field(default_factory=dict[float, Planned])
     _refused: list[tuple[float, Infeasible]] = field(default_factory=list[tuple[float, Infeasible]])
     _bounds: dict[float, float] = field(default_factory=dict[float, float])
@@ -86,6 +83,10 @@ class Attempt:
             return inf
         return self._bounds.get(limit_bytes, 0.0)
 
+    def prove(self, limit_bytes: float, bound: float) -> None:
+        """Takes up that all plans within this limit cost at least `bound`."""
+        self._bounds[limit_bytes] = max(bound, self._bounds.get(limit_bytes, 0.0))
+
     def problem(self, limit_bytes: float | None, *, tensors_only: bool = False) -> Problem:
         """The Problem under `limit_bytes`, with what the constraints leave."""
         return self.left.apply(self.free_problem(limit_bytes, tensors_only=tensors_only))
@@ -109,9 +110,9 @@ class Attempt:
             if found is not None:
                 self.task.halt.tell(self.ground.mesh, None, found.objective, found.lower_bound)
                 return found
-        return self._solved_by(problem, self._nearby(False), options, below)
+        return self.solved_by(problem, self.nearby(False), options, below)
 
-    def _solved_by(
+    def solved_by(
         self, problem: Problem, warm: Solution | None, options: SolveOptions | None = None, below: float = inf
     ) -> Solution:
         """By the solver, within what is left of the time; what ended it early is noted."""
@@ -129,14 +130,14 @@ class Attempt:
 
     def _within_limit(self, problem: Problem, limit_bytes: float, below: float) -> Solution:
         try:
-            solution = self._solved_by(problem, self._cheapest_within(limit_bytes), below=below)
+            solution = self.solved_by(problem, self._cheapest_within(limit_bytes), below=below)
         except Infeasible as reason:
             self._refused.append((limit_bytes, reason))
             raise
         except NothingCheaper as nothing:
-            self._bounds[limit_bytes] = max(nothing.lower_bound, self._bounds.get(limit_bytes, 0.0))
+            self.prove(limit_bytes, nothing.lower_bound)
             raise
-        self._met.append(solution)
+        self.met.append(solution)
         return solution
 
     def least(self) -> Planned | None:
@@ -146,102 +147,20 @@ class Attempt:
             found = least_peak(problem, self.task.options.solve)
         if found.choice is None:
             return None
-        self._met.append(Solution(found.choice, objective(problem, found.choice), -inf, found.peak))
+        self.met.append(Solution(found.choice, objective(problem, found.choice), -inf, found.peak))
         return self.solve(found.peak)
 
     def _cheapest_within(self, limit_bytes: float) -> Solution | None:
         """The cheapest of the solutions met under other limits that keeps within this one too."""
-        fitting = [solution for solution in self._met if solution.peak <= limit_bytes]
-        return min(fitting, key=lambda solution: solution.objective, default=self._nearby(True))
+        fitting = [solution for solution in self.met if solution.peak <= limit_bytes]
+        return min(fitting, key=lambda solution: solution.objective, default=self.nearby(True))
 
-    def _nearby(self, is_limited: bool) -> Solution | None:
+    def nearby(self, is_limited: bool) -> Solution | None:
         """What the solver gave for a near plan with a limit, or without: their candidates are not the same."""
         near = self.near
         if near is not None and not is_limited and near.unlimited is not None:
             near = near.unlimited
         return near.solution if near is not None and near.is_unlimited != is_limited else None
-
-    def within(self, limit: int, planned: Planned, below: float = inf) -> Planned:
-        """A plan whose program peaks within `limit`; `planned` is the best without one.
-
-        The program holds more than the Problem counts: the buffers of redistributions on their way to a single
-        operator, and what lowering shares. So where a program still exceeds the limit, the Problem's becomes what is
-        left of it beside those hidden bytes, until the choice of least peak is all that is left. That always rules out
-        the choice before. Only the bounds of the looser problems hold. Where this finds nothing, the same is tried by
-        the excess, on tensors alone: another way through choices that the Problem cannot tell apart.
-
-        Raises:
-          NoFeasiblePlan: proven that none fits.
-          Unsolved: none was found that fits.
-          NothingCheaper: none was found that costs less than `below`.
-        """
-        bound, smallest, tight = planned.plan.lower_bound_s, planned, float(limit)
-        proof: Infeasible | None = None
-        for _ in range(self.task.options.max_tightenings):
-            least = self._least if tight == limit else self._solve_least
-            try:
-                found, refused = _closest(partial(self.solve, below=below), tight, least)
-            except NothingCheaper as nothing:
-                raise nothing if tight == limit else NothingCheaper(below, bound, nothing.stopped) from nothing
-            proof = refused if tight == limit else proof
-            if found is None:
-                break
-            bound = max(bound, found.plan.lower_bound_s) if tight == limit else bound
-            smallest = min(smallest, found, key=lambda p: p.account.peak_memory_bytes)
-            if found.account.peak_memory_bytes <= limit:
-                return _bounded(found, bound)
-            if refused is not None or self.task.halt.is_over:
-                break
-            tight = limit - (found.account.peak_memory_bytes - found.counted_bytes)
-        tight = float(limit)
-        for _ in range(0 if proof is not None or self.task.halt.is_over else self.task.options.max_tightenings):
-            found, refused = _closest(self._solve_tensors, tight, self._solve_least_tensors)
-            if found is None:
-                break
-            smallest = min(smallest, found, key=lambda p: p.account.peak_memory_bytes)
-            if found.account.peak_memory_bytes <= limit:
-                return _bounded(found, bound)
-            if refused is not None or self.task.halt.is_over:
-                break
-            tight -= found.account.peak_memory_bytes - limit
-        raise unsolved(smallest, limit, self._where) if proof is None else self._misfit(limit, smallest, proof)
-
-    def _least(self, proof: Infeasible) -> Planned | None:
-        """A plan of the smallest peak that the solver found, or a cheap one if its program needs less.
-
-        What is cheap moves less about, which can save more than the choice of smallest peak does: within that peak, and
-        within those of the programs that this leads to.
-        """
-        if proof.choice is None:
-            return None
-        problem, choice = self.problem(proof.min_peak_bytes), proof.choice
-        met = [Solution(choice, objective(problem, choice), -inf, peak(problem, choice))]
-        entries, options = sum(edge.cost.size for edge in problem.edges), self.task.options.solve
-        if entries <= SMALL_ENTRIES:
-            met.append(self._solved_by(problem, met[0], options if entries <= FEW_ENTRIES else barely(options)))
-        best = min(map(self.planned, met), key=lambda planned: planned.account.peak_memory_bytes)
-        for _ in range(self.task.options.max_tightenings if entries <= SMALL_ENTRIES else 0):
-            near = self.problem(float(best.account.peak_memory_bytes))
-            met.append(self._solved_by(near, met[0], options if entries <= FEW_ENTRIES else barely(options)))
-            planned = self.planned(met[-1])
-            if planned.account.peak_memory_bytes >= best.account.peak_memory_bytes:
-                break
-            best = planned
-        self._met.extend(met)
-        return best
-
-    def _solve_least(self, proof: Infeasible) -> Planned | None:
-        """The best plan under the smallest peak that the solver found."""
-        return None if proof.min_peak_bytes is None else self.solve(proof.min_peak_bytes)
-
-    def _solve_least_tensors(self, proof: Infeasible) -> Planned | None:
-        """As `_solve_least`, on tensors alone."""
-        return None if proof.min_peak_bytes is None else self._solve_tensors(proof.min_peak_bytes)
-
-    def _solve_tensors(self, limit_bytes: float) -> Planned:
-        """As `solve`, under a limit on tensors alone, between their making and their last use."""
-        problem = self.problem(limit_bytes, tensors_only=True)
-        return replace(self.planned(self._solved_by(problem, self._nearby(True))), problem=problem)
 
     def planned(self, solution: Solution) -> Planned:
         """The plan that a choice of the Problem is, and its program."""
@@ -254,19 +173,8 @@ class Attempt:
         plan = Plan((stage,), task.fingerprint, solution.objective, bound, step_kinds=self.step_kinds)
         return Planned(task, plan, program, spent, pricing, ground, counted_bytes=solution.peak, solution=solution)
 
-    def _misfit(self, limit: int, planned: Planned, proof: Infeasible) -> Misfit:
-        """That nothing fits in `limit`; `planned` has the smallest peak found."""
-        smallest, least = planned.account.peak_memory_bytes, proof.least_peak_bytes
-        proven = "" if least is None else f", and any plan needs {int(least):,} bytes"
-        what = (
-            f"no plan on mesh {self._where} fits in the memory limit of {limit:,} bytes a device: the smallest peak "
-            f"found is {smallest:,} bytes{proven}"
-        )
-        advice = f"{raise_to(smallest)}, use more devices, or donate the state."
-        return Misfit(what, partial(self.clash, float(limit)), advice, smallest)
-
     @property
-    def _where(self) -> str:
+    def where(self) -> str:
         """The mesh, and what the space is limited to."""
         steps = f" (redistributing by {', '.join(self.step_kinds)} only)" if self.step_kinds else ""
         return f"{self.ground.mesh}{steps}"
@@ -276,7 +184,7 @@ class Attempt:
         problem, groups, options = self.free_problem(limit_bytes), self.groups(), self.task.options.solve
         with ending_at(self.task.halt.ends):
             found = clashing(problem, groups, replace(options, cp_sat_work=min(options.cp_sat_work, CLASH_WORK)))
-        least = min(self._met, key=lambda solution: solution.peak, default=None)
+        least = min(self.met, key=lambda solution: solution.peak, default=None)
         ground, moments = self.ground, None
         if least is not None and limit_bytes is not None:
             moments = Moments(ground.graph, ground.flow, ground.space, problem, least.choice)
@@ -286,30 +194,6 @@ class Attempt:
         """The constraints as their user wrote them; those of the mode say so."""
         own, mode = set(self.task.constraints), self.task.mode
         return [str(c) if c in own else f"{c} (of mode {mode!r})" for c in self.task.all_constraints]
-
-
-def _closest(
-    solve: Callable[[float], Planned], limit: float, least: Callable[[Infeasible], Planned | None]
-) -> tuple[Planned | None, Infeasible | None]:
-    """What `solve` gives under `limit`; where nothing keeps within it, what `least` makes of the proof, and the proof.
-
-    No plan, if the solver found none.
-    """
-    try:
-        return solve(limit), None
-    except Unsolved:
-        return None, None
-    except Infeasible as error:
-        proof = error
-    try:
-        return least(proof), proof
-    except Unsolved:
-        return None, proof
-
-
-def _bounded(planned: Planned, bound: float) -> Planned:
-    """`planned` with `bound`, or its own cost where that is less."""
-    return replace(planned, plan=replace(planned.plan, lower_bound_s=min(bound, planned.plan.objective_s)))
 
 
 def account_of(graph: OpGraph, program: ShardedProgram, pricing: Pricing) -> Account:

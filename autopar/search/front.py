@@ -110,6 +110,7 @@ def _content(task: Task) -> Task:
     solve = replace(
         solve,
         enough_gap=max(gap, solve.enough_gap),
+        large_gap=solve.large_gap if gap else 0.0,
         max_rounds=min(1, solve.max_rounds),
         cp_sat_work=min(_CP_SAT_WORK, solve.cp_sat_work),
     )

@@ -9,6 +9,7 @@ from math import inf
 
 from autopar.core.placement import StepKind
 from autopar.errors import InvalidConstraint, NoFeasiblePlan, Unsolved
+from autopar.search.aim import plan_within
 from autopar.search.along import Along
 from autopar.search.attempt import Attempt
 from autopar.search.constraints import show, step_kinds_of
@@ -56,7 +57,7 @@ class Place:
             below = yield _met(free, limit)
             if limit is not None and free.account.peak_memory_bytes > limit:
                 is_along = enough > 0 and self.along(attempt).is_worth_it
-                found = self._met_within(limit) if is_along else attempt.within(limit, free, below)
+                found = self._met_within(limit) if is_along else plan_within(attempt, limit, free, below)
                 yield _met(replace(found, task=task, unlimited=free), limit)
         except NothingCheaper as nothing:
             yield Progress(nothing.lower_bound)

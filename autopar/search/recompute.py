@@ -26,6 +26,7 @@ from autopar.passes.pipeline import build_program
 from autopar.price.assemble import placement_choice
 from autopar.price.assemble_recompute import RecomputeProblem, assemble_recompute
 from autopar.price.pricing import restricted
+from autopar.search.aim import plan_within
 from autopar.search.attempt import Attempt, account_of
 from autopar.search.ground import Ground
 from autopar.search.place import Place
@@ -81,7 +82,7 @@ def _better(
     """`finish` after `again` was solved too, which is at `position`; None where the solver's work did not suffice."""
     unbounded = replace(free, plan=replace(free.plan, lower_bound_s=0.0))
     try:
-        planned = again.within(limit, unbounded, finish.objective)
+        planned = plan_within(again, limit, unbounded, finish.objective)
     except NothingCheaper:
         planned = None
     except (NoFeasiblePlan, Unsolved) as error:

@@ -44,7 +44,7 @@ _ROUNDING = 1e-13  # of the costs and prices that a bound is the difference of
 
 
 @dataclass(frozen=True, eq=False)
-class _Line:
+class Line:
     """A moment of the sweeps: what it proves of all choices, less its `slope` a byte of the limit.
 
     `use` is what choices decoded then use, on average: at the largest of it the line is about the best.
@@ -86,7 +86,7 @@ class Curve:
         self.dual = Dual(self.reduction.problem, self.rows)
         self._weights, self._use = np.zeros(self.rows.count), np.zeros(self.rows.count)
         self._seen = np.zeros(len(self.dual.flat.cost), dtype=bool)
-        self._lines: list[_Line] = []
+        self._lines: list[Line] = []
         self._pareto = Pareto()
         for _ in range(_FIRST_SWEEPS):
             self.dual.sweep()
@@ -176,13 +176,13 @@ class Curve:
         """How many lines may be kept: each has all messages."""
         return min(_MOST_LINES, _MOST_NUMBERS // max(1, self.dual.flat.size))
 
-    def _corners(self) -> list[tuple[float, float, _Line]]:
+    def _corners(self) -> list[tuple[float, float, Line]]:
         """For lines next to each other: how far below the chord they meet, its slope, and one of the two.
 
         The chord is that between the middles of both.
         """
         lines = sorted((line for line in self._lines if line.slope > 0), key=lambda line: -line.slope)
-        found: list[tuple[float, float, _Line]] = []
+        found: list[tuple[float, float, Line]] = []
         for steep, flat in pairwise(lines):
             wide = flat.middle - steep.middle
             if wide > 0 and steep.slope > _APART * flat.slope:
@@ -204,7 +204,7 @@ class Curve:
             self._weights = _FORGOTTEN * self._weights + _SHARPNESS * (self._use / (self._use.max() or 1.0) - 1)
         self._note()
 
-    def _blend(self, lines: Sequence[_Line]) -> None:
+    def _blend(self, lines: Sequence[Line]) -> None:
         """Meets better choices out of the strategies that were decoded, at the prices of these lines."""
         every = [line.state.prices for line in sorted(lines, key=lambda line: -line.slope)]
         start = self.dual.flat.start
@@ -213,13 +213,13 @@ class Curve:
         blend.descend(self.rows, every, self.wanted)
         blend.splice(self.wanted)
 
-    def _highest(self, limit: float) -> _Line:
+    def _highest(self, limit: float) -> Line:
         return max(self._lines, key=lambda line: line.at(limit))
 
     def _note(self) -> None:
         """Keeps the line of this moment."""
         state = self.dual.state()
-        self._lines.append(_Line(state, float(state.prices.sum()), self._use))
+        self._lines.append(Line(state, float(state.prices.sum()), self._use))
 
     def _decoded(self) -> Floats:
         """Meets the choice that the messages decode; the bytes that it uses in every row."""

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import numpy as np
+
+from autopar.solve.problem import Problem, objective, peak
 from autopar.solve.reduction import Choice, Ints
 
 
@@ -21,6 +24,15 @@ class Met:
     def whole(self) -> Choice:
         """The choice of the whole problem."""
         return self.lift(self.choice)
+
+
+def met_as(problem: Problem, choice: Choice) -> Met:
+    """A choice of a whole problem."""
+    return Met(np.array(choice, dtype=np.intp), objective(problem, choice), peak(problem, choice), _same)
+
+
+def _same(choice: Ints) -> Choice:
+    return tuple(choice.tolist())
 
 
 @dataclass(eq=False)

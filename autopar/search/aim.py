@@ -1,0 +1,211 @@
+"""Aim: a plan within one memory limit, where the Problem is too large to be solved fully within one after another.
+
+Choices and bounds for all limits near the one asked for come of one `Focus` (`solve.focus`). Programs hold more than
+the Problem counts, by about the same factor where peaks are close: so choices are looked for that leave this much free,
+and the cheapest whose program keeps within the limit is the plan. The bound is that of the limit itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import inf, isfinite
+
+from autopar.search.attempt import FEW_ENTRIES, Attempt
+from autopar.search.misfit import unsolved
+from autopar.search.task import Planned
+from autopar.search.tightening import Tightening, misfit
+from autopar.solve import Infeasible, NothingCheaper
+from autopar.solve.clock import ending_at
+from autopar.solve.focus import Focus
+from autopar.solve.least_peak import LeastPeak, least_peak
+from autopar.solve.pareto import Met, met_as
+from autopar.solve.rows import least_use
+from autopar.solve.verifier import TOLERANCE
+
+_AIMS = 2  # peaks as the Problem counts that choices are made for
+_PROGRAMS = 5  # for each
+_WORTH = 1e-3  # of the cost: what another program has to save
+_ENOUGH = 2e-2  # of the bound of what the Problem counts: a choice as close is not worth another aim
+_CLOSE = 1e-2  # of a peak: another that is as close is not aimed at
+
+
+def plan_within(attempt: Attempt, limit: int, free: Planned, below: float = inf) -> Planned:
+    """A plan whose program peaks within `limit`; `free` is the best without one.
+
+    On a large problem on which a gap may be left (`SolveOptions.large_gap`) it is aimed at; elsewhere the Problem is
+    solved within tighter and tighter limits.
+
+    Raises:
+      NoFeasiblePlan: proven that none fits.
+      Unsolved: none was found that fits.
+      NothingCheaper: none was found that costs less than `below`.
+    """
+    if attempt.task.options.solve.large_gap and sum(e.cost.size for e in attempt.problem(0.0).edges) > FEW_ENTRIES:
+        with ending_at(attempt.task.halt.ends):
+            return Aim(attempt, limit, free, below).plan()
+    return Tightening(attempt).within(limit, free, below)
+
+
+@dataclass(eq=False)
+class Aim:
+    """One attempt within one limit; `bound` is what is proven of it, `lowered` are the plans of choices met so far.
+
+    `free` is the best plan without a limit; what costs less than `below` is wanted.
+    """
+
+    attempt: Attempt
+    limit: int
+    free: Planned
+    below: float = inf
+    lowered: dict[Met, Planned] = field(default_factory=dict[Met, Planned], init=False)
+
+    def __post_init__(self) -> None:
+        self.bound = self.free.plan.lower_bound_s
+
+    @cached_property
+    def focus(self) -> Focus:
+        """On the Problem.
+
+        Raises:
+          Infeasible: proven: there is no choice at all.
+        """
+        task = self.attempt.task
+        return Focus(self.attempt.problem(0.0), task.options.solve, lambda: not task.halt.is_over)
+
+    def plan(self) -> Planned:
+        """The cheapest plan met whose program keeps within the limit, with its bound.
+
+        Raises:
+          NoFeasiblePlan: proven that none fits.
+          Unsolved: none was met that fits.
+          NothingCheaper: proven that none costs less than `below`.
+        """
+        halt = self.attempt.task.halt
+        try:
+            self._search()
+            if not self._fitting:
+                self._search_smallest()
+        except Infeasible as proof:
+            raise misfit(self.attempt, self.limit, self.free, proof) from None
+        except KeyboardInterrupt:
+            halt.note("keyboard")
+            if not self._fitting:
+                raise
+        best = min(self._fitting, key=lambda met: met.cost, default=None)
+        if best is None:
+            raise unsolved(self._smallest, self.limit, self.attempt.where)
+        return self._bounded(best)
+
+    def _search_smallest(self) -> None:
+        """Lowers the smallest choices there are.
+
+        Raises:
+          NoFeasiblePlan: proven that none keeps within the limit.
+        """
+        smallest = self.focus.choices()[:_PROGRAMS]
+        if all(met.peak > self.limit for met in smallest) and not self.attempt.task.halt.is_over:
+            smallest = [*self._least(smallest), *smallest]
+        for met in smallest:
+            self._lower(met)
+
+    def _least(self, smallest: Sequence[Met]) -> list[Met]:
+        """The choice of least peak that the solver finds, if any."""
+        problem = self.attempt.problem(float(self.limit))
+        least = LeastPeak(None, inf, least_use(problem))
+        if not smallest or least.bound <= self.limit:
+            least = least_peak(problem, self.attempt.task.options.solve, enough=self.limit)
+        found = [] if least.choice is None else [met_as(problem, least.choice)]
+        if least.bound > self.limit * (1 + TOLERANCE):
+            for met in (*found, *smallest):
+                self._lower(met)
+            least_bytes = least.bound if isfinite(least.bound) else None
+            raise misfit(self.attempt, self.limit, self._smallest, Infeasible("", least_peak_bytes=least_bytes))
+        return found
+
+    @property
+    def _smallest(self) -> Planned:
+        """The plan of the smallest peak."""
+        return min((*self.lowered.values(), self.free), key=lambda planned: planned.account.peak_memory_bytes)
+
+    def _search(self) -> None:
+        """Lowers choices about the limit, then those made for what the Problem counts of programs there."""
+        self.focus.turn_to(self.limit)
+        self._prove()
+        self._lower_next()
+        aimed = inf
+        for _ in range(_AIMS):
+            aim = self._aim()
+            if self.attempt.task.halt.is_over or abs(aim - aimed) <= _CLOSE * aim:
+                return
+            self.focus.turn_to(aim)
+            self._prove()
+            if self.focus.bound(aim) >= min(self.below, self._cost) / (1 + _WORTH):
+                return
+            self.focus.mix(aim)
+            for _ in range(_PROGRAMS):
+                if not self._lower_next():
+                    break
+            if self._cost <= self.focus.bound(self._aim()) * (1 + _ENOUGH):
+                return
+            aimed = aim
+
+    def _prove(self) -> None:
+        """Takes up what is proven of the limit."""
+        self.bound = max(self.bound, self.focus.bound(float(self.limit)))
+        self.attempt.prove(self.limit, self.bound)
+        if self.bound >= self.below:
+            raise NothingCheaper(self.below, self.bound)
+
+    @property
+    def _fitting(self) -> list[Met]:
+        """The choices whose programs keep within the limit, as what the Problem counts of them does."""
+        return [met for met in self.lowered if self._fits(met)]
+
+    @property
+    def _cost(self) -> float:
+        """Of the cheapest of these."""
+        return min((met.cost for met in self._fitting), default=inf)
+
+    def _fits(self, met: Met) -> bool:
+        return max(met.peak, self.lowered[met].account.peak_memory_bytes) <= self.limit
+
+    def _aim(self) -> float:
+        """What the Problem is to count: what it does of the program nearest to the limit, as a share of its peak.
+
+        That lies between the largest choice whose program fits and the smallest above it whose program does not.
+        """
+        spent = [(planned.account.peak_memory_bytes, met.peak) for met, planned in self.lowered.items()]
+        top, counted = min(spent, key=lambda pair: abs(pair[0] - self.limit), default=(1, 1.0))
+        aim = self.limit * min(1.0, counted / max(1, top))
+        low = max((met.peak for met in self._fitting), default=0.0)
+        missed = [met.peak for met in self.lowered if not self._fits(met) and met.peak > low]
+        high = min(missed, default=inf)
+        return aim if low < aim < high else (low + min(high, self.limit)) / 2
+
+    def _lower_next(self) -> bool:
+        """Lowers the choice that promises most; whether there was one."""
+        met = self.focus.best(self._aim())
+        if met is None or met in self.lowered or met.cost > self._cost / (1 + _WORTH):
+            return False
+        self._lower(met)
+        return True
+
+    def _lower(self, met: Met) -> None:
+        """Makes the program of a choice."""
+        solution = self.focus.solved(met)
+        self.attempt.met.append(solution)
+        self.lowered[met] = self.attempt.planned(solution)
+        if self._fits(met):
+            self.attempt.task.halt.tell(self.attempt.ground.mesh, self.limit, met.cost, self.bound)
+
+    def _bounded(self, met: Met) -> Planned:
+        """The plan of a choice, with what is proven of the limit."""
+        solution = self.focus.bounded(self.focus.solved(met), self.limit)
+        planned = self.lowered[met]
+        bound = min(max(self.bound, solution.lower_bound), solution.objective)
+        planned = replace(planned, plan=replace(planned.plan, lower_bound_s=max(0.0, bound)))
+        if planned.solution is None:
+            return planned
+        return replace(planned, solution=solution, problem=self.attempt.problem(float(self.limit)))

@@ -1,0 +1,93 @@
+"""One memory limit on a problem that counts as large: against all plans of small graphs, and what misfits tell."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from autopar.errors import NoFeasiblePlan, Unsolved
+from autopar.search import aim
+from autopar.search.search import find_plan
+from autopar.search.task import Planned, SearchOptions
+from autopar.solve import SolveOptions
+from tests.search.test_front import CASES, FOUR, cluster_of, every_plan, task_of
+
+
+@pytest.fixture(autouse=True)
+def all_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aim, "FEW_ENTRIES", 0)
+
+
+def found_within(case: int, limit: int | None, options: SearchOptions | None = None) -> Planned:
+    fn, shapes, bandwidth = CASES[case]
+    task = task_of(fn, shapes, cluster_of(4, bandwidth))
+    return find_plan(replace(task, memory_limit_bytes=limit, options=options or SearchOptions()), [FOUR])
+
+
+def limits_of(case: int) -> list[int]:
+    """What some plan needs, and a byte less."""
+    peaks = sorted({used for _, used in every_plan(case)})
+    return [limit for peak in peaks[:: max(1, len(peaks) // 8)] for limit in (peak - 1, peak)][1:]
+
+
+@pytest.mark.parametrize("case", range(len(CASES)))
+def test_plans_keep_within_the_limit_and_bounds_are_below_the_best_of_all_plans(case: int) -> None:
+    for limit in limits_of(case):
+        best = min(cost for cost, used in every_plan(case) if used <= limit)
+        try:
+            found = found_within(case, limit)
+        except Unsolved:
+            continue
+        assert found.account.peak_memory_bytes <= limit
+        assert found.plan.lower_bound_s <= best * (1 + 1e-9)
+        assert best <= found.plan.objective_s * (1 + 1e-9)
+        assert found.plan.objective_s <= 1.3 * best
+
+
+@pytest.mark.parametrize("case", range(len(CASES)))
+def test_within_what_the_fastest_needs_it_is_the_fastest(case: int) -> None:
+    free = found_within(case, None)
+    found = found_within(case, free.account.peak_memory_bytes)
+    assert found.plan.objective_s == free.plan.objective_s
+    assert found.plan.gap == 0
+
+
+@pytest.mark.parametrize("case", range(len(CASES)))
+def test_more_memory_never_costs_more_where_both_are_proven(case: int) -> None:
+    proven: list[float] = []
+    for limit in limits_of(case):
+        try:
+            plan = found_within(case, limit).plan
+        except Unsolved:
+            continue
+        proven.extend([plan.objective_s] if not plan.gap else [])
+    assert proven
+    assert all(less >= more * (1 - 1e-9) for less, more in pairwise(proven))
+
+
+@pytest.mark.parametrize("case", range(len(CASES)))
+def test_a_limit_below_all_plans_is_never_kept(case: int) -> None:
+    """Proven, or said to be unknown; the least peak that is told is one that a plan has, and none needs less."""
+    least = min(used for _, used in every_plan(case))
+    for limit in (1, least // 2, least - 1):
+        with pytest.raises((NoFeasiblePlan, Unsolved)) as refused:
+            found_within(case, limit)
+        error = refused.value
+        assert isinstance(error, NoFeasiblePlan | Unsolved)
+        assert error.min_peak_bytes is not None
+        assert error.min_peak_bytes >= least
+    with pytest.raises(NoFeasiblePlan, match="any plan needs"):
+        found_within(case, 1)
+
+
+def test_a_gap_that_may_not_be_left_is_worked_on_by_full_solves(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("a limit was aimed at")
+
+    monkeypatch.setattr(aim.Aim, "plan", refuse)
+    limit = limits_of(0)[0]
+    with pytest.raises(AssertionError, match="aimed at"):
+        found_within(0, limit)
+    assert found_within(0, limit, SearchOptions(solve=SolveOptions())).account.peak_memory_bytes <= limit

@@ -1,0 +1,110 @@
+"""Single limits: bounds and choices against every choice of drawn problems, and that every limit comes to an end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autopar.solve import Infeasible, Problem, SolveOptions, curve, verify
+from autopar.solve.focus import Focus
+from tests.solve.draw import chain_with_skips, problems
+from tests.solve.oracle import optimum
+
+OPTIONS = SolveOptions()
+
+
+def focus_on(problem: Problem, *limits: float) -> Focus:
+    focus = Focus(problem, OPTIONS)
+    for limit in limits:
+        focus.turn_to(limit)
+        focus.mix(limit)
+    return focus
+
+
+@settings(deadline=None, max_examples=60)
+@given(problems(limited=True), st.lists(st.integers(0, 15), min_size=1, max_size=3))
+def test_bounds_are_below_and_choices_above_the_optimum_of_every_limit(problem: Problem, limits: list[int]) -> None:
+    try:
+        focus = focus_on(problem, *map(float, limits))
+    except Infeasible:
+        assert optimum(replace(problem, usage_limit=None)) == np.inf
+        return
+    for limit in range(15):
+        within = replace(problem, usage_limit=float(limit))
+        truth = optimum(within)
+        assert focus.bound(float(limit)) <= truth + 1e-9 * (1 + abs(truth))
+        met = focus.best(float(limit))
+        if met is not None:
+            bounded = focus.bounded(focus.solved(met), float(limit))
+            assert bounded.peak <= limit * (1 + 1e-12)
+            assert bounded.objective >= truth - 1e-9 * (1 + truth)
+            verify(within, bounded)
+
+
+def chain(layers: int = 60) -> Problem:
+    return replace(chain_with_skips(layers, 5, 6, 0, memory=True), usage_limit=0.0)
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.9])
+def test_choices_come_close_to_the_bound_of_the_limit_asked_for(share: float) -> None:
+    ends = focus_on(chain(), 0.0).choices()[0].peak, focus_on(chain(), np.inf).choices()[-1].peak
+    limit = ends[0] + share * (ends[1] - ends[0])
+    focus = focus_on(chain(), limit)
+    met = focus.best(limit)
+    assert met is not None
+    assert 1 - focus.bound(limit) / met.cost < 0.05
+
+
+def test_turning_to_another_limit_forgets_nothing() -> None:
+    ends = focus_on(chain(), 0.0).choices()[0].peak, focus_on(chain(), np.inf).choices()[-1].peak
+    low, high = (ends[0] + share * (ends[1] - ends[0]) for share in (0.3, 0.7))
+    focus = focus_on(chain(), high)
+    before, bound = focus.best(high), focus.bound(high)
+    focus.turn_to(low)
+    focus.mix(low)
+    after = focus.best(high)
+    assert before is not None
+    assert after is not None
+    assert after.cost <= before.cost
+    assert focus.bound(high) >= bound
+
+
+@pytest.mark.parametrize("limit", [0.0, 1e30, np.inf])
+def test_a_limit_that_nothing_or_everything_keeps_ends(limit: float) -> None:
+    focus = focus_on(chain(20), limit)
+    assert focus.choices()
+    assert (focus.best(limit) is None) == (limit == 0.0)
+
+
+def test_without_memory_there_is_nothing_to_turn_to() -> None:
+    problem = replace(chain_with_skips(20, 4, 4, 1), usage_limit=0.0)
+    focus = focus_on(problem, 1.0)
+    assert focus.bound(1.0) <= focus.choices()[0].cost
+
+
+def test_one_that_is_not_wanted_stops_after_a_step() -> None:
+    focus = Focus(chain(), OPTIONS, lambda: False)
+    focus.turn_to(1.0)
+    assert 1 <= len(focus.choices()) <= 3
+
+
+def test_where_there_is_little_room_few_lines_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    choices = focus_on(chain(), 0.0, np.inf).choices()
+    limit = (choices[0].peak + choices[-1].peak) / 2
+    usual = focus_on(chain(), limit)
+    monkeypatch.setattr(curve, "_MOST_NUMBERS", 1)
+    focus = focus_on(chain(), limit)
+    best, other = focus.best(limit), usual.best(limit)
+    assert best is not None
+    assert other is not None
+    assert focus.bound(limit) <= best.cost <= 1.3 * other.cost
+    assert focus.bound(limit) >= 0.95 * usual.bound(limit)
+
+
+def test_the_same_problem_gives_the_same() -> None:
+    first, second = ([(met.whole, met.cost) for met in focus_on(chain(), 60.0).choices()] for _ in range(2))
+    assert first == second

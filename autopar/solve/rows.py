@@ -168,7 +168,7 @@ def _maximal_times(problem: Problem, wanted: Bools) -> Ints:
 
 def _disjoint(node: int, parts: list[tuple[int, int, Floats]]) -> list[Segment]:
     """The parts cut at each other's ends and added up where they overlap, equal neighbours joined."""
-    if len(parts) < 2:
+    if all(high < low for (_, high, _), (low, _, _) in pairwise(parts)):
         return [Segment(node, *part) for part in parts]
     cuts = np.unique([end for low, high, _ in parts for end in (low, high)])
     change = np.zeros((len(cuts), len(parts[0][2])))

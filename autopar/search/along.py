@@ -8,13 +8,15 @@ from functools import cached_property
 from itertools import pairwise
 from math import inf, log
 
-from autopar.search.attempt import FEW_ENTRIES, Attempt
+from autopar.search.attempt import Attempt
 from autopar.search.race import TIE
 from autopar.search.task import Planned
 from autopar.solve import Infeasible
 from autopar.solve.curve import Curve
 from autopar.solve.pareto import Met, Pareto
 
+FEW_ENTRIES = 10_000
+"""Entries of all edges of problems that are solved anew within every limit: of more that may take minutes."""
 _TRIES = 3  # to keep a program within a limit
 _LESS = 0.99  # of what was asked for, at most, where a program exceeds the limit
 _SPARE = 1.5  # times as many programs as points: some need as much as others that cost less

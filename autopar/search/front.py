@@ -68,7 +68,7 @@ def find_front(tasks: Sequence[Task], meshes: Sequence[DeviceMesh], points: int)
         found.extend(_others(sweeps, fastest.planned, points))  # what came before an interruption stays
     except KeyboardInterrupt:
         halt.note("keyboard")
-    told = thinned(monotone(sorted(found, key=lambda point: point.limit_bytes)))
+    told = thinned(monotone(sorted(found, key=lambda point: (point.limit_bytes, _cost(point)))))
     return tuple(_stopped(point, str(halt)) for point in _spread(told, points))
 
 

@@ -28,8 +28,8 @@ from autopar.solve.reduce import reduce_cheaply
 from autopar.solve.reduction import Bools, Choice, Ints, Reduction, restrict
 from autopar.solve.rows import Rows, memory_rows
 
-_SWEEPS = 4  # at each prices
-_PASSES, _MORE_PASSES = 3, 3  # of a descent from what is decoded, and from the best of the prices before
+_SWEEPS = 6  # at each prices
+_PASSES, _MORE_PASSES = 2, 2  # of a descent from what is decoded, and from the best of the prices before
 _HEAT, _COOLED = 0.1, 0.01  # of a node's share of the cost; of that, at the end
 _ROUNDS, _SPLICED, _NEIGHBOURS = 2, 32, 2  # of splices; choices in each; next ones that each is spliced with
 _DIPS = 12  # of the cuts of a splice, the cheapest first
@@ -48,6 +48,7 @@ class Blend:
         self.reduction = few.then(reduce_cheaply).then(merge_usages).then(contract)
         self.rows = memory_rows(self.reduction.problem)
         self.dual = Dual(self.reduction.problem, self.rows)
+        self.dual.swinging = True
         self.pareto = pareto
         self.desk, self.random = desk_for(self.dual.flat), np.random.default_rng(options.seed)
         self.own = Pareto()

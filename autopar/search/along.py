@@ -102,11 +102,12 @@ class Along:
 
     @cached_property
     def choices(self) -> Pareto:
-        """The choices of all lanes but those whose plans all cost more than these."""
+        """The choices of all lanes but those whose plans all cost more than these, until the search is halted."""
         found = Pareto()
         for lane in sorted(self.lanes, key=lambda lane: lane.known_s):
-            if not found.met or lane.known_s < found.met[0].cost:
-                for met in lane.draw(found, lane.attempt.task.options.front_gap):
+            task = lane.attempt.task
+            if not found.met or (lane.known_s < found.met[0].cost and not task.halt.is_over):
+                for met in lane.draw(found, task.options.front_gap):
                     self._lane_of[met] = lane
                     found.meet(met)
         return found

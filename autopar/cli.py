@@ -132,12 +132,15 @@ def demo() -> None:
 
 
 @app.command()
-def clusters() -> None:
-    """List the clusters that are known by name."""
+def clusters(
+    name: Annotated[str | None, typer.Argument(help="a cluster or its file: the numbers it rests on")] = None,
+) -> None:
+    """List the clusters that are known by name, or the numbers of one, where they are from and how obtained."""
     with _one_line_errors():
+        from autopar.report.clusters import cluster_section, figure_section
         from autopar.report.render import plain, rich_sections
 
-        _print(plain(rich_sections((_cluster_section(),))))
+        _print(plain(rich_sections((cluster_section() if name is None else figure_section(name),))))
 
 
 def parse_mesh(text: str) -> dict[str, int]:
@@ -321,30 +324,14 @@ def _print_report(made: Report, json: Path | None, html: Path | None) -> None:
         _print(render.text(made))
 
 
-def _cluster_section() -> Any:
-    from autopar.report.sections import Column, Section
-    from autopar.report.units import format_quantity
-    from cost_models import known_clusters, load_cluster
-
-    rows: list[tuple[str, ...]] = []
-    for name in known_clusters():
-        cluster = load_cluster(name)
-        levels = " x ".join(f"{level.size} ({level.name})" for level in cluster.topology.levels)
-        memory = format_quantity(cluster.device.memory_bytes, "bytes")
-        rows.append((name, cluster.device.name, str(cluster.device_count), memory, levels))
-    columns = (Column("name"), Column("device"), Column("count", True), Column("memory each", True), Column("levels"))
-    note = "Other sizes go by the same pattern, such as 4x8xh100; a path of a .toml file works too."
-    return Section("Clusters", columns, tuple(rows), note)
-
-
 @contextmanager
 def _one_line_errors() -> Generator[None]:
     """Ends the program with exit code 2 and one line on stderr where the input is to blame."""
-    from cost_models import ProfileError
+    from cost_models import ProfileError, UnknownClusterError
 
     try:
         yield
-    except (AutoparError, ProfileError, OSError) as error:
+    except (AutoparError, ProfileError, UnknownClusterError, OSError) as error:
         kind = "" if isinstance(error, BadArgument) else f"{type(error).__name__}: "
         typer.echo(f"error: {kind}{' '.join(str(error).split())}", err=True)
         raise typer.Exit(2) from error

@@ -3,160 +3,93 @@
     python -m benchmarks.iopddl PATH... --time-limit S [--json OUT] [--progress] [--verify]
 
 For each instance: cost, lower bound, gap, seconds to the first feasible choice, to within 1 % of the last one, and in
-all, and the peak memory of the process that solved it. The limit is of wall-clock time, reading the file included.
-Costs and feasibility are evaluated from the file's own numbers, by code that shares nothing with the solver; with
---verify so is the bound, from its witness, after the time is up.
+all, and the peak memory of the process that solved it. The limit is of wall-clock time, from the start of that process
+on; one that is late is ended, and the best choice that it sent is the result. Costs and feasibility are evaluated from
+the file's own numbers, by code that shares nothing with the solver; with --verify so is the bound, from its witness,
+after the time is up.
 """
 
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
-import multiprocessing
-import resource
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
-import numpy as np
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from autopar.solve import Edge, Problem, Progress, Solution, SolveOptions, Usage, solve, verify
 from benchmarks.end_to_end import describe_machine
-
-FORBIDDEN = 1e18
-SPARE_S, SPARE = 0.5, 0.03  # kept of the limit, in s and as a share, for the last moves and for checking the answer
+from benchmarks.iopddl_instance import evaluate, read
+from benchmarks.iopddl_process import Apart, Moment
 
 
 @dataclass(frozen=True)
 class Result:
-    """What became of one instance; costs in the file's unit, times in seconds from when reading began."""
+    """What became of one instance; costs in the file's unit, times in seconds from when reading began.
+
+    Without a feasible choice: no cost, gap and times to it, and no strategies. `ended`: what ended the search.
+    """
 
     name: str
     nodes: int
     edges: int
-    cost: float
-    lower_bound: float
-    gap: float
-    first_s: float
-    within_1_percent_s: float
+    cost: int | None
+    lower_bound: float | None
+    gap: float | None
+    first_s: float | None
+    within_1_percent_s: float | None
     total_s: float
     peak_memory_bytes: int
     choice: list[int]
     verified: str | None
-
-
-def read(path: Path) -> dict[str, Any]:
-    """The instance in a file."""
-    opener = gzip.open if path.suffix == ".gz" else open
-    with opener(path, "rt") as file:
-        return json.load(file)["problem"]
-
-
-def as_problem(instance: dict[str, Any]) -> Problem:
-    """The instance as the solver wants it: forbidden entries are infinite, equal matrices one object."""
-    nodes, known = instance["nodes"], dict[tuple[int, bytes], np.ndarray]()
-    costs = tuple(_costs(cost) for cost in nodes["costs"])
-
-    def edge(ends: list[int], cost: list[float]) -> Edge:
-        flat = _costs(cost)
-        u, v = ends
-        key = (len(costs[u]), flat.tobytes())
-        if key not in known:
-            known[key] = flat.reshape(len(costs[u]), len(costs[v]))
-        return Edge(u, v, known[key])
-
-    spans = zip(nodes["intervals"], nodes["usages"], strict=True)
-    return Problem(
-        costs,
-        tuple(map(edge, instance["edges"]["nodes"], instance["edges"]["costs"])),
-        tuple(
-            Usage(v, low, high, np.array(sizes, dtype=np.float64))
-            for v, ((low, high), sizes) in enumerate(spans)
-            if low < high
-        ),
-        instance["usage_limit"],
-    )
-
-
-def _costs(values: list[float]) -> np.ndarray:
-    costs = np.array(values, dtype=np.float64)
-    costs[costs >= FORBIDDEN] = np.inf
-    return costs
-
-
-def evaluate(instance: dict[str, Any], choice: Sequence[int]) -> int:
-    """The cost of a choice in the file's own numbers.
-
-    Raises:
-      ValueError: it takes a forbidden entry, or exceeds the limit at some time.
-    """
-    nodes, edges, limit = instance["nodes"], instance["edges"], instance["usage_limit"]
-    taken = [costs[s] for costs, s in zip(nodes["costs"], choice, strict=True)]
-    taken += [
-        costs[choice[u] * len(nodes["costs"][v]) + choice[v]]
-        for (u, v), costs in zip(edges["nodes"], edges["costs"], strict=True)
-    ]
-    if max(taken) >= FORBIDDEN:
-        raise ValueError(f"{instance['name']}: the choice takes a forbidden entry")
-    change: dict[int, int] = {}
-    for (low, high), sizes, s in zip(nodes["intervals"], nodes["usages"], choice, strict=True):
-        if low < high:
-            change[low] = change.get(low, 0) + sizes[s]
-            change[high] = change.get(high, 0) - sizes[s]
-    used = 0
-    for time in sorted(change):
-        used += change[time]
-        if used > limit:
-            raise ValueError(f"{instance['name']}: {used} bytes at time {time}, the limit is {limit}")
-    return sum(taken)
+    ended: str
 
 
 def run(path: Path, time_limit_s: float, show: bool, check: bool) -> Result:
-    """Reads, solves and checks one instance; its bound too if `check`."""
-    start, moments = perf_counter(), list[tuple[float, float]]()
-    instance = read(path)
-    problem = as_problem(instance)
-    read_s = perf_counter() - start
+    """Solves and checks one instance; its bound too if `check`."""
 
-    def on_progress(now: Progress) -> None:
-        moments.append((read_s + now.time_s, now.objective))
+    def on_moment(now: Moment) -> None:
         if show:
-            print(f"{read_s + now.time_s:8.1f} s  {now.objective:,.0f}  bound {now.bound:,.0f}", flush=True)
+            print(f"{now.time_s:8.1f} s  {now.cost:,.0f}  bound {now.bound:,.0f}", flush=True)
 
-    left_s = max(0.0, (1 - SPARE) * time_limit_s - SPARE_S - read_s)
-    options = SolveOptions(time_limit_s=left_s, max_rounds=10**6)
-    solution = solve(problem, options=options, on_progress=on_progress)
-    total_s = perf_counter() - start
-    cost = evaluate(instance, solution.choice)
+    apart = Apart(path, time_limit_s, check)
+    instance = read(path)  # while the other process starts
+    record = apart.record(on_moment)
+    cost, choice = cheapest(instance, [choice.tolist() for choice in reversed(record.choices)])
+    low = max((now.bound for now in record.moments if now.bound > -math.inf), default=None)
+    times = [(now.time_s, now.cost) for now in record.moments]
+    if cost is not None and low is not None:
+        low = min(low, cost)
     return Result(
         instance["name"],
-        len(problem.node_costs),
-        len(problem.edges),
+        len(instance["nodes"]["costs"]),
+        len(instance["edges"]["nodes"]),
         cost,
-        min(solution.lower_bound, cost),
-        solution.gap,
-        next(time for time, value in moments if value < np.inf),
-        next(time for time, value in moments if value <= 1.01 * cost),
-        total_s,
-        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        list(solution.choice),
-        _verified(problem, solution) if check else None,
+        low,
+        None if cost is None or low is None else (cost - low) / cost if cost > low else 0.0,
+        None if cost is None else next(time for time, value in times if value < math.inf),
+        None if cost is None else next(time for time, value in times if value <= 1.01 * cost),
+        record.total_s,
+        max((now.peak_memory_bytes for now in record.moments), default=0),
+        choice,
+        record.verified,
+        record.ended,
     )
 
 
-def _verified(problem: Problem, solution: Solution) -> str:
-    """What is proven anew of the bound."""
-    start = perf_counter()
-    found = verify(problem, solution, search_work=SolveOptions().cp_sat_work)
-    rest = "".join(f", but for what {search} searched through" for search in found.stated_by)
-    rest += "".join(f", {search}'s search done again" for search in found.repeated)
-    return f"bound {found.bound:,.0f} re-checked in {perf_counter() - start:.1f} s{rest}"
+def cheapest(instance: dict[str, Any], choices: Iterable[list[int]]) -> tuple[int | None, list[int]]:
+    """The first choice that is feasible in the file's own numbers, with its cost."""
+    for choice in choices:
+        try:
+            return evaluate(instance, choice), choice
+        except ValueError as error:  # rounding in the solver's floats: the one before is the next best
+            print(error)
+    return None, []
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -171,17 +104,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     console, machine = Console(width=150), describe_machine()
     console.print(", ".join(f"{name} {value}" for name, value in machine.items()))
     results: list[Result] = []
-    context = multiprocessing.get_context("spawn")
     for path in given.paths:
-        with context.Pool(1) as pool:
-            results.append(pool.apply(run, (path, given.time_limit, given.progress, given.verify)))
+        results.append(run(path, given.time_limit, given.progress, given.verify))
+        if given.json is not None:
+            record = {"machine": machine, "time_limit_s": given.time_limit, "instances": [asdict(r) for r in results]}
+            given.json.write_text(json.dumps(record) + "\n")
     console.print(_table(results, given.time_limit))
     for result in results:
-        if result.verified is not None:
-            console.print(f"{result.name}: {result.verified}")
-    if given.json is not None:
-        record = {"machine": machine, "time_limit_s": given.time_limit, "instances": [asdict(r) for r in results]}
-        given.json.write_text(json.dumps(record) + "\n")
+        console.print(f"{result.name}: {result.ended}{f', {result.verified}' if result.verified else ''}")
 
 
 def _table(results: list[Result], time_limit_s: float) -> Table:
@@ -189,10 +119,15 @@ def _table(results: list[Result], time_limit_s: float) -> Table:
     for column in ("instance", "nodes", "edges", "cost", "lower bound", "gap", "first", "in 1 %", "total", "memory"):
         table.add_column(column, justify="right")
     for r in results:
-        times = (f"{value:.1f} s" for value in (r.first_s, r.within_1_percent_s, r.total_s))
-        sizes = (f"{r.nodes:,}", f"{r.edges:,}", f"{r.cost:,.0f}", f"{r.lower_bound:,.0f}", f"{r.gap:.3%}")
-        table.add_row(r.name, *sizes, *times, f"{r.peak_memory_bytes / 2**20:,.0f} MiB")
+        costs = (f"{r.nodes:,}", f"{r.edges:,}", _shown(r.cost, ",.0f"), _shown(r.lower_bound, ",.0f"))
+        times = (_shown(r.first_s, ".1f"), _shown(r.within_1_percent_s, ".1f"), f"{r.total_s:.1f}")
+        gap, memory = _shown(r.gap, ".3%"), f"{r.peak_memory_bytes / 2**20:,.0f} MiB"
+        table.add_row(r.name, *costs, gap, *(f"{time} s" for time in times), memory)
     return table
+
+
+def _shown(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
 
 
 if __name__ == "__main__":

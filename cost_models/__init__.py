@@ -1,17 +1,22 @@
 """Hardware and numbers only: how long computing and communicating take on a given cluster. No autopar, no JAX."""
 
-from cost_models.catalogue import UnknownClusterError, cluster_of_devices, known_clusters, load_cluster
-from cost_models.cluster import Cluster, replace_link
+from cost_models.catalogue import UnknownClusterError, cluster_of_devices, figures_of, known_clusters, load_cluster
+from cost_models.cluster import Cluster, replace_link, slowest_cluster
 from cost_models.collective import CollectiveKind, best_algorithm, collective_time_s
-from cost_models.compute import Device, compute_time_s, peak_flops_per_s
-from cost_models.groups import Group, Span, group
-from cost_models.profile import ProfileError
+from cost_models.compute import Device, compute_time_s, peak_flops_per_s, slowest_device
+from cost_models.groups import group
+from cost_models.kernels import attention_time_s, convolution_time_s, elementwise_time_s, matmul_time_s
+from cost_models.links import link_graph
+from cost_models.profile import Figure
+from cost_models.profile_file import ProfileError
+from cost_models.spans import Group, Span
 from cost_models.topology import Level, Link, Topology
 
 __all__ = [
     "Cluster",
     "CollectiveKind",
     "Device",
+    "Figure",
     "Group",
     "Level",
     "Link",
@@ -19,13 +24,21 @@ __all__ = [
     "Span",
     "Topology",
     "UnknownClusterError",
+    "attention_time_s",
     "best_algorithm",
     "cluster_of_devices",
     "collective_time_s",
     "compute_time_s",
+    "convolution_time_s",
+    "elementwise_time_s",
+    "figures_of",
     "group",
     "known_clusters",
+    "link_graph",
     "load_cluster",
+    "matmul_time_s",
     "peak_flops_per_s",
     "replace_link",
+    "slowest_cluster",
+    "slowest_device",
 ]

@@ -6,10 +6,20 @@ import re
 from collections.abc import Iterator
 from difflib import get_close_matches
 from functools import lru_cache
+from operator import le
 from pathlib import Path
 
 from cost_models.cluster import Cluster
-from cost_models.profile import ClusterProfile, DeviceProfile, ProfileError, build_cluster, read_profile
+from cost_models.profile import (
+    ClusterProfile,
+    Count,
+    DeviceProfile,
+    Figure,
+    build_around,
+    build_cluster,
+    figures_in,
+)
+from cost_models.profile_file import ProfileError, read_profile
 
 PROFILES = Path(__file__).parent / "profiles"
 
@@ -28,17 +38,26 @@ def load_cluster(name_or_path: str | Path) -> Cluster:
       UnknownClusterError: if the name stands for no cluster, or for one that cannot be built.
       ProfileError: if the file cannot be read or a field of it is wrong.
     """
-    if isinstance(name_or_path, Path) or name_or_path.endswith(".toml"):
-        return _from_file(Path(name_or_path))
-    profiles = _cluster_profiles()
-    for profile in profiles:
-        if profile.name == name_or_path:
-            return build_cluster(profile.name, profile, _device_of(profile, PROFILES), profile.sizes)
-    for profile in profiles:
-        sizes = _sizes_in(name_or_path, profile)
-        if sizes is not None:
-            return _resized(name_or_path, profile, sizes)
-    raise UnknownClusterError(f"unknown cluster {name_or_path!r}{_hint(name_or_path)}")
+    return _load(name_or_path, PROFILES, ())
+
+
+def figures_of(name_or_path: str | Path) -> tuple[tuple[str, Figure | Count], ...]:
+    """Every number that the cluster rests on: its field, and the number with source, date and how it was obtained.
+
+    Those of the device come first, then those of the levels, outermost first.
+
+    Raises:
+      UnknownClusterError: if the name stands for no cluster, or for one that cannot be built.
+      ProfileError: if the file cannot be read or a field of it is wrong.
+    """
+    load_cluster(name_or_path)
+    profile, folder, _ = _found(name_or_path, PROFILES)
+    if profile.device is not None:
+        device = figures_in(_device_of(profile, folder), "device.")
+        return (*device, *((path, n) for path, n in figures_in(profile) if not path.startswith("device.")))
+    inside = [profile.inside] if isinstance(profile.inside, str) else profile.inside or []
+    parts = [figures_of(_beside(name, folder)) for name in dict.fromkeys(inside)]
+    return (*figures_in(profile), *(figure for part in parts for figure in part))
 
 
 def known_clusters() -> tuple[str, ...]:
@@ -49,16 +68,15 @@ def known_clusters() -> tuple[str, ...]:
 def cluster_of_devices(device_kind: str, count: int) -> Cluster:
     """The cluster of `count` devices that JAX calls `device_kind`, as such devices are usually connected.
 
-    As many as fit into a server are one server, more are full servers. On a torus the two axes are as equal as
-    they can be.
+    As many as fit into a server are one server, more are full servers. On a torus the axes are as equal as they can
+    be.
 
     Raises:
       UnknownClusterError: if no profile knows the kind, or that many do not make full servers or a torus.
     """
     for profile in _cluster_profiles():
         if device_kind in profile.device_kinds and profile.pattern is not None:
-            sizes = _sizes_of_count(profile, count)
-            return _resized(profile.pattern.format(sizes="x".join(map(str, sizes))), profile, sizes)
+            return load_cluster(profile.pattern.format(sizes="x".join(map(str, _sizes_of_count(profile, count)))))
     kinds = sorted(kind for profile in _cluster_profiles() for kind in profile.device_kinds)
     raise UnknownClusterError(
         f"no profile for device kind {device_kind!r}; known are {', '.join(map(repr, kinds))}. "
@@ -72,18 +90,81 @@ def _cluster_profiles() -> tuple[ClusterProfile, ...]:
     return tuple(read_profile(path, ClusterProfile) for path in sorted((PROFILES / "clusters").glob("*.toml")))
 
 
-def _from_file(path: Path) -> Cluster:
-    profile = read_profile(path, ClusterProfile)
+def _load(name_or_path: str | Path, folder: Path, around: tuple[str, ...]) -> Cluster:
+    """The cluster; files are relative to `folder`, and it stands inside of those of `around`."""
+    profile, folder, sizes = _found(name_or_path, folder)
+    name = profile.name if _is_file(name_or_path) else str(name_or_path)
+    if str(name_or_path) in around:
+        raise ProfileError(f"{name_or_path}: inside: {' in '.join((str(name_or_path), *around))}: it contains itself")
     try:
-        return build_cluster(profile.name, profile, _device_of(profile, path.parent), profile.sizes)
+        return _built(name, profile, folder, sizes, (str(name_or_path), *around))
     except ProfileError:
         raise
     except ValueError as error:
-        raise ProfileError(f"{path}: {error}") from error
+        if _is_file(name_or_path):
+            what = "inside: " if isinstance(error, UnknownClusterError) else ""
+            raise ProfileError(f"{name_or_path}: {what}{error}") from error
+        if isinstance(error, UnknownClusterError):
+            raise
+        raise UnknownClusterError(f"{error}{_split_hint(profile, sizes)}") from error
+
+
+def _found(name_or_path: str | Path, folder: Path) -> tuple[ClusterProfile, Path, tuple[int, ...]]:
+    """The profile that the name stands for, the folder to which its files are relative, and the sizes."""
+    if _is_file(name_or_path):
+        path = Path(name_or_path) if folder == PROFILES else folder / name_or_path
+        profile = read_profile(path, ClusterProfile)
+        return profile, path.parent, profile.sizes
+    profiles, name = _cluster_profiles(), str(name_or_path)
+    for profile in profiles:
+        if profile.name == name:
+            return profile, PROFILES, profile.sizes
+    for profile in profiles:
+        sizes = _sizes_in(name, profile)
+        if sizes is not None:
+            return profile, PROFILES, sizes
+    raise UnknownClusterError(f"unknown cluster {name!r}{_hint(name)}")
+
+
+def _built(
+    name: str, profile: ClusterProfile, folder: Path, sizes: tuple[int, ...], around: tuple[str, ...]
+) -> Cluster:
+    """The cluster of `profile` with these sizes: of its own levels, then of those inside."""
+    if profile.inside is None:
+        return build_cluster(name, profile, _device_of(profile, folder), sizes)
+    own = len(profile.levels)
+    if len(sizes) < own:
+        names = " x ".join(level.name for level in profile.levels)
+        raise ValueError(f"{name!r} has {len(sizes)} sizes; {profile.name!r} is {names} x {profile.inside}")
+    inside = [profile.inside] if isinstance(profile.inside, str) else profile.inside
+    clusters = tuple(_load(_in_sizes(part, sizes[own:], folder), folder, around) for part in inside)
+    return build_around(name, profile, sizes[:own], clusters)
+
+
+def _in_sizes(name: str, sizes: tuple[int, ...], folder: Path) -> str:
+    """The name of the same cluster in these sizes; none: as it is."""
+    if not sizes:
+        return name
+    profile, _, usual = _found(name, folder)
+    if profile.pattern is None or _is_file(name):
+        raise ValueError(f"{name!r} comes in one size, {'x'.join(map(str, sizes))} were given for it")
+    if len(sizes) != len(usual):
+        raise ValueError(f"{name!r} has {len(usual)} sizes, but {'x'.join(map(str, sizes))} was given for it")
+    return profile.pattern.format(sizes="x".join(map(str, sizes)))
+
+
+def _is_file(name_or_path: str | Path) -> bool:
+    return isinstance(name_or_path, Path) or name_or_path.endswith(".toml")
+
+
+def _beside(name: str, folder: Path) -> str | Path:
+    """A file beside the one that names it, or the name."""
+    return folder / name if _is_file(name) and folder != PROFILES else name
 
 
 def _device_of(profile: ClusterProfile, folder: Path) -> DeviceProfile:
     """The device of `profile`: inline, a file relative to `folder`, or one of those that ship."""
+    assert profile.device is not None
     if isinstance(profile.device, DeviceProfile):
         return profile.device
     if profile.device.endswith(".toml"):
@@ -93,13 +174,6 @@ def _device_of(profile: ClusterProfile, folder: Path) -> DeviceProfile:
         known = ", ".join(sorted(file.stem for file in path.parent.glob("*.toml")))
         raise ProfileError(f"cluster {profile.name!r}: device: no device {profile.device!r}; known are {known}")
     return read_profile(path, DeviceProfile)
-
-
-def _resized(name: str, profile: ClusterProfile, sizes: tuple[int, ...]) -> Cluster:
-    try:
-        return build_cluster(name, profile, _device_of(profile, PROFILES), sizes)
-    except ValueError as error:
-        raise UnknownClusterError(f"{error}{_split_hint(profile, sizes)}") from error
 
 
 def _sizes_in(name: str, profile: ClusterProfile) -> tuple[int, ...] | None:
@@ -112,32 +186,49 @@ def _sizes_in(name: str, profile: ClusterProfile) -> tuple[int, ...] | None:
 
 
 def _sizes_of_count(profile: ClusterProfile, count: int) -> tuple[int, ...]:
-    """The sizes of the usual cluster of `count` devices."""
-    inner = profile.levels[-1]
-    most = inner.max_size.value if inner.max_size is not None else count
-    if inner.kind == "torus":
-        fitting = [(side, count // side) for side in _divisors(count) if side <= count // side <= most]
-        if len(profile.levels) != 2 or not fitting:
-            raise UnknownClusterError(f"{count} devices make no torus of {profile.name!r} with axes of at most {most}")
-        return max(fitting)
-    if count > most and count % most == 0:
-        return (count // most, most)
-    return (count,)
+    """The sizes of the usual cluster of `count` devices: levels are filled from the inside out."""
+    if profile.levels[-1].kind == "torus":
+        return _torus_of_count(profile, count)
+    sizes: tuple[int, ...] = ()
+    for level in reversed(profile.levels):
+        most = count if level.max_size is None else level.max_size.value
+        if count <= most or count % most:
+            return (count, *sizes)
+        sizes, count = (most, *sizes), count // most
+    return (count, *sizes)
 
 
-def _divisors(count: int) -> Iterator[int]:
-    return (side for side in range(1, count + 1) if count % side == 0)
+def _torus_of_count(profile: ClusterProfile, count: int) -> tuple[int, ...]:
+    """The sizes of the torus whose largest axis is the smallest, ascending."""
+    most = [count if level.max_size is None else level.max_size.value for level in profile.levels]
+    fitting = [axes for axes in _factors(count, len(most)) if all(map(le, axes, most))]
+    if not fitting:
+        raise UnknownClusterError(f"{count} devices make no torus of {profile.name!r} with axes of at most {max(most)}")
+    return min(fitting, key=lambda axes: axes[::-1])
+
+
+def _factors(count: int, parts: int) -> Iterator[tuple[int, ...]]:
+    """All ascending tuples of `parts` numbers whose product is `count`."""
+    if parts == 1:
+        yield from [(count,)] if count else []
+        return
+    for first in range(1, count + 1):
+        if first**parts > count:
+            return
+        if count % first == 0:
+            yield from ((first, *rest) for rest in _factors(count // first, parts - 1) if rest[0] >= first)
 
 
 def _split_hint(profile: ClusterProfile, sizes: tuple[int, ...]) -> str:
-    """A name with full servers, where one size was too many for one server."""
-    inner, limit = profile.levels[-1], profile.levels[-1].max_size
-    if profile.pattern is None or limit is None or inner.kind == "torus" or len(sizes) >= len(profile.levels):
+    """A name with full servers, where one size alone was too many for one server."""
+    if profile.pattern is None or profile.inside is not None or profile.levels[-1].kind == "torus" or len(sizes) != 1:
         return ""
-    if sizes[-1] <= limit.value or sizes[-1] % limit.value:
+    split = _sizes_of_count(profile, sizes[0])
+    limits = [level.max_size for level in profile.levels[len(profile.levels) - len(split) :]]
+    fits = len(split) <= len(limits) and all(m is None or s <= m.value for m, s in zip(limits, split, strict=True))
+    if len(split) == 1 or not fits:
         return ""
-    split = (*sizes[:-1], sizes[-1] // limit.value, limit.value)
-    return f"; for {sizes[-1]} devices in full servers say {profile.pattern.format(sizes='x'.join(map(str, split)))!r}"
+    return f"; for {sizes[0]} devices in full servers say {profile.pattern.format(sizes='x'.join(map(str, split)))!r}"
 
 
 def _hint(name: str) -> str:

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 from pydantic import TypeAdapter
 
-from cost_models.compute import Device
-from cost_models.topology import Link, Topology
+from cost_models.compute import Device, slowest_device
+from cost_models.topology import Level, Link, Topology
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,41 @@ def replace_link(
     )
     levels[position] = replace(levels[position], link=link)
     return replace(cluster, topology=Topology(tuple(levels)))
+
+
+def slowest_cluster(name: str, clusters: tuple[Cluster, ...]) -> Cluster:
+    """What several clusters of one shape are together, where all do the same at once: each number is the slowest's.
+
+    Every operator and every collective then ends with the slowest device or link of all: memory, peaks and bandwidths
+    are the smallest, latencies the largest, and an axis wraps if it does so in all of them.
+
+    Raises:
+      ValueError: if their levels differ in number, name, kind or size.
+    """
+    if not clusters:
+        raise ValueError(f"{name!r}: no clusters to put together")
+    shapes = [tuple((level.name, level.kind, level.size) for level in c.topology.levels) for c in clusters]
+    for cluster, shape in zip(clusters, shapes, strict=True):
+        if shape != shapes[0]:
+            raise ValueError(
+                f"{name!r}: {cluster.name!r} is {_shape(shape)} but {clusters[0].name!r} is {_shape(shapes[0])}; "
+                "clusters of one list need the same levels in the same sizes"
+            )
+    levels = zip(*(c.topology.levels for c in clusters), strict=True)
+    topology = Topology(tuple(_slowest_level(same) for same in levels))
+    return Cluster(name, slowest_device(tuple(c.device for c in clusters)), topology)
+
+
+def _slowest_level(levels: tuple[Level, ...]) -> Level:
+    link = Link(
+        latency_s=max(level.link.latency_s for level in levels),
+        bandwidth_bytes_per_s=min(level.link.bandwidth_bytes_per_s for level in levels),
+    )
+    return replace(levels[0], link=link, wrap=all(level.wrap for level in levels))
+
+
+def _shape(levels: tuple[tuple[str, str, int], ...]) -> str:
+    return " x ".join(f"{size} {level} ({kind})" for level, kind, size in levels)
 
 
 def _paths(data: object, prefix: str = "") -> set[str]:

@@ -75,6 +75,23 @@ def peak_flops_per_s(device: Device, dtype: str) -> float:
     return device.peak_flops_per_s["float32"]
 
 
+def slowest_device(devices: tuple[Device, ...]) -> Device:
+    """The device that takes as long as the slowest of `devices` for every kernel, and holds what all of them can.
+
+    As long to within the difference of their launches: the slowest to compute need not be the slowest to launch.
+    Its name lists theirs, each once. A type has a peak of its own if it has one on any of them.
+    """
+    names = tuple(dict.fromkeys(device.name for device in devices))
+    dtypes = dict.fromkeys(dtype for device in devices for dtype in device.peak_flops_per_s)
+    return Device(
+        name=" + ".join(names),
+        memory_bytes=min(device.memory_bytes for device in devices),
+        memory_bandwidth_bytes_per_s=min(device.memory_bandwidth_bytes_per_s for device in devices),
+        peak_flops_per_s={dtype: min(peak_flops_per_s(device, dtype) for device in devices) for dtype in dtypes},
+        launch_s=max(device.launch_s for device in devices),
+    )
+
+
 def compute_time_s(flops: float, size_bytes: float, dtype: str, device: Device) -> float:
     """Seconds of one kernel on one device: the slower of computing and moving, and the launch.
 

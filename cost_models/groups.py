@@ -1,80 +1,19 @@
-"""Group: how the groups of one collective lie on a topology, and how many share each link.
+"""How the groups of one collective lie on a topology, and how many share each link.
 
-Mesh geometry comes in as numbers, the counts that the formulas of `collective` need go out. All counts are taken
+Mesh geometry comes in as numbers, the counts that the formulas of `algorithms` need go out. All counts are taken
 from the device numbers of all groups, so they hold for axes that straddle levels and for sizes that fit no level.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
 import numpy as np
-from numpy.typing import NDArray
 
-from cost_models.topology import Level, Topology
-
-Ints = NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Span:
-    """How the groups lie on one level. Every count is the worst over groups and links.
-
-    The links of a switch level are the uplinks of its units; `units` are those that hold members of one group, and
-    `fanout` of them lie under the same unit of the level around. A path through all members in device order has
-    `edges` between units of this level under the same unit of the level around. A group crosses an uplink if it has
-    members inside and outside of the unit.
-
-    The links of a torus level are those of its lines: a group has one ring on each line that holds several of its
-    members (`fanout` of them), and crosses the links from its first to its last member, or all of them where it
-    lies evenly on a wrapped axis (`lanes` is then 2: both ways round are used).
-
-    | count | of one link, summed over the groups that cross it |
-    |---|---|
-    | sharing | 1: messages, if each group sends along one ring |
-    | crossing_members | members on the smaller side: messages, if as many send to the other side as can |
-    | crossing_pairs | (members inside) x (outside) / members: messages of 1/n each, if all send to all |
-
-    With two lanes, pairs take the shorter way round: half of the pairs cross a cut by each of its two links. A shift
-    by k of f members splits each message over both ways so that all links carry as much: k (f - k) / f, which
-    crossing_members then is at its worst. `hops` is the number of link latencies from the first to the last member
-    of a ring (half way round, with two lanes).
-    """
-
-    level: Level
-    units: int = 1
-    edges: int = 0
-    fanout: int = 1
-    hops: int = 0
-    sharing: int = 0
-    crossing_members: float = 0.0
-    crossing_pairs: float = 0.0
-    lanes: int = 1
-
-
-@dataclass(frozen=True)
-class Group:
-    """Groups of `size` devices that run the same collective at the same time, one span for each level.
-
-    `regular`: every group has the same number of members in each unit it touches, on every level, so it can be cut
-    into equal smaller groups level by level. On a torus: it is a grid of lines.
-    """
-
-    size: int
-    spans: tuple[Span, ...]
-    regular: bool
-
-    @property
-    def switches(self) -> tuple[Span, ...]:
-        """The spans of switch levels that some group crosses, outermost first."""
-        return tuple(span for span in self.spans if span.level.kind == "switch" and span.sharing)
-
-    @property
-    def tori(self) -> tuple[Span, ...]:
-        """The spans of torus axes that some group crosses, outermost first."""
-        return tuple(span for span in self.spans if span.level.kind == "torus" and span.sharing)
+from cost_models.spans import Group, Ints, Span, full_span, switch_span
+from cost_models.topology import Topology
+from cost_models.tori import torus_boxes, torus_span, with_routed_pairs
 
 
 def group(topology: Topology, mesh_sizes: tuple[int, ...], axes: tuple[int, ...]) -> Group:
@@ -123,124 +62,22 @@ def device_groups(mesh_sizes: tuple[int, ...], axes: tuple[int, ...]) -> Ints:
 def group_of_devices(topology: Topology, groups: Ints) -> Group:
     """The Group of explicit device numbers groups[g, member]; no device in two groups."""
     size = groups.shape[1]
-    switches = sum(level.kind == "switch" for level in topology.levels)
+    switches = sum(level.kind != "torus" for level in topology.levels)
     spans: list[Span] = []
     regular = True
     parent_stride = topology.device_count
     for level, stride in zip(topology.levels[:switches], topology.strides, strict=False):
-        span, even = _switch_span(level, groups, stride, parent_stride)
+        count = full_span if level.kind == "full" else switch_span
+        span, even = count(level, groups, stride, parent_stride)
         spans.append(span)
         regular = regular and even
         parent_stride = stride
     if switches < len(topology.levels):
-        boxes, even = _torus_boxes(groups, topology.sizes[switches:])
+        boxes, even = torus_boxes(groups, topology.sizes[switches:])
         regular = regular and even
         axes = zip(topology.levels[switches:], topology.strides[switches:], strict=True)
-        spans += [_torus_span(level, stride, boxes, size) for level, stride in axes]
+        found = [torus_span(level, stride, boxes, size) for level, stride in axes]
+        if not even or boxes[-1, 0] + 1 > len(groups):
+            found = with_routed_pairs(found, groups, topology.sizes[switches:])
+        spans += found
     return Group(size, tuple(spans), regular)
-
-
-def _switch_span(level: Level, groups: Ints, stride: int, parent_stride: int) -> tuple[Span, bool]:
-    """The span of a switch level whose units hold `stride` devices, and whether all groups lie on it alike."""
-    size = groups.shape[1]
-    owner = np.repeat(np.arange(len(groups)), size)
-    touched, members = np.unique(np.stack([owner, groups.ravel() // stride]), axis=1, return_counts=True)
-    parents = np.stack([touched[0], touched[1] * stride // parent_stride])
-    around, fanouts = np.unique(parents, axis=1, return_counts=True)
-    even = members.min() == members.max() and fanouts.min() == fanouts.max()
-    crossing = members < size
-    unit, inside = touched[1][crossing], members[crossing]
-    if not len(unit):
-        return Span(level), bool(even)
-    outside = size - inside
-    span = Span(
-        level,
-        units=int(np.bincount(touched[0]).max()),
-        edges=int((np.bincount(touched[0]) - np.bincount(around[0])).max()),
-        fanout=int(fanouts.max()),
-        hops=int(fanouts.max()) - 1,
-        sharing=int(np.bincount(unit).max()),
-        crossing_members=float(np.bincount(unit, weights=np.minimum(inside, outside)).max()),
-        crossing_pairs=float(np.bincount(unit, weights=inside * outside / size).max()),
-    )
-    return span, bool(even)
-
-
-def _torus_boxes(groups: Ints, sizes: tuple[int, ...]) -> tuple[Ints, bool]:
-    """The rows (part, device) of the parts of groups that lie in one torus, and whether all are equal grids.
-
-    A part that is no grid of lines is replaced by the smallest box around it: its rings are priced as if they
-    covered the box.
-    """
-    torus = prod(sizes)
-    strides = [prod(sizes[i + 1 :]) for i in range(len(sizes))]
-    parts: list[Ints] = []
-    shapes: set[tuple[int, ...]] = set()
-    all_grids = True
-    for row in groups:
-        for start in np.unique(row // torus) * torus:
-            local = row[row // torus == start // torus] - start
-            used: list[Ints] = [np.unique(local // stride % n) for stride, n in zip(strides, sizes, strict=True)]
-            shape = tuple(len(axis) for axis in used)
-            if prod(shape) != len(local):
-                all_grids = False
-                used = [np.arange(axis[0], axis[-1] + 1, dtype=np.int64) for axis in used]
-            shapes.add(shape)
-            cells = np.array([start], dtype=np.int64)
-            for stride, axis in zip(strides, used, strict=True):
-                cells = (cells[:, None] + stride * axis).ravel()
-            parts.append(np.stack([np.full_like(cells, len(parts)), cells], axis=1))
-    return np.concatenate(parts), all_grids and len(shapes) == 1
-
-
-def _torus_span(level: Level, stride: int, boxes: Ints, size: int) -> Span:
-    """The span of one torus axis; `boxes` are the (part, device) rows of `_torus_boxes`."""
-    coordinate = boxes[:, 1] // stride % level.size
-    line = boxes[:, 1] - coordinate * stride
-    keys, position = np.unique(np.stack([boxes[:, 0], line]), axis=1, return_inverse=True)
-    present = np.zeros((keys.shape[1], level.size), dtype=np.int64)
-    present[position.ravel(), coordinate] = 1
-    count = present.sum(axis=1)
-    if size == 1 or count.max() < 2:
-        return Span(level)
-    present, line, count = present[count > 1], keys[1][count > 1], count[count > 1]
-    lanes = 2 if level.wrap and all(_is_even_ring(row) for row in present) else 1
-    left = present.cumsum(axis=1)[:, :-1]
-    right = count[:, None] - left
-    crosses = np.ones_like(left) if lanes == 2 else np.minimum(np.minimum(left, right), 1)
-    _, line_of = np.unique(line, return_inverse=True)
-    fanout = int(count.max())
-    pairs = _line_loads(left * right / count[:, None], line_of).max()
-    smaller_sides = _line_loads(np.minimum(left, right), line_of).max()
-    return Span(
-        level,
-        units=fanout,
-        fanout=fanout,
-        hops=_ring_hops(present, lanes),
-        sharing=int(_line_loads(crosses, line_of).max()),
-        crossing_members=float(pairs if lanes == 2 else smaller_sides),
-        crossing_pairs=float(pairs) / lanes,
-        lanes=lanes,
-    )
-
-
-def _line_loads(loads: NDArray[np.int64] | NDArray[np.float64], line_of: NDArray[np.intp]) -> NDArray[np.float64]:
-    """Sums loads[ring, link] over the rings of the same line."""
-    total = np.zeros((int(line_of.max()) + 1, loads.shape[1]))
-    np.add.at(total, line_of.ravel(), loads)
-    return total
-
-
-def _is_even_ring(present: Ints) -> bool:
-    """Whether the members on a wrapped axis stand at equal distances all the way round."""
-    places = np.flatnonzero(present)
-    gaps = np.diff(np.append(places, places[0] + len(present)))
-    return bool((gaps == gaps[0]).all())
-
-
-def _ring_hops(present: Ints, lanes: int) -> int:
-    """The links between the first and the last member of a line, or half way round a ring."""
-    if lanes == 2:
-        return present.shape[1] // 2
-    places = [np.flatnonzero(row) for row in present]
-    return int(max(place[-1] - place[0] for place in places))

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import tomllib
+from collections.abc import Iterator
 from datetime import date
 from math import prod
-from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from cost_models.cluster import Cluster
+from cost_models.cluster import Cluster, slowest_cluster
 from cost_models.compute import Device
 from cost_models.topology import Level, LevelKind, Link, Topology
 
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Name = Annotated[str, Field(min_length=1)]
-AnyFile = TypeVar("AnyFile", bound=BaseModel)
-
-
-class ProfileError(ValueError):
-    """A profile file that cannot be read, or a field in it that is wrong: names file, field and value."""
+Obtained = Literal["measured", "fitted", "data sheet", "published", "derived", "assumed"]
+"""How a number was come by: measured by its author; fitted to such measurements; stated by the vendor; published by
+others; computed from stated numbers; assumed for want of any. The source says the rest."""
 
 
 class Strict(BaseModel):
@@ -30,19 +27,21 @@ class Strict(BaseModel):
 
 
 class Figure(Strict):
-    """A number > 0 in base units, where it is from, and when that source was read or the measurement made."""
+    """A number > 0 in base units, where it is from, when that was read or measured, and how it was obtained."""
 
     value: PositiveFloat
     source: Name
     date: date
+    obtained: Obtained
 
 
 class Count(Strict):
-    """A whole number >= 1, with source and date."""
+    """A whole number >= 1, with all that a `Figure` has."""
 
     value: Annotated[int, Field(ge=1)]
     source: Name
     date: date
+    obtained: Obtained
 
 
 class DeviceProfile(Strict):
@@ -76,7 +75,8 @@ class LevelProfile(Strict):
 
     `bandwidth_of`: "unit": the bandwidth of one unit, whatever is in it; "device": of each device in a unit, which
     has a port of its own (a server of 8 sends 8 times as much); "all": of all devices of the cluster together.
-    A torus axis wraps if its size is `wraps_at`.
+    A torus axis wraps if its size is `wraps_at`; with `wraps_in_multiples_of`, if the size of every axis that has it is
+    a multiple of it.
     """
 
     name: Name
@@ -87,17 +87,27 @@ class LevelProfile(Strict):
     bandwidth_of: Literal["unit", "device", "all"] = "unit"
     max_size: Count | None = None
     wraps_at: Count | None = None
+    wraps_in_multiples_of: Count | None = None
 
-    def level(self, size: int, devices_inside: int, device_count: int) -> Level:
-        """The level, with `size` units of `devices_inside` devices each, in a cluster of `device_count`."""
+    def level(self, size: int, devices_inside: int, device_count: int, whole: bool = False) -> Level:
+        """The level, with `size` units of `devices_inside` devices each, in a cluster of `device_count`.
+
+        `whole`: all axes are the multiples that make them wrap.
+        """
         factor = {"unit": 1.0, "device": float(devices_inside), "all": devices_inside / device_count}
         bandwidth = self.bandwidth_bytes_per_s.value * factor[self.bandwidth_of]
-        wrap = self.wraps_at is not None and size == self.wraps_at.value
+        wrap = (self.wraps_at is not None and size == self.wraps_at.value) or (
+            self.wraps_in_multiples_of is not None and whole
+        )
         return Level(self.name, size, Link(self.latency_s.value, bandwidth), self.kind, wrap)
 
 
 class ClusterProfile(Strict):
     """A cluster file: a device (its name, a file beside this one, or a table) and levels, outermost first.
+
+    With `inside` instead of a device, the levels stand around whole clusters (names, or files beside this one): one
+    for all units of the innermost of these levels, or a list with one for each. The clusters of a list have the same
+    levels in the same sizes; their devices and links may be of several generations, and the slowest sets the pace.
 
     `pattern` says which names mean the same devices and links with other sizes: "{sizes}xh100" stands for 8xh100,
     4x8xh100, ... Fewer sizes than levels leave out the outermost switch levels. `device_kinds` are the names that
@@ -105,10 +115,19 @@ class ClusterProfile(Strict):
     """
 
     name: Name
-    device: str | DeviceProfile
+    device: str | DeviceProfile | None = None
+    inside: str | Annotated[list[str], Field(min_length=1)] | None = None
     levels: Annotated[list[LevelProfile], Field(min_length=1)]
     pattern: Annotated[str, Field(pattern=r"\{sizes\}")] | None = None
     device_kinds: list[Name] = []
+
+    @model_validator(mode="after")
+    def _check(self) -> ClusterProfile:
+        if (self.device is None) == (self.inside is None):
+            raise ValueError("a cluster has either a device or clusters inside: give `device`, or `inside`")
+        if isinstance(self.inside, list) and self.pattern is not None:
+            raise ValueError("a cluster with a list of clusters inside has one size: take `pattern` out")
+        return self
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -127,35 +146,54 @@ def build_cluster(name: str, profile: ClusterProfile, device: DeviceProfile, siz
     if len(sizes) > len(profile.levels) or any(level.kind == "torus" for level in left_out):
         names = " x ".join(level.name for level in profile.levels)
         raise ValueError(f"{name!r} has {len(sizes)} sizes; {profile.name!r} is {names}")
+    count = prod(sizes)
+    topology = Topology(_levels(name, kept, sizes, 1, count))
+    return Cluster(name, device.device(count), topology)
+
+
+def build_around(name: str, profile: ClusterProfile, sizes: tuple[int, ...], inside: tuple[Cluster, ...]) -> Cluster:
+    """The cluster whose levels of `profile`, in these sizes, stand around `inside`: one for all units, or one each.
+
+    Raises:
+      ValueError: if there are too few or too many clusters inside, they are unlike, or a level is too large.
+    """
+    units = prod(sizes)
+    if len(inside) not in (1, units):
+        raise ValueError(f"{name!r} lists {len(inside)} clusters inside for {units} units; list one, or one for each")
+    inner = slowest_cluster(name, inside)
+    count = units * inner.device_count
+    levels = _levels(name, profile.levels, sizes, inner.device_count, count)
+    return Cluster(name, inner.device, Topology((*levels, *inner.topology.levels)))
+
+
+def figures_in(profile: BaseModel, path: str = "") -> Iterator[tuple[str, Figure | Count]]:
+    """All numbers of a profile with the dotted path of their field; levels by name."""
+    for field in type(profile).model_fields:
+        yield from _figures(getattr(profile, field), f"{path}{field}")
+
+
+def _figures(value: object, path: str) -> Iterator[tuple[str, Figure | Count]]:
+    if isinstance(value, Figure | Count):
+        yield path, value
+    elif isinstance(value, BaseModel):
+        yield from figures_in(value, f"{path}.")
+    elif isinstance(value, dict):
+        for key, item in cast("dict[str, object]", value).items():
+            yield from _figures(item, f"{path}.{key}")
+    elif isinstance(value, list):
+        for item in cast("list[object]", value):
+            yield from _figures(item, f"{path}.{item.name}" if isinstance(item, LevelProfile) else path)
+
+
+def _levels(
+    name: str, kept: list[LevelProfile], sizes: tuple[int, ...], devices_inside: int, count: int
+) -> tuple[Level, ...]:
+    """The levels in these sizes, around units of `devices_inside`, in a cluster of `count` devices."""
     for level, size in zip(kept, sizes, strict=True):
         if size < 1 or (level.max_size is not None and size > level.max_size.value):
             most = "" if level.max_size is None else f" and at most {level.max_size.value} ({level.max_size.source})"
             raise ValueError(f"{name!r}: level {level.name!r} has size {size}; it must be at least 1{most}")
-    count = prod(sizes)
-    levels = [level.level(sizes[i], prod(sizes[i + 1 :]), count) for i, level in enumerate(kept)]
-    return Cluster(name, device.device(count), Topology(tuple(levels)))
-
-
-def read_profile(path: Path, model: type[AnyFile]) -> AnyFile:
-    """The file at `path`, checked against `model`.
-
-    Raises:
-      ProfileError: naming the file and each wrong field with its value.
-    """
-    try:
-        data: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ProfileError(f"{path}: cannot be read as TOML: {error}") from error
-    try:
-        return model.model_validate(data)
-    except ValidationError as error:
-        raise ProfileError("\n".join(_lines(path, error))) from error
-
-
-def _lines(path: Path, error: ValidationError) -> list[str]:
-    """One line for each wrong field: file, field, message, value."""
-    lines: list[str] = []
-    for item in error.errors():
-        where = ".".join(str(part) for part in item["loc"])
-        lines.append(f"{path}: {where}: {item['msg']}, got {item['input']!r}")
-    return lines
+    multiples = [(level.wraps_in_multiples_of, size) for level, size in zip(kept, sizes, strict=True)]
+    whole = all(part is None or size % part.value == 0 for part, size in multiples)
+    inside = [prod(sizes[i + 1 :]) * devices_inside for i in range(len(sizes))]
+    return tuple(level.level(size, n, count, whole) for level, size, n in zip(kept, sizes, inside, strict=True))

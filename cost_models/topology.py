@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from math import isfinite, prod
 from typing import Literal
 
-LevelKind = Literal["switch", "torus"]
+LevelKind = Literal["switch", "full", "torus"]
+KINDS: tuple[LevelKind, ...] = ("switch", "full", "torus")
+"""From the outside in: no kind stands around one before it."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,8 @@ class Level:
     * kind "switch": the units hang on a switch that never blocks, each by an uplink of its own.
       `link.bandwidth_bytes_per_s` is what ONE unit can send in one direction, shared by all groups whose messages
       leave that unit at the same time. A message that leaves a server passes the device's and the server's uplink.
+    * kind "full": every device has a link of its own to each other device of the level, and `link` is ONE such link
+      in one direction. A message takes the direct link; what leaves the level passes none of these.
     * kind "torus": the level is one axis of a torus or mesh of devices; each device has a link to its next neighbour
       in either direction, and `link` is ONE such link in one direction. With `wrap` the last is a neighbour of the
       first. Messages go along the axis link by link.
@@ -63,7 +67,7 @@ class Topology:
     """Levels from outermost to innermost. Devices are numbered row-major: the last level changes fastest.
 
     Invariants: at least one level; names are distinct; torus levels stand together and innermost (each node of a
-    torus is one device).
+    torus is one device); a full level is the innermost, and there is no torus beside it.
     """
 
     levels: tuple[Level, ...]
@@ -73,8 +77,9 @@ class Topology:
         if not names or len(set(names)) != len(names):
             raise ValueError(f"a topology needs levels with distinct names, got {names}")
         kinds = [level.kind for level in self.levels]
-        if kinds != sorted(kinds):
-            raise ValueError(f"torus levels must be the innermost ones, got {list(zip(names, kinds, strict=True))}")
+        if kinds != sorted(kinds, key=KINDS.index) or ("full" in kinds and kinds.index("full") != len(kinds) - 1):
+            got = ", ".join(f"{name} ({kind})" for name, kind in zip(names, kinds, strict=True))
+            raise ValueError(f"torus levels, or one full level, must be the innermost, got {got}")
 
     @property
     def sizes(self) -> tuple[int, ...]:

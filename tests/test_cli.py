@@ -357,6 +357,18 @@ def test_clusters_are_listed() -> None:
     assert "tpu-v5e-4x4" in result.stdout
 
 
+def test_the_numbers_of_a_cluster_are_listed_with_how_they_were_obtained(tmp_path: Path) -> None:
+    result = run("clusters", "dgx-h100-2x32x8")
+    assert result.exit_code == 0
+    for part in ("device.memory_bytes", "levels.pod.latency_s", "levels.server.bandwidth", "data sheet", "published"):
+        assert part in result.stdout
+    assert "did you mean '8x8xh100'" in refused("clusters", "8x8xh10")
+    (tmp_path / "mine.toml").write_text('name = "mine"\ndevise = "h100-sxm"\nlevels = []')
+    said = refused("clusters", tmp_path / "mine.toml")
+    assert "mine.toml: devise: " in said
+    assert "did you mean 'device'?" in said
+
+
 def test_the_demo_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "run", lambda console: console.print("the demo ran"))
     assert "the demo ran" in run("demo").stdout

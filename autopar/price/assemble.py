@@ -20,6 +20,7 @@ from autopar.core.space import Space
 from autopar.price.columns import Column
 from autopar.price.pricing import Layout, Pricing, costs_of
 from autopar.price.usages import Usages
+from autopar.price.variables import Caches
 from autopar.redistribute.route import Router
 from autopar.solve import Edge, Problem
 
@@ -37,6 +38,7 @@ def assemble(
     *,
     tensors_only: bool = False,
     detailed: bool = True,
+    caches: Caches | None = None,
 ) -> Problem:
     """The Problem of choosing from `space`.
 
@@ -44,9 +46,9 @@ def assemble(
     memory and must have the source's placement, and fresh (`placement_choice` undoes this). So has a stored copy under
     which operands are held longer (`price.anew`): as its operator makes it, and otherwise. With `tensors_only` the
     memory is that of tensors between their making and their last use, and nothing else; what is not `detailed` counts
-    as a Problem with recomputation does.
+    as a Problem with recomputation does. `caches` are what assemblies of this space at these prices share.
     """
-    build = Builder(graph, flow, space, router, limit_bytes is not None, detailed)
+    build = Builder(graph, flow, space, router, limit_bytes is not None, detailed, caches)
     usages = build.usages(tensors_only) if limit_bytes is not None else ()
     return Problem(build.node_costs(pricing), build.edges(), usages, limit_bytes)
 
@@ -68,7 +70,7 @@ class Builder(Usages):
             return free[count] if count in free else free.setdefault(count, np.zeros(count))
 
         costs: list[Floats] = [none(len(candidates)) for candidates in self.space.inputs]
-        known: dict[tuple[object, ...], Floats] = {}
+        known = self._costs
         for op, strategies in zip(self.graph.ops, self.space.strategies, strict=True):
             if op.id in self.entering:
                 continue

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from autopar.core.dataflow import Copy, Dataflow, until
 from autopar.core.graph import OpGraph, TensorInfo
+from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
 from autopar.core.space import Space
 from autopar.price.anew import Anew, Longer
@@ -25,9 +26,30 @@ Floats = NDArray[np.float64]
 Placements = tuple[Placement, ...]
 
 
+Sides = tuple[tuple[Column, ...], tuple[Column, ...]]
+
+
+@dataclass(eq=False)
+class Caches:
+    """What assemblies of one space at the same prices have in common, by the identity of what it is made of."""
+
+    mesh: DeviceMesh
+    by_placements: dict[int, Column] = field(default_factory=dict[int, Column])
+    weights: dict[tuple[int | None, int | None], float] = field(
+        default_factory=dict[tuple[int | None, int | None], float]
+    )
+    layouts: dict[int, Layout] = field(default_factory=dict[int, Layout])
+    matrices: dict[tuple[object, ...], Floats] = field(default_factory=dict[tuple[object, ...], Floats])
+    costs: dict[tuple[object, ...], Floats] = field(default_factory=dict[tuple[object, ...], Floats])
+    sides: dict[int, Sides] = field(default_factory=dict[int, Sides])
+
+    def __post_init__(self) -> None:
+        self.columns = Columns(self.mesh)
+
+
 @dataclass(eq=False)
 class Variables:
-    """What the parts of one assembly share. Matrices, columns and sizes are cached by the identity of their makers."""
+    """What the parts of one assembly share."""
 
     graph: OpGraph
     flow: Dataflow
@@ -35,16 +57,14 @@ class Variables:
     router: Router
     limited: bool
     detailed: bool = True
-    _columns: dict[tuple[object, ...], Column] = field(default_factory=dict[tuple[object, ...], Column])
-    _weights: dict[tuple[int | None, int | None], float] = field(
-        default_factory=dict[tuple[int | None, int | None], float]
-    )
-    _layouts: dict[int, Layout] = field(default_factory=dict[int, Layout])
-    _matrices: dict[tuple[object, ...], Floats] = field(default_factory=dict[tuple[object, ...], Floats])
+    caches: Caches | None = None
 
     def __post_init__(self) -> None:
         graph, space = self.graph, self.space
-        self.columns = Columns(space.mesh)
+        caches = self.caches or Caches(space.mesh)
+        self.columns, self._by_placements, self._known_sides = caches.columns, caches.by_placements, caches.sides
+        self._weights, self._layouts = caches.weights, caches.layouts
+        self._matrices, self._costs = caches.matrices, caches.costs
         own = [op for op, strategies in enumerate(space.strategies) if strategies]
         self.op_node = {op: len(space.inputs) + n for n, op in enumerate(own)}
         self.op_node |= {op: self.op_node[entering] for op, entering in space.loop_carries}
@@ -91,9 +111,9 @@ class Variables:
         return (ins if side == "ins" else outs)[position]
 
     @cached_property
-    def _sides(self) -> list[tuple[tuple[Column, ...], tuple[Column, ...]]]:
+    def _sides(self) -> list[Sides]:
         """The columns of the operands and the results of every operator, made once for those that share strategies."""
-        known: dict[int, tuple[tuple[Column, ...], tuple[Column, ...]]] = {}
+        known = self._known_sides
         for strategies in self.space.strategies:
             if strategies and id(strategies) not in known:
                 ins, outs = zip(*[(s.ins, s.outs) for s in strategies], strict=True)
@@ -107,10 +127,10 @@ class Variables:
         return tuple(self.columns.of(placements) for placements in zip(*sides, strict=True))
 
     def _candidates(self, placements: Placements) -> Column:
-        key = (id(placements),)
-        if key not in self._columns:
-            self._columns[key] = self.columns.of(placements)
-        return self._columns[key]
+        known = self._by_placements
+        if id(placements) not in known:
+            known[id(placements)] = self.columns.of(placements)
+        return known[id(placements)]
 
     def _last_use(self, tensor: TensorInfo, default: int = 0) -> int:
         made_in = self.graph.made_in(tensor)

@@ -152,6 +152,9 @@ def _pairs(graph: OpGraph, twin: OpNode) -> zip[tuple[TensorInfo, TensorInfo]]:
     return zip(graph.original(twin).outs, twin.outs, strict=True)
 
 
+_WITH_WORKSPACE = ("conv_general_dilated", "select_and_scatter_add")
+
+
 def workspace_bytes(op: OpNode, in_bytes: Sequence[int]) -> int:
     """What XLA holds while the operator runs, besides operands (of `in_bytes` on one device) and results.
 
@@ -175,6 +178,8 @@ def beside_bytes(op: OpNode, strategy: Strategy, mesh: DeviceMesh, read: Sequenc
     Workspace; what it sends and receives; a copy of an operand for every group of devices it is lengthened over.
     `read` says which operands are read from memory; the others take none.
     """
+    if not strategy.exchanges and op.body is None and op.kind not in _WITH_WORKSPACE:
+        return 0
     placed = zip(op.ins, strategy.ins, read, strict=True)
     sizes = [placement.local_size(t.shape, mesh) * t.itemsize * is_read for t, placement, is_read in placed]
     lengthened = {

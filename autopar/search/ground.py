@@ -14,6 +14,7 @@ from autopar.core.space import Space
 from autopar.price.assemble import assemble
 from autopar.price.pricing import MakePricing, Pricing, restricted
 from autopar.price.remembered import Remembered
+from autopar.price.variables import Caches
 from autopar.redistribute.route import Router
 from autopar.search.resolve import FindRule, no_rule
 from autopar.search.space import build_space
@@ -40,6 +41,7 @@ class Ground:
     find: FindRule = no_rule
     _given: Space | None = None
     _routers: dict[StepKinds, Router] = field(default_factory=dict[StepKinds, Router])
+    _caches: dict[StepKinds, Caches] = field(default_factory=dict[StepKinds, Caches])
     _standing: dict[StepKinds, Standing | None] = field(default_factory=dict[StepKinds, Standing | None])
     _problems: dict[tuple[StepKinds, bool, bool], Problem] = field(
         default_factory=dict[tuple[StepKinds, bool, bool], Problem]
@@ -74,7 +76,14 @@ class Ground:
             pricing, router = self.pricing(step_kinds), self.router(step_kinds)
             most = None if limit_bytes is None else inf
             self._problems[key] = assemble(
-                self.graph, self.flow, self.space, pricing, router, most, tensors_only=tensors_only
+                self.graph,
+                self.flow,
+                self.space,
+                pricing,
+                router,
+                most,
+                tensors_only=tensors_only,
+                caches=self._caches.setdefault(step_kinds, Caches(self.mesh)),
             )
         problem = self._problems[key]
         if limit_bytes is None:

@@ -35,6 +35,8 @@ _LONGER_PRICED = 3  # times as many where prices move
 _PATIENCE = 6  # price steps without a better bound before going back, with half the step
 _LEAST_EXCESS = 0.05  # of the limit: smaller excesses do not lengthen the step
 _FIRST_PRICE = 6  # sweeps before it
+_CAUTIOUS_STEP = 0.03  # of a price step, where it takes many sweeps to come back from one that is too long
+_SWEEPS_ALONE = 20  # before messages and prices move together: they need prices of the right size
 _AVERAGE = 0.3
 _TARGET = 0.05
 CLOSED = 1e-12
@@ -171,6 +173,16 @@ class Ascent:
         best, _ = self._sweeps(upper, watch)
         return best, self.dual.certificate(self.held)
 
+    def settle(self, upper: float, watch: Watch) -> tuple[Answer, Certificate]:
+        """As `sweeps`, where memory has prices and sweeps take long: messages and prices soon move together."""
+        self.prices.step = _CAUTIOUS_STEP
+        best, _ = self._sweeps(upper, watch, most=min(_SWEEPS_ALONE, self.options.max_sweeps))
+        cutoff = min(upper, best.objective)
+        if not is_closed(self.held.bound, cutoff) and self.held.prices.any():
+            self.held = glide(self.dual, self.held, self.options.max_sweeps, cutoff, watch, rough=True)
+            best = better(best, self._answer(self.dual.decode()))
+        return best, self.dual.certificate(self.held)
+
     @cached_property
     def search(self) -> LocalSearch:
         """Moves on choices."""
@@ -180,18 +192,21 @@ class Ascent:
         """The best choice that annealing finds near a good one."""
         return self._annealed(0, upper, start, start, watch)
 
-    def _sweeps(self, upper: float, watch: Watch, times: int = 1) -> tuple[Answer, Choice]:
-        """Sweeps until the bound stalls, `times` the most: the best choice met and the last one decoded."""
+    def _sweeps(self, upper: float, watch: Watch, times: int = 1, most: int = 0) -> tuple[Answer, Choice]:
+        """Sweeps until the bound stalls, or `most`: the best choice met and the last one decoded.
+
+        If that is 0, as many as the options allow, or `times` that.
+        """
         best, stalls, last = Answer(None, np.inf, -np.inf), 0, self.held.bound
         patience, choice = (_FEW_STALLS if self.rough else _MAX_STALLS), self.dual.decode()
         patience *= _LONGER_PRICED if self.rows.count else 1
-        most, momentum = times * self.options.max_sweeps, Momentum(self.dual)
+        most, momentum = most or times * self.options.max_sweeps, Momentum(self.dual)
         for sweep in range(1, most + 1):
             self.dual.sweep()
             check = sweep % _SWEEPS_PER_CHECK == 0 or sweep == most or watch.left_s() <= 0
             if not check and not self.rows.count:
                 continue
-            now = self.dual.state()
+            now = self.dual.swept() if self.rows.count else self.dual.state()
             if now.bound > self.held.bound:
                 self.held = now
             elif self.dual.swinging:

@@ -7,7 +7,7 @@ holds for every choice that costs less than `upper`; a bound of inf says that th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -20,12 +20,13 @@ from autopar.solve.cp_sat import entries, finish
 from autopar.solve.dual import Certificate
 from autopar.solve.exact import NOTHING, eliminated, exactly, finite, lifted, reduced, reduced_fully, weight
 from autopar.solve.few import Few, few_of
+from autopar.solve.first import first_choice
 from autopar.solve.known import Known, answer, edge_entries, is_large, is_narrow
-from autopar.solve.mixture import choices_about, choices_decoded
+from autopar.solve.mixture import choices_about, close_to
 from autopar.solve.options import SolveOptions
 from autopar.solve.problem import Infeasible, Problem, objective
 from autopar.solve.proof import FREE, Exceed, Exhaust, Forbid, Prices
-from autopar.solve.reduction import Ints, Reduction, kept, restrict
+from autopar.solve.reduction import Choice, Ints, Reduction, kept, restrict
 from autopar.solve.squeeze import MOST_JOINS, squeeze, squeeze_windows
 from autopar.solve.watch import Apart, Inner, Watch
 
@@ -100,20 +101,25 @@ def by_messages(
     Elsewhere what lies close above their bound is eliminated, if that fits; then the best of all that is cheaper than
     what is known by then.
     """
+    is_any_news = ascent is None and upper == watch.objective == math.inf  # of few layers a choice is no choice yet
     ascent = ascent or _ascent(problem, options, rough=_may_squeeze(problem, options))
+    if is_any_news and ascent.rows.count:
+        _offer(first_choice(ascent.dual, options, watch), watch)
     few = _few(ascent, options, watch)
     tiled = Answer(None, np.inf, -np.inf) if few is None else few.tiled()
-    best, certificate = ascent.sweeps(min(upper, tiled.objective), watch)
+    settle = ascent.settle if problem.usages and not is_narrow(problem) else ascent.sweeps
+    best, certificate = settle(min(upper, tiled.objective), watch)
     best = better(tiled, best)
     known = Known(best, certificate.bound, upper)
-    if best.choice is not None:
-        watch.offer(best.choice)
+    _offer(best.choice, watch)
+    if is_any_news and best.choice is None and not ascent.rows.count:  # forbidden entries alone are in the way
+        _offer(first_choice(ascent.dual, options, watch), watch)
     watch.raise_bound(known.low, certificate.proof())
     known = _closing(certificate, few, options, watch, known)
     if is_closed(known.low, known.cutoff):
         return answer(known.best, known.cutoff, upper)
     may_stop = options.large_gap > 0 and is_large(problem, options) and not known.is_enough(problem, options)
-    if may_stop and certificate.prices.any():
+    if may_stop and certificate.prices.any() and is_narrow(problem):
         known = _mixed(certificate, options, watch, known)
         may_stop = not known.is_enough(problem, options)
     if known.best.choice is not None and may_stop:
@@ -131,6 +137,11 @@ def by_messages(
     return answer(better(known.best, found), max(known.low, min(found.bound, known.cutoff)), upper)
 
 
+def _offer(choice: Choice | None, watch: Watch) -> None:
+    if choice is not None:
+        watch.offer(choice)
+
+
 def _closing(certificate: Certificate, few: Few | None, options: SolveOptions, watch: Watch, known: Known) -> Known:
     """What is known after what closes the gap of messages on training steps: each where it fits, until it is closed."""
     problem = certificate.problem
@@ -141,8 +152,12 @@ def _closing(certificate: Certificate, few: Few | None, options: SolveOptions, w
         known = _known_after(known, squeeze_windows(certificate, known.cutoff, options, watch))
     is_near = known.cutoff - known.low <= _NEARLY * abs(known.low)
     if _is_left(known, watch) and (few is None or is_near or not known.is_enough(problem, options)):
-        search = _mixed if certificate.prices.any() and is_narrow(problem) else _close_above
-        known = search(certificate, options, watch, known)
+        if not certificate.prices.any():
+            known = _close_above(certificate, options, watch, known)
+        elif is_narrow(problem):
+            known = _mixed(certificate, options, watch, known)
+        else:
+            known = _mixed_close(certificate, options, watch, known)
     is_last = is_large(problem, options) and not known.is_enough(problem, options)  # too large for CP-SAT
     if may_squeeze and is_last and _is_left(known, watch):
         known = _joined(problem, options, watch, known)
@@ -198,15 +213,35 @@ def _few(whole: Ascent, options: SolveOptions, watch: Watch) -> Few | None:
 
 def _mixed(certificate: Certificate, options: SolveOptions, watch: Watch, known: Known) -> Known:
     """What is known after the best mixture of the choices about the memory prices, as CP-SAT finds it."""
-    choices = [known.best.choice] if known.best.choice is not None else []
-    if not is_large(certificate.problem, options):
-        choices += choices_about(certificate, options)
-    else:
-        choices += choices_decoded(certificate, known.cutoff, options, watch)
-    if len(set(choices)) < 2:
+    if is_large(certificate.problem, options):
+        return _mixed_close(certificate, options, watch, known)
+    return _mixture_of(choices_about(certificate, options), certificate.problem, options, watch, known)
+
+
+def _mixed_close(certificate: Certificate, options: SolveOptions, watch: Watch, known: Known) -> Known:
+    """What is known after sweeps of what is close to the bound, and the best mixture of the choices found there."""
+    close = close_to(certificate, known.cutoff, options)
+    if close is None:
         return known
-    problem = certificate.problem
-    keep = [np.isin(np.arange(n), [choice[v] for choice in choices]) for v, n in enumerate(problem.counts)]
+    known = _known_after(known, close.swept(known.cutoff, watch))
+    is_enough = known.is_enough(certificate.problem, options) and not is_narrow(certificate.problem)
+    if is_enough or not _is_left(known, watch):
+        return known
+    known = _mixture_of(close.decoded(), certificate.problem, options, watch, known)
+    if known.cutoff >= close.top or not _is_left(known, watch):
+        return known
+    narrower = close_to(certificate, known.cutoff, options)
+    return known if narrower is None else _known_after(known, narrower.swept(known.cutoff, watch))
+
+
+def _mixture_of(
+    choices: Sequence[Choice], problem: Problem, options: SolveOptions, watch: Watch, known: Known
+) -> Known:
+    """What is known after the best choice made of these and the best known, as CP-SAT finds it."""
+    every = [*choices, *([] if known.best.choice is None else [known.best.choice])]
+    if len(set(every)) < 2:
+        return known
+    keep = [np.isin(np.arange(n), [choice[v] for choice in every]) for v, n in enumerate(problem.counts)]
     left = restrict(problem, keep, Forbid)
     little = replace(options, max_rounds=1, cp_sat_work=_MIXTURE_WORK * options.cp_sat_work)
     little = replace(little, anneal_passes=min(options.anneal_passes, _MIXTURE_PASSES))

@@ -16,18 +16,21 @@ from autopar.errors import AutoparError, Unsolved
 from autopar.solve.ascent import Answer, is_closed
 from autopar.solve.clock import ending_at, left_s, now
 from autopar.solve.core import minimise
+from autopar.solve.dual import Dual
 from autopar.solve.eliminate import plan_elimination
-from autopar.solve.exact import exactly, lifted, reduced
+from autopar.solve.exact import exactly, lifted, reduced, weight
+from autopar.solve.first import first_choice
 from autopar.solve.known import is_narrow
 from autopar.solve.lagrange import solve_at_prices
 from autopar.solve.least_peak import LeastPeak, least_peak
 from autopar.solve.merge import merge_usages
 from autopar.solve.options import SolveOptions
+from autopar.solve.oversize import drop_oversized
 from autopar.solve.polish import LocalSearch
 from autopar.solve.problem import Infeasible, Problem, Solution, Stopped, objective, peak
 from autopar.solve.proof import Proof
 from autopar.solve.reduce import reduce_cheaply
-from autopar.solve.reduction import Choice, unchanged, without_limit
+from autopar.solve.reduction import Choice, Reduction, unchanged, without_limit
 from autopar.solve.rows import drop_slack, least_use, memory_rows
 from autopar.solve.verifier import TOLERANCE, verify_choice
 from autopar.solve.watch import Best, Inner, OnProgress
@@ -50,6 +53,7 @@ class NothingCheaper(AutoparError):
 
 _DEFAULTS = SolveOptions()
 _LAST_S, _LAST_SHARE = 0.3, 0.03  # and of the limit: for any choice at all, where the time is up and none is known
+_MOST_LATE = 300_000  # entries of edges, strategies: of larger problems nothing is found in such a moment
 
 
 def solve(
@@ -124,16 +128,18 @@ def _search(problem: Problem, options: SolveOptions, watch: Best) -> None:
     small, inner = reduction.problem, Inner(watch, reduction)
     if small.usage_limit is not None and least_use(small) > small.usage_limit * (1 + TOLERANCE):
         raise _infeasible(small, _least_peak(small, options), inner)
+    upper = inner.objective
+    some = _first(small, options, inner) if options.time_limit_s is not None else None
     relaxed = _without_limit(small, options) if small.usages else None
     if relaxed is None:
-        _search_wide(small, options, inner)
+        _search_wide(small, options, inner, upper)
         return
     inner.raise_bound(relaxed.bound, relaxed.proof)
     if relaxed.choice is None:
         raise Infeasible("no choice avoids the forbidden entries, with or without a memory limit")
     inner.offer(relaxed.choice)
     if not is_closed(relaxed.bound, inner.objective):
-        _search_limited(small, options, inner, relaxed.bound)
+        _search_limited(small, options, inner, relaxed.bound, some)
 
 
 def _without_limit(problem: Problem, options: SolveOptions) -> Answer | None:
@@ -154,13 +160,31 @@ def _is_too_wide(problem: Problem, options: SolveOptions) -> bool:
     return plan_elimination(problem, options.max_table_entries).largest_entries > options.max_table_entries
 
 
-def _search_wide(problem: Problem, options: SolveOptions, watch: Inner) -> None:
-    """Within the limit at once; what is feasible at all is asked only if nothing is found."""
-    found = minimise(problem, options, watch, watch.objective)
+def _first(problem: Problem, options: SolveOptions, watch: Inner) -> Choice | None:
+    """Any choice within the limit, told to the watch, if none is known and memory has rows."""
+    rows = memory_rows(problem)
+    if watch.objective < np.inf or not rows.count:
+        return None
+    choice = first_choice(Dual(problem, rows), options, watch)
+    if choice is not None:
+        watch.offer(choice)
+    return choice
+
+
+def _search_wide(problem: Problem, options: SolveOptions, watch: Inner, upper: float) -> None:
+    """Within the limit at once, below `upper`; what is feasible at all is asked only if nothing is found."""
+    try:
+        reduction = _roomy(problem)
+    except Infeasible as error:
+        watch.raise_bound(np.inf, error.witness or ())
+        raise _infeasible(problem, _least_peak(problem, options), watch) from None
+    found = minimise(reduction.problem, options, Inner(watch, reduction), upper - reduction.offset)
     if watch.objective < np.inf or (problem.usage_limit is None and found.bound < np.inf):
         return
     if problem.usage_limit is None:
         raise Infeasible("no choice avoids the forbidden entries")
+    if found.bound < np.inf and not left_s() and weight(problem) > _MOST_LATE:
+        return
     least = _least_peak(problem, options, enough=problem.usage_limit)
     if least.bound > problem.usage_limit * (1 + TOLERANCE) or found.bound == np.inf:
         raise _infeasible(problem, least, watch)
@@ -168,15 +192,31 @@ def _search_wide(problem: Problem, options: SolveOptions, watch: Inner) -> None:
         watch.offer(start.choice)
 
 
-def _search_limited(problem: Problem, options: SolveOptions, watch: Inner, bound: float) -> None:
-    """The best choice within the limit where elimination fits without one."""
+def _roomy(problem: Problem) -> Reduction:
+    """Without the strategies that find no room, where that is cheap: then fewer rows bind, and bounds are higher.
+
+    Raises:
+      Infeasible: if there is a node none of whose strategies finds room.
+    """
+    whole = unchanged(problem)
+    left = whole.then(drop_oversized) if is_narrow(problem) else whole
+    return whole if left is whole else left.then(drop_slack).then(reduce_cheaply)
+
+
+def _search_limited(problem: Problem, options: SolveOptions, watch: Inner, bound: float, some: Choice | None) -> None:
+    """The best choice within the limit where elimination fits without one; `some`: a first one, if it is known."""
     assert problem.usage_limit is not None
     start = Answer(None, watch.objective, bound)
+    some = some or _first(problem, options, watch)
     if watch.objective == np.inf:
         least = _least_peak(problem, options, enough=problem.usage_limit)
         if least.bound > problem.usage_limit * (1 + TOLERANCE):
             raise _infeasible(problem, least, watch)
-        start = replace(_start(problem, least.choice), bound=bound)
+        some = least.choice
+    if some is not None:
+        start = replace(_start(problem, some), bound=bound)
+    if start.choice is not None:
+        watch.offer(start.choice)
     left, reduction, best = solve_at_prices(problem, options, start)
     if best.choice is not None:
         watch.offer(best.choice)

@@ -134,6 +134,12 @@ class Dual:
         bound = bound_of(self.flat, self.nodes, self.messages) - limit
         return State(self.messages.copy(), self.prices, bound)
 
+    def swept(self) -> State:
+        """As `state`, right after a sweep: the least cost' of every edge is 0 then, which saves half a sweep."""
+        limit = float(self.prices.sum()) * self.rows.limit if self.rows.count else 0.0
+        least = np.minimum.reduceat(self.nodes, self.flat.start[:-1])
+        return State(self.messages.copy(), self.prices, float(least.sum()) - limit)
+
     def restore(self, state: State) -> None:
         """Goes back to the messages and prices of an earlier moment."""
         self.messages, self.prices, self._swung = state.messages.copy(), state.prices, 0

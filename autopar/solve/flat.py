@@ -95,7 +95,7 @@ def flatten(problem: Problem, rows: Rows, order: Ints | None = None) -> Flat:
         mail=mail[:-1],
         back=arc_of[partner[arcs]],
         arcs=arc_of.reshape(-1, 2),
-        pool=np.concatenate([np.zeros(0), *pool.pieces]),
+        pool=pool.entries(),
         thin=where[1].copy(),
         tall=where[2].copy(),
         wide=where[3].copy(),
@@ -149,7 +149,7 @@ class _Pool:
         self.pieces: list[Floats] = []
         self.classes: list[Ints] = []
         self.where: list[tuple[int, ...]] = []
-        self._entries = self._labels = 0
+        self._count = self._labels = 0
         known: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
         for edge in problem.edges:
             if id(edge.cost) not in known:
@@ -169,10 +169,18 @@ class _Pool:
             thin_u, thin_v = self._add(thin.T), self._add(thin)
         return (to_u, thin_u, wide, tall, column_at, row_at), (to_v, thin_v, tall, wide, row_at, column_at)
 
+    def entries(self) -> Floats:
+        """All matrices, one after the other."""
+        result, at = np.empty(self._count), 0
+        for piece in self.pieces:
+            result[at : at + piece.size].reshape(piece.shape)[...] = piece
+            at += piece.size
+        return result
+
     def _add(self, cost: Floats) -> int:
-        self.pieces.append(cost.ravel())
-        self._entries += cost.size
-        return self._entries - cost.size
+        self.pieces.append(cost)
+        self._count += cost.size
+        return self._count - cost.size
 
     def _name(self, classes: Ints) -> int:
         self.classes.append(classes)

@@ -38,6 +38,7 @@ _TARGET = 0.05  # of the bound: the gap where none is known
 _SWEEPS_PER_CHECK = 25
 _STALLED = 5e-4  # of the gap, per check
 _MAX_STALLS = 8  # momentum takes a while to build up
+_SWEEPS_PER_ROUGH_CHECK, _CREEPING = 10, 1e-4  # and of the bound, per rough check
 _COLD = 30.0  # times the heat: dearer strategies weigh nothing
 
 
@@ -84,21 +85,25 @@ def _point(dual: Dual) -> _Point:
     return _Point(dual.messages.copy(), dual.prices, dual.nodes.copy())
 
 
-def glide(dual: Dual, held: State, most_sweeps: int, upper: float, watch: Watch) -> State:
+def glide(dual: Dual, held: State, most_sweeps: int, upper: float, watch: Watch, *, rough: bool = False) -> State:
     """The best state met on the way from `held`, or that; it ends when the bound stalls. The dual is left there.
 
-    `upper`: the cost of a known choice, or inf.
+    `upper`: the cost of a known choice, or inf. If `rough`, a bound that creeps has stalled.
     """
     dual.restore(held)
     course, last, stalls = _Course(dual, upper), held.bound, 0
     for sweep in range(1, most_sweeps + 1):
         held = course.after_sweep(held)
-        if sweep % _SWEEPS_PER_CHECK == 0:
+        if rough and sweep % _SWEEPS_PER_ROUGH_CHECK == 0:
+            if held.bound - last <= _CREEPING * abs(last):
+                break
+            last = held.bound
+        if not rough and sweep % _SWEEPS_PER_CHECK == 0:
             stalls = stalls + 1 if held.bound - last <= _STALLED * course.gap(held.bound) else 0
             last = held.bound
-            if stalls >= _MAX_STALLS or held.bound >= upper:
+            if stalls >= _MAX_STALLS:
                 break
-        if watch.left_s() <= 0:
+        if held.bound >= upper or watch.left_s() <= 0:
             break
         course.momentum.go_on(with_prices=True)
     dual.restore(held)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from autopar.solve.jit import compiled_or
 from autopar.solve.problem import Floats
 
 Axes = tuple[int, ...]
@@ -65,12 +66,38 @@ def _min_sum(shape: tuple[int, ...], pieces: list[Floats]) -> Floats:
         return np.broadcast_to(total.min(axis=0), shape).copy()
     pieces = [np.ascontiguousarray(piece) for piece in pieces]
     result = np.empty(shape)
+    if len(shape) == 2 and [piece.shape[1:] for piece in pieces] == [(1, 1), (shape[0], 1), (1, shape[1])]:
+        min_product(pieces[0].ravel(), pieces[1].reshape(count, -1), pieces[2].reshape(count, -1), result)
+        return result
     step = max(1, _BLOCK_ENTRIES * shape[0] // entries)
     for start in range(0, shape[0], step):
         block = slice(start, start + step)
         parts = [piece[:, block] if piece.shape[1] > 1 else piece for piece in pieces]
         _min_sum_block(parts, result[block])
     return result
+
+
+def _min_product_by_arrays(cost: Floats, a: Floats, b: Floats, result: Floats) -> None:
+    step = max(1, _BLOCK_ENTRIES // max(1, b.shape[1]))
+    for start in range(0, len(result), step):
+        block = slice(start, start + step)
+        _min_sum_block([cost[:, None, None], a[:, block, None], b[:, None, :]], result[block])
+
+
+@compiled_or(_min_product_by_arrays)
+def min_product(cost: Floats, a: Floats, b: Floats, result: Floats) -> None:
+    """Writes result[s, t] = min over k of cost[k] + a[k, s] + b[k, t], row by row, so that a row stays in the cache."""
+    for s in range(len(result)):
+        least = result[s]
+        least[:] = np.inf
+        for k in range(len(cost)):
+            base = cost[k] + a[k, s]
+            if base == np.inf:
+                continue
+            row = b[k]  # a slice, since only those are turned into vector instructions
+            for t in range(len(row)):
+                value = base + row[t]
+                least[t] = value if value < least[t] else least[t]
 
 
 def _min_sum_block(parts: list[Floats], result: Floats) -> None:

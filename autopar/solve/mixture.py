@@ -9,26 +9,28 @@ On a small problem they are exact. On a large one they are what sweeps decode, w
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
-from autopar.solve.ascent import Ascent
+import numpy as np
+
+from autopar.solve.ascent import Answer, Ascent
 from autopar.solve.bar import barred, sampled, window_of
-from autopar.solve.dual import Certificate
-from autopar.solve.exact import eliminated, reduced
+from autopar.solve.dual import Certificate, Dual
+from autopar.solve.exact import eliminated, lifted, reduced
 from autopar.solve.forbid import drop_forbidden
 from autopar.solve.options import SolveOptions
-from autopar.solve.problem import Floats, Infeasible, Problem, derived
+from autopar.solve.problem import Floats, Infeasible, derived
 from autopar.solve.proof import Forbid
-from autopar.solve.reduction import Choice, restrict
+from autopar.solve.reduction import Choice, Reduction, restrict
 from autopar.solve.rows import Rows, memory_rows
-from autopar.solve.watch import Apart, Watch
+from autopar.solve.watch import Inner, Watch
 
 _SHARES = (0.99, 1.01, 1.1, 1.5, 3.0)  # of the memory prices, until a choice keeps within the limit
 _WINDOW = 3e-4  # of the bound
-_DECODED_SHARES = (0.5, 0.8, 0.9, 0.99, 1.01, 1.1, 1.3, 2.0)
+_DECODED_SHARES = (0.5, 0.99, 1.01, 2.0, 4.0)  # far ones give a mixture what it needs
 _PAIRS = 1_200_000  # that are left, where sweeps decode
-_SWEEPS = 40
+_SWEEPS, _SWEEPS_PER_CHECK = 40, 5
 
 
 def choices_about(certificate: Certificate, options: SolveOptions) -> list[Choice]:
@@ -56,24 +58,55 @@ def _at_share(certificate: Certificate, share: float, options: SolveOptions) -> 
     return close.lift(found.choice) if found is not None and found.choice is not None else None
 
 
-def choices_decoded(certificate: Certificate, cutoff: float, options: SolveOptions, watch: Watch) -> list[Choice]:
-    """What sweeps decode at shares of the prices, among the pairs of little excess, on both sides of the limit.
-
-    Nothing, if no choice has so little excess.
-    """
+def close_to(certificate: Certificate, cutoff: float, options: SolveOptions) -> Close | None:
+    """The pairs of little excess that choices below `cutoff` are of; None if no choice is."""
     above, each = sampled(certificate)
     window = min(cutoff - certificate.bound, window_of(above, _PAIRS / each))
     try:
-        close = barred(certificate, window).then(partial(reduced, options=options)).then(drop_forbidden)
+        left = barred(certificate, window).then(partial(reduced, options=options)).then(drop_forbidden)
     except Infeasible:
-        return []
-    rows = memory_rows(close.problem)
-    prices = rows.by_row(certificate.parts()[0])
-    little = replace(options, max_sweeps=_SWEEPS)
-    return [close.lift(_decoded(close.problem, rows, share * prices, little, watch)) for share in _DECODED_SHARES]
+        return None
+    rows = memory_rows(left.problem)
+    return Close(left, certificate.bound + window, rows, rows.by_row(certificate.parts()[0]), options)
 
 
-def _decoded(problem: Problem, rows: Rows, prices: Floats, options: SolveOptions, watch: Watch) -> Choice:
-    ascent = Ascent(derived(tuple(rows.priced(prices, problem.node_costs)), problem.edges), options)
-    ascent.sweeps(math.inf, Apart(watch))
-    return tuple(ascent.dual.decode().tolist())
+@dataclass(frozen=True, eq=False)
+class Close:
+    """The pairs of little excess, reduced: all that choices below `top` are of. Prices are of its rows."""
+
+    reduction: Reduction
+    top: float
+    rows: Rows
+    prices: Floats
+    options: SolveOptions
+
+    def swept(self, cutoff: float, watch: Watch) -> Answer:
+        """What sweeps find, which take little here, with a bound on all below the top."""
+        left, inner = self.reduction, Inner(watch, self.reduction, self.top)
+        ascent = Ascent(left.problem, self.options)
+        ascent.price(self.prices)
+        found, proven = ascent.sweeps(cutoff - left.offset, inner)
+        if found.choice is not None:
+            inner.offer(found.choice)
+        inner.raise_bound(proven.bound, proven.proof())
+        return lifted(left, replace(found, bound=min(proven.bound, self.top - left.offset)))
+
+    def decoded(self) -> list[Choice]:
+        """What sweeps decode at shares of the prices, on both sides of the limit."""
+        dual = Dual(self.reduction.problem, self.rows)
+        dual.swinging = True
+        return [self.reduction.lift(_decoded(dual, share * self.prices)) for share in _DECODED_SHARES]
+
+
+def _decoded(dual: Dual, prices: Floats) -> Choice:
+    dual.set_prices(prices)
+    dual.start_from(np.zeros_like(dual.messages))
+    held = dual.state()
+    for sweep in range(1, _SWEEPS + 1):
+        dual.sweep()
+        if sweep % _SWEEPS_PER_CHECK == 0:
+            now = dual.swept()
+            if now.bound <= held.bound:
+                dual.restore(held)
+            held = now if now.bound > held.bound else held
+    return tuple(dual.decode().tolist())

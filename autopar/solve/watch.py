@@ -19,11 +19,12 @@ from autopar.solve.reduction import Choice, Reduction
 
 @dataclass(frozen=True)
 class Progress:
-    """A moment of the search: seconds since it began, the cost of the best choice (inf: none yet), the bound."""
+    """A moment of the search: seconds since it began, the cost of the best choice (inf: none yet), the bound, it."""
 
     time_s: float
     objective: float
     bound: float
+    choice: Choice | None = None
 
 
 OnProgress = Callable[[Progress], None]
@@ -87,7 +88,7 @@ class Best:
     def _tell(self) -> None:
         if self.on_progress is not None:
             cost = np.inf if self.choice is None else self.objective
-            self.on_progress(Progress(now() - self.began, cost, self.bound))
+            self.on_progress(Progress(now() - self.began, cost, self.bound, self.choice))
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,10 +9,16 @@ from cost_models import (
     Cluster,
     ProfileError,
     UnknownClusterError,
+    best_algorithm,
     cluster_of_devices,
+    collective_time_s,
+    compute_time_s,
+    figures_of,
+    group,
     known_clusters,
     load_cluster,
     replace_link,
+    slowest_cluster,
 )
 from cost_models.catalogue import PROFILES
 
@@ -24,7 +30,7 @@ def bare_numbers(data, path=""):
     """The paths of numbers that stand without a source and a date."""
     if isinstance(data, dict):
         if "value" in data:
-            return [] if {"source", "date"} <= data.keys() and len(data["source"]) > 10 else [path]
+            return [] if {"source", "date", "obtained"} <= data.keys() and len(data["source"]) > 10 else [path]
         return [p for key, value in data.items() for p in bare_numbers(value, f"{path}.{key}")]
     if isinstance(data, list):
         return [p for value in data for p in bare_numbers(value, path)]
@@ -81,6 +87,9 @@ def test_tpu_axes_wrap_only_at_their_full_length():
         ("nonsense", "Known are .*8x8xh100.*cpu8"),
         ("0xh100", "at least 1"),
         ("2x2x2xh100", "3 sizes"),
+        ("16xh100-pcie", "at most 2 .* say '2x4x2xh100-pcie'"),
+        ("tpu-v5e-slices-2x8", "'tpu-v5e-16x16' has 2 sizes, but 8 was given"),
+        ("dgx-h100-32x8", "'32x8xh100' has 2 sizes, but 8 was given"),
         ("tpu-v5e-16", "1 sizes"),
         ("tpu-v5e-32x4", "at most 16"),
     ],
@@ -102,6 +111,13 @@ def test_unknown_names_say_what_is_known(name, message):
         ("TPU v5 lite", 1, "tpu-v5e-1x1"),
         ("TPU v5 lite", 8, "tpu-v5e-2x4"),
         ("TPU v5 lite", 256, "tpu-v5e-16x16"),
+        ("TPU v4", 64, "tpu-v4-4x4x4"),
+        ("TPU v4", 16, "tpu-v4-2x2x4"),
+        ("TPU v6 lite", 32, "tpu-v6e-4x8"),
+        ("NVIDIA H100 PCIe", 16, "2x4x2xh100-pcie"),
+        ("NVIDIA H100 PCIe", 4, "2x2xh100-pcie"),
+        ("NVIDIA GB200", 144, "2x72xgb200"),
+        ("AMD Instinct MI300X", 8, "8xmi300x"),
     ],
 )
 def test_devices_that_jax_names_make_a_cluster(kind, count, name):
@@ -124,6 +140,53 @@ def test_devices_that_jax_names_make_a_cluster(kind, count, name):
 def test_devices_that_make_no_cluster(kind, count, message):
     with pytest.raises(UnknownClusterError, match=message):
         cluster_of_devices(kind, count)
+
+
+def test_clusters_stand_in_clusters():
+    pods, servers = load_cluster("dgx-h100-2x32x8"), load_cluster("32x8xh100")
+    assert pods.topology.sizes == (2, 32, 8)
+    assert pods.topology.levels[1:] == servers.topology.levels
+    assert pods.device == servers.device
+    assert pods.topology.levels[0].link.bandwidth_bytes_per_s == 256 * 50e9  # a card for each device of a pod
+    assert load_cluster("dgx-h100-4x16x8").topology.sizes == (4, 16, 8)
+    slices = load_cluster("tpu-v5e-slices-2x16x16").topology.levels
+    assert [(level.name, level.wrap) for level in slices] == [("slice", False), ("y", True), ("x", True)]
+    assert not any(level.wrap for level in load_cluster("tpu-v5e-slices-4x8x8").topology.levels)
+
+
+def test_two_hosts_have_a_machine_each():
+    hosts = load_cluster("2x2xcpu-1gbit")
+    assert hosts.device.memory_bytes == load_cluster("cpu2").device.memory_bytes
+    across = group(hosts.topology, (2, 2), (0,))
+    assert collective_time_s("all_reduce", 8 << 20, across) == pytest.approx(0.140, rel=0.05)  # measured
+    slow = replace_link(hosts, "host", bandwidth_bytes_per_s=hosts.topology.levels[0].link.bandwidth_bytes_per_s / 5)
+    winners = [best_algorithm("all_reduce", 8 << 20, group(c.topology, (4,), (0,)))[0] for c in (hosts, slow)]
+    assert winners == ["ring", "hierarchical"]  # as measured at 1 Gbit/s and at 200 Mbit/s
+    one_each = group(load_cluster("2x1xcpu-1gbit").topology, (2,), (0,))
+    for mib, measured_s in ((1, 8.8e-3), (16, 0.141), (64, 0.602)):
+        assert collective_time_s("all_reduce", mib << 20, one_each) == pytest.approx(measured_s, rel=0.06)
+
+
+def test_axes_that_wrap_only_together():
+    assert all(level.wrap for level in load_cluster("tpu-v4-4x8x12").topology.levels)
+    assert not any(level.wrap for level in load_cluster("tpu-v4-2x4x4").topology.levels)
+
+
+def test_all_clusters_have_prices():
+    for name in known_clusters():
+        cluster = load_cluster(name)
+        everyone = group(cluster.topology, (cluster.device_count,), (0,))
+        for kind in ("all_reduce", "all_to_all", "broadcast"):
+            assert 0 < collective_time_s(kind, 1 << 20, everyone) < 1
+
+
+def test_figures_say_how_they_were_obtained():
+    figures = dict(figures_of("dgx-h100-2x32x8"))
+    assert figures["levels.pod.bandwidth_bytes_per_s"].value == 50e9
+    assert figures["levels.device.max_size"].value == 8
+    assert figures["device.memory_bytes"].obtained == "data sheet"
+    assert dict(figures_of("cpu8"))["device.launch_s"].obtained == "measured"
+    assert {figure.obtained for _, figure in figures_of("cpu-gloo2")} == {"measured", "fitted", "assumed"}
 
 
 def test_replace_link():
@@ -155,7 +218,7 @@ def test_wrong_data_is_refused(change, message):
         Cluster.from_dict(data)
 
 
-FIGURE = '{{ value = {}, source = "a ruler, held by hand", date = 2026-01-31 }}'
+FIGURE = '{{ value = {}, source = "a ruler, held by hand", date = 2026-01-31, obtained = "measured" }}'
 
 
 MICROSECOND = FIGURE.format("1e-6")
@@ -193,7 +256,18 @@ def test_a_file_of_ones_own(tmp_path):
         (cluster_text(latency=FIGURE.format("-1.0")), r"mine.toml: levels.0.latency_s.value: .*got -1.0"),
         (cluster_text(latency=FIGURE.format('"1"')), r"levels.0.latency_s.value: .*got '1'"),
         (cluster_text(latency="{ value = 1.0, date = 2026-01-31 }"), r"levels.0.latency_s.source: .*required"),
-        (cluster_text(more='color = "red"'), r"color: .*got 'red'"),
+        (cluster_text(more='color = "red"'), r"color: .*got 'red'; take it out"),
+        (cluster_text(more='devise_kinds = ["x"]'), r"devise_kinds: .*did you mean 'device_kinds'"),
+        (cluster_text(latency="1e-6"), r"got 1e-06; a number is written { value = "),
+        (cluster_text(latency="{ value = 1.0 }"), r"latency_s.obtained: Field required; add it, as in { value"),
+        (cluster_text(latency=FIGURE.format("0.0")), r"got 0.0; it is in base units"),
+        (cluster_text(latency=MICROSECOND.replace("measured", "guessed")), r"obtained: .*'assumed', got 'guessed'"),
+        (cluster_text(device=""), r"mine.toml: .*give `device`, or `inside`"),
+        (cluster_text(device='device = "cpu"', more='inside = "8xh100"'), r"mine.toml: .*either a device or clusters"),
+        (cluster_text(device='inside = "8xh10"'), r"mine.toml: inside: unknown cluster '8xh10'; did you mean"),
+        (cluster_text(device='inside = "mine.toml"'), r"mine.toml in .*mine.toml: it contains itself"),
+        (cluster_text(device='inside = ["8xh100", "8xa100"]'), r"'mine' lists 2 clusters inside for 3 units"),
+        (cluster_text(device='inside = ["8xh100", "8xa100", "4xa100"]'), r"'4xa100' is 4 device .* but '8xh100' is 8"),
         (cluster_text(device='device = "h1000"'), r"no device 'h1000'; known are a100-sxm"),
         (cluster_text(device='device = "gone.toml"'), r"gone.toml: cannot be read"),
         ("name = ", r"mine.toml: cannot be read as TOML"),
@@ -204,6 +278,35 @@ def test_a_wrong_file_names_file_field_and_value(tmp_path, text, message):
     path.write_text(text)
     with pytest.raises(ProfileError, match=message):
         load_cluster(path)
+
+
+def test_the_slowest_generation_sets_the_pace(tmp_path):
+    """Three boxes of two generations: each collective and kernel takes what it takes on the slower one."""
+    path = tmp_path / "mine.toml"
+    path.write_text(cluster_text(device='inside = ["8xh100", "8xa100-40gb", "8xh100"]'))
+    mixed, old, new = load_cluster(path), load_cluster("8xa100-40gb"), load_cluster("8xh100")
+    assert mixed.device_count == 24
+    assert mixed.device.name == "h100-sxm + a100-sxm-40gb"
+    assert mixed.device.memory_bytes == old.device.memory_bytes
+    assert mixed.topology.levels[1].link == old.topology.levels[0].link
+    inside = group(mixed.topology, (3, 8), (1,))
+    alone = group(old.topology, (8,), (0,))
+    assert collective_time_s("all_gather", 1 << 24, inside) == collective_time_s("all_gather", 1 << 24, alone)
+    assert compute_time_s(1e12, 1e6, "bfloat16", mixed.device) == compute_time_s(1e12, 1e6, "bfloat16", old.device)
+    assert slowest_cluster("x", (new, old)).topology == slowest_cluster("x", (old, new)).topology
+    assert Cluster.from_dict(mixed.to_dict()) == mixed
+    with pytest.raises(ValueError, match="no clusters"):
+        slowest_cluster("x", ())
+
+
+def test_files_inside_files(tmp_path):
+    (tmp_path / "box.toml").write_text(cluster_text())
+    path = tmp_path / "outer.toml"
+    path.write_text(cluster_text(device='inside = "box.toml"').replace('"box"', '"room"').replace('"mine"', '"outer"'))
+    assert load_cluster(path).topology.sizes == (3, 3)
+    assert load_cluster(path).name == "outer"
+    assert [name for name, _ in figures_of(path) if name.startswith("levels.room")]
+    assert "device.memory_bytes" in dict(figures_of(path))
 
 
 def test_a_file_that_is_not_there():

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cost_models import Level, Link, Topology, best_algorithm, collective_time_s, group, load_cluster
-from cost_models.collective import (
-    ALGORITHMS,
+from cost_models.algorithms import (
     bruck_all_to_all_time_s,
     hierarchical_reduce_scatter_time_s,
     multi_axis_reduce_scatter_time_s,
@@ -18,6 +17,7 @@ from cost_models.collective import (
     ring_reduce_scatter_time_s,
     tree_all_reduce_time_s,
 )
+from cost_models.collective import ALGORITHMS
 from cost_models.groups import device_groups, group_of_devices
 
 KINDS = tuple(ALGORITHMS)
@@ -27,9 +27,11 @@ GBIT = 1e9 / 8
 
 @st.composite
 def topologies(draw):
-    """Up to two switch levels, then up to two torus axes."""
+    """Up to two switch levels, then up to two torus axes or one full level."""
     links = st.builds(Link, st.floats(1e-7, 1e-3), st.floats(1e6, 1e12))
     levels = [Level(f"s{i}", draw(st.integers(1, 4)), draw(links)) for i in range(draw(st.integers(0, 2)))]
+    if draw(st.integers(0, 3)) == 0:
+        return Topology((*levels, Level("f", draw(st.integers(1, 5)), draw(links), "full")))
     for i in range(draw(st.integers(0 if levels else 1, 2))):
         size = draw(st.integers(1, 4))
         levels.append(Level(f"t{i}", size, draw(links), "torus", size > 2 and draw(st.booleans())))
@@ -62,6 +64,15 @@ def test_times_do_not_fall_as_bytes_grow_and_groups_of_one_are_free(drawn, kind,
         assert times[0] > 0  # the latencies
         slowest = max(level.link.latency_s for level in drawn[0].levels)
         assert times[0] <= slowest * 20 * got.size
+
+
+@given(drawn_groups(), st.sampled_from(KINDS), st.floats(0, 40), st.floats(1e-6, 1))
+@settings(max_examples=200, deadline=None)
+def test_times_do_not_jump_where_the_algorithm_changes(drawn, kind, log_size, part):
+    """A part more bytes cost at most that part more time."""
+    got, size = group(*drawn), 2**log_size
+    before, after = collective_time_s(kind, size, got), collective_time_s(kind, size * (1 + part), got)
+    assert before <= after <= before * (1 + part) * (1 + 1e-12)
 
 
 @given(drawn_groups(), st.sampled_from(KINDS), st.integers(1, 1 << 32))

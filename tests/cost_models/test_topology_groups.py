@@ -205,6 +205,22 @@ def test_slices_on_a_network_are_two_levels():
     assert everything.regular
 
 
+def test_a_full_level_has_a_link_for_each_pair():
+    topology = Topology((Level("server", 2, LINK), Level("device", 4, LINK, "full")))
+    inside, pairs, across = (
+        group(topology, mesh, axes) for mesh, axes in (((2, 4), (1,)), ((4, 2), (1,)), ((2, 4), (0,)))
+    )
+    assert [(s.sharing, s.crossing_members, s.crossing_pairs, s.hops) for s in (inside.spans[1], pairs.spans[1])] == [
+        (1 / 3, 1.0, 1 / 4, 1),
+        (1.0, 1.0, 1 / 2, 1),
+    ]
+    assert across.spans[1].sharing == 0  # what leaves the server passes none of its links
+    assert (across.spans[0].sharing, across.spans[0].fanout) == (4, 2)
+    uneven = group(topology, (7,), (0,))  # four and three: the three have fewer links
+    assert uneven.spans[1].sharing == 1 / 2
+    assert not uneven.regular
+
+
 def test_large_clusters_are_counted_quickly():
     got = group(switches(64, 8, 8), (64, 8, 8), (0, 2))
     assert got.size == 512
@@ -220,8 +236,12 @@ def test_impossible_groups_are_refused(mesh, axes):
 def test_impossible_topologies_are_refused():
     with pytest.raises(ValueError, match="distinct"):
         Topology((Level("a", 2, LINK), Level("a", 2, LINK)))
-    with pytest.raises(ValueError, match="innermost"):
+    with pytest.raises(ValueError, match=r"innermost, got a \(torus\), b \(switch\)"):
         Topology((Level("a", 2, LINK, "torus"), Level("b", 2, LINK)))
+    with pytest.raises(ValueError, match="innermost"):
+        Topology((Level("a", 2, LINK, "full"), Level("b", 2, LINK, "torus")))
+    with pytest.raises(ValueError, match="innermost"):
+        Topology((Level("a", 2, LINK, "full"), Level("b", 2, LINK, "full")))
     with pytest.raises(ValueError, match="wraps"):
         Level("a", 2, LINK, "torus", wrap=True)
     with pytest.raises(ValueError, match="size 0"):

@@ -27,6 +27,7 @@ from autopar.passes.pipeline import program_states
 from autopar.passes.program import Convert, ShardedProgram
 from autopar.price.assemble import Builder, assemble, placement_choice
 from autopar.price.pricing import Pricing, Roofline
+from autopar.price.variables import Caches
 from autopar.price.work import materialised, recomputed, workspace_bytes
 from autopar.redistribute.route import Router
 from autopar.search.attempt import account_of
@@ -409,3 +410,28 @@ def test_equal_matrices_are_one_object() -> None:
     space = build_space(graph, flow, MESH, keep=pricing.keep)
     problem = assemble(graph, flow, space, pricing, Router(MESH, pricing.step_cost))
     assert len({id(edge.cost) for edge in problem.edges}) < len(problem.edges)
+
+
+def test_assemblies_that_share_caches_are_those_that_do_not() -> None:
+    """Without a limit, with one, and again; what both need is one object."""
+    graph, flow = traced((train, ARGS, ()))
+    pricing = Roofline(graph, MESH, load_cluster("cpu8"))
+    router, space = Router(MESH, pricing.step_cost), build_space(graph, flow, MESH, keep=pricing.keep)
+    caches, kinds = Caches(MESH), ((None, False), (1e12, False), (1e12, True), (None, False))
+
+    def made(limit: float | None, tensors_only: bool, caches: Caches | None) -> Problem:
+        return assemble(graph, flow, space, pricing, router, limit, tensors_only=tensors_only, caches=caches)
+
+    problems = [made(*kind, caches) for kind in kinds]
+    for problem, kind in zip(problems, kinds, strict=True):
+        apart = made(*kind, None)
+        assert all(np.array_equal(a, b) for a, b in zip(problem.node_costs, apart.node_costs, strict=True))
+        assert len(problem.edges) == len(apart.edges)
+        assert len(problem.usages) == len(apart.usages)
+        for one, other in zip(problem.edges, apart.edges, strict=True):
+            assert (one.u, one.v) == (other.u, other.v)
+            np.testing.assert_array_equal(one.cost, other.cost)
+        for one, other in zip(problem.usages, apart.usages, strict=True):
+            assert (one.node, one.start, one.stop) == (other.node, other.start, other.stop)
+            np.testing.assert_array_equal(one.size_bytes, other.size_bytes)
+    assert all(a.cost is b.cost for a, b in zip(problems[0].edges, problems[3].edges, strict=True))

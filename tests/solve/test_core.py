@@ -21,7 +21,7 @@ from autopar.solve import (
     solve,
     verify,
 )
-from autopar.solve.ascent import Answer
+from autopar.solve.ascent import Answer, Ascent
 from autopar.solve.eliminate import EliminationPlan, minimise_exactly
 from autopar.solve.lagrange import solve_at_prices
 from tests.solve.draw import tangled
@@ -90,6 +90,23 @@ def test_a_cutoff_leaves_what_is_cheaper(way: str, limit: float | None) -> None:
         assert verify(problem, found, search_work=1.0).bound <= best * (1 + 1e-9)
 
 
+@pytest.mark.parametrize("limit", LIMITS)
+def test_what_is_said_of_wide_problems_is_true(limit: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their messages and prices move together soon, and what is close is swept: all small ones taken to be wide."""
+    calls: Counter[str] = Counter()
+
+    def settle(ascent: Ascent, *args: Any) -> Any:
+        calls["settle"] += 1
+        return whole(ascent, *args)
+
+    whole = Ascent.settle
+    monkeypatch.setattr(core, "is_narrow", lambda problem: False)
+    monkeypatch.setattr(Ascent, "settle", settle)
+    told = Counter(check(seed, limit, WAYS[way]) for way in ("rounds", "CP-SAT") for seed in SEEDS)
+    assert told["optimal"] >= 3 or told["infeasible"] >= 3
+    assert limit is None or calls["settle"] >= 3
+
+
 def cheaper_than(below: float, problem: Problem, options: SolveOptions) -> Solution | NothingCheaper:
     try:
         return solve(problem, options=options, below=below)
@@ -109,7 +126,7 @@ def test_the_same_again(way: str) -> None:
         ("windows above messages", None, ["_close_above"]),
         ("rounds", None, ["squeeze"]),
         ("rounds", None, ["_minimise_core", "_narrowed", "_inside"]),
-        ("rounds", 0.35, ["_mixed", "choices_decoded", "_minimise_core", "_inside"]),
+        ("rounds", 0.35, ["_mixed", "_mixed_close", "close_to", "_mixture_of", "_minimise_core", "_inside"]),
         ("CP-SAT", 0.35, ["_finished"]),
     ],
 )

@@ -57,6 +57,25 @@ def test_what_is_met_on_the_way_is_a_bound(problem: Problem) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(problems(limited=True).filter(is_finite))
+def test_after_a_sweep_nodes_alone_tell_the_bound(problem: Problem) -> None:
+    dual = Dual(problem, memory_rows(problem))
+    dual.set_prices(np.full(dual.rows.count, 0.01))
+    for _ in range(3):
+        dual.sweep()
+        assert dual.swept().bound == pytest.approx(dual.state().bound, abs=_ROUNDING)
+
+
+@settings(max_examples=50, deadline=None)
+@given(problems(limited=True).filter(is_finite))
+def test_wide_problems_settle_at_a_bound(problem: Problem) -> None:
+    best, ascent = optimum(problem), Ascent(problem, SolveOptions(max_sweeps=40))
+    found, certificate = ascent.settle(np.inf, Best(problem, None, None))
+    assert certificate.bound <= best + _ROUNDING * (1 + abs(certificate.bound))
+    assert found.objective >= best * (1 - _ROUNDING) - _ROUNDING
+
+
+@settings(max_examples=100, deadline=None)
+@given(problems(limited=True).filter(is_finite))
 def test_a_sweep_with_beliefs_is_a_sweep(problem: Problem) -> None:
     rows = memory_rows(problem)
     plain, other = Dual(problem, rows), Dual(problem, rows)

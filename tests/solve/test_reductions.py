@@ -18,7 +18,7 @@ from autopar.solve.forbid import drop_forbidden
 from autopar.solve.lagrange import within_window
 from autopar.solve.marginals import min_marginals
 from autopar.solve.merge import drop_lone, fold_constant, merge_parallel, share_equal
-from autopar.solve.minplus import MinSum
+from autopar.solve.minplus import MinSum, _min_product_by_arrays, min_product
 from autopar.solve.oversize import drop_oversized
 from autopar.solve.reduce import reduce_cheaply, reduce_fully
 from autopar.solve.reduction import size, without_limit
@@ -166,6 +166,35 @@ def test_min_sum_in_pieces(shape):
             [30] + [n if i in axes else 1 for i, n in enumerate(shape)]
         )
     np.testing.assert_allclose(MinSum().eliminate(shape, tables), total.min(axis=0), rtol=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(70, 50), (1, 900), (900, 1), (40, 128)])
+@pytest.mark.parametrize("count", [0, 1, 67])
+def test_min_products_are_the_same_by_loops_and_by_arrays(shape: tuple[int, int], count: int) -> None:
+    """To the last bit; what is forbidden stays so."""
+    rng = np.random.default_rng(count)
+    cost, a, b = rng.random(count), rng.random((count, shape[0])), rng.random((count, shape[1]))
+    for table in (cost, a, b):
+        table[rng.random(table.shape) < 0.3] = np.inf
+    wanted = (cost[:, None, None] + a[:, :, None] + b[:, None, :]).min(axis=0, initial=np.inf)
+    for kernel in (min_product, _min_product_by_arrays):
+        result = np.full(shape, np.nan)
+        kernel(cost, a, b, result)
+        np.testing.assert_array_equal(result, wanted)
+
+
+def test_only_equal_arrays_are_shared() -> None:
+    """Those that differ where no sample looks are not; layouts in memory do not matter."""
+    base = np.arange(40_000.0).reshape(200, 200)
+    other, same, turned = base.copy(), base.copy(), np.asfortranarray(base)
+    other[-1, -2] += 1
+    arrays = [base, other, same, turned, other.copy(), base.reshape(100, 400)]
+    counts = [(np.zeros(200),) * 2] * 5 + [(np.zeros(100), np.zeros(400))]
+    nodes = tuple(cost for pair in counts for cost in pair)
+    edges = tuple(Edge(2 * n, 2 * n + 1, cost) for n, cost in enumerate(arrays))
+    shared = [edge.cost for edge in share_equal(Problem(nodes, edges)).problem.edges]
+    assert [next(m for m, first in enumerate(shared) if first is cost) for cost in shared] == [0, 1, 0, 0, 1, 5]
+    assert all(np.array_equal(a, b) for a, b in zip(shared, arrays, strict=True))
 
 
 def _within(problem: Problem) -> list[tuple[float, tuple[int, ...]]]:

@@ -1,13 +1,12 @@
 """The time/memory front beside one search: what do ten points cost, given that trace, candidates and prices are shared?
 
-    python -m benchmarks.fronts [--layers N ...] [--points N] [--cluster NAME] [--mesh NAME=SIZE,...] [--limited]
+    python -m benchmarks.fronts [--layers N ...] [--points N] [--cluster NAME] [--mesh NAME=SIZE,...] [--any-mesh]
                                 [--clock wall|cpu] [--json FILE]
 
 A training step of an unrolled GPT with Adam, in shape only: seconds of one search without a binding limit
-(`autopar.plan`, trace included) and of the front (`autopar.front`), whose points are printed with their gaps. With
-`--limited` also of one search within half of the fastest plan's peak, which is ended after a minute. Without `--mesh`
-it is run on 8 devices on one axis and on 64 on two. One run each; imports, and a front that loads compiled kernels, are
-done before.
+(`autopar.plan`, trace included) and of the front (`autopar.front`), whose points are printed with their gaps. Without
+`--mesh` it is run on 8 devices on one axis and on 64 on two; with `--any-mesh` on all mesh shapes of one cluster.
+One run each; imports, and a front that loads compiled kernels, are done before.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
 from time import perf_counter, process_time
@@ -30,8 +29,6 @@ from benchmarks.end_to_end import describe_machine
 from benchmarks.models import gpt
 
 Made = TypeVar("Made")
-LIMITED_S = 60.0
-"""Wall seconds after which a search within a limit ends with what it has."""
 
 
 @dataclass(frozen=True)
@@ -46,15 +43,13 @@ class Point:
 
 @dataclass(frozen=True)
 class Row:
-    """One depth on one mesh: seconds of one search, of the front, of a search within half the peak; its points."""
+    """One depth on one mesh, or (None) on all of a cluster: seconds of one search, and of the front; its points."""
 
     layers: int
-    mesh: dict[str, int]
+    mesh: dict[str, int] | None
     operators: int
     search_s: float
     front_s: float
-    limited_s: float | None
-    limited_gap: float | None
     points: tuple[Point, ...]
 
     @property
@@ -68,11 +63,10 @@ class Asked:
     """What is measured, and by which clock."""
 
     points: int
-    limited: bool
     clock: Callable[[], float]
 
 
-def measure(layers: int, cluster: str, mesh: dict[str, int], asked: Asked) -> Row:
+def measure(layers: int, cluster: str, mesh: dict[str, int] | None, asked: Asked) -> Row:
     """The row of a GPT with this many layers. The state is donated, as in training."""
     model = gpt(layers=layers)
     args = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), (model.state, *model.batch))
@@ -92,13 +86,7 @@ def measure(layers: int, cluster: str, mesh: dict[str, int], asked: Asked) -> Ro
         Point(p.summary.memory_limit_bytes or p.peak_memory_bytes, p.peak_memory_bytes, p.objective_s, p.lower_bound_s)
         for p in front
     )
-    limited_s, gap = None, None
-    if asked.limited:
-        hurried = replace(keeping, solve=replace(keeping.solve, time_limit_s=LIMITED_S))
-        half = {**options, "options": hurried, "memory_limit_bytes": plan.peak_memory_bytes // 2}
-        limited_s, limited = timed(lambda: autopar.plan(model.step(), *args, **half))
-        gap = limited.gap
-    return Row(layers, mesh, len(plan.strategies), search_s, front_s, limited_s, gap, found)
+    return Row(layers, mesh, len(plan.strategies), search_s, front_s, found)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -108,15 +96,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--points", type=int, default=10)
     parser.add_argument("--cluster", help="default: 8xh100, and 8x8xh100")
     parser.add_argument("--mesh", type=parse_mesh, help="default: x=8, and x=8,y=8")
-    parser.add_argument("--limited", action="store_true")
+    parser.add_argument("--any-mesh", action="store_true")
     parser.add_argument("--clock", choices=["wall", "cpu"], default="wall")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args(arguments)
-    asked = Asked(given.points, given.limited, perf_counter if given.clock == "wall" else process_time)
+    asked = Asked(given.points, perf_counter if given.clock == "wall" else process_time)
     console, machine = Console(width=150), describe_machine()
     console.print(", ".join(f"{name} {value}" for name, value in machine.items()))
     rows: list[Row] = []
-    for layers, (cluster, mesh) in product(given.layers, _places(given.cluster, given.mesh)):
+    for layers, (cluster, mesh) in product(given.layers, _places(given.cluster, given.mesh, given.any_mesh)):
         rows.append(measure(layers, cluster, mesh, asked))
         _show(console, rows[-1], given.clock)
         if given.json is not None:
@@ -124,8 +112,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
             given.json.write_text(text + "\n")
 
 
-def _places(cluster: str | None, mesh: dict[str, int] | None) -> list[tuple[str, dict[str, int]]]:
+def _places(
+    cluster: str | None, mesh: dict[str, int] | None, any_mesh: bool
+) -> list[tuple[str, dict[str, int] | None]]:
     """The clusters and meshes that are asked for."""
+    if any_mesh:
+        return [(cluster or "8xh100", None)]
     if cluster is None and mesh is None:
         return [("8xh100", {"x": 8}), ("8x8xh100", {"x": 8, "y": 8})]
     name = cluster or "8xh100"
@@ -134,12 +126,11 @@ def _places(cluster: str | None, mesh: dict[str, int] | None) -> list[tuple[str,
 
 def _show(console: Console, row: Row, clock: str) -> None:
     """Prints a row and its points."""
+    mesh = row.mesh or "any"
     console.print(
-        f"\nGPT, {row.layers} layers, {row.operators:,} operators, mesh {row.mesh} ({clock} seconds): one search "
+        f"\nGPT, {row.layers} layers, {row.operators:,} operators, mesh {mesh} ({clock} seconds): one search "
         f"{row.search_s:.1f} s, front of {len(row.points)} points {row.front_s:.1f} s: {row.ratio:.1f} searches"
     )
-    if row.limited_s is not None:
-        console.print(f"  one search within half of the peak: {row.limited_s:.1f} s, gap {row.limited_gap:.2%}")
     for point in row.points:
         gap = 1 - point.lower_bound_s / point.objective_s
         console.print(

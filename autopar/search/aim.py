@@ -28,6 +28,7 @@ _AIMS = 2  # peaks as the Problem counts that choices are made for
 _PROGRAMS = 5  # for each
 _WORTH = 1e-3  # of the cost: what another program has to save
 _ENOUGH = 2e-2  # of the bound of what the Problem counts: a choice as close is not worth another aim
+_MOST_AN_EDGE = 5_000  # entries
 _CLOSE = 1e-2  # of a peak: another that is as close is not aimed at
 
 
@@ -42,10 +43,16 @@ def plan_within(attempt: Attempt, limit: int, free: Planned, below: float = inf)
       Unsolved: none was found that fits.
       NothingCheaper: none was found that costs less than `below`.
     """
-    if attempt.task.options.solve.large_gap and sum(e.cost.size for e in attempt.problem(0.0).edges) > FEW_ENTRIES:
+    if attempt.task.options.solve.large_gap and _is_for_lines(attempt):
         with ending_at(attempt.task.halt.ends):
             return Aim(attempt, limit, free, below).plan()
     return Tightening(attempt).within(limit, free, below)
+
+
+def _is_for_lines(attempt: Attempt) -> bool:
+    """Whether the Problem has many entries, but few an edge: sweeps of wide edges take too long to be done for lines."""
+    sizes = [edge.cost.size for edge in attempt.problem(0.0).edges]
+    return FEW_ENTRIES < sum(sizes) <= _MOST_AN_EDGE * len(sizes)
 
 
 @dataclass(eq=False)

@@ -1,4 +1,4 @@
-"""Along: plans within all memory limits, all from one curve (`solve.curve`)."""
+"""Along: plans within all memory limits, on all meshes, from one curve of each (`solve.curve`)."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
-from math import log
+from math import inf, log
 
-from autopar.search.attempt import FEW_ENTRIES, Attempt
+from autopar.search.attempt import Attempt
 from autopar.search.race import TIE
 from autopar.search.task import Planned
+from autopar.solve import Infeasible
 from autopar.solve.curve import Curve
-from autopar.solve.pareto import Met
+from autopar.solve.pareto import Met, Pareto
 
+FEW_ENTRIES = 10_000
+"""Entries of all edges of problems that are solved anew within every limit: of more that may take minutes."""
 _TRIES = 3  # to keep a program within a limit
 _LESS = 0.99  # of what was asked for, at most, where a program exceeds the limit
 _SPARE = 1.5  # times as many programs as points: some need as much as others that cost less
@@ -29,42 +32,92 @@ class _Told:
 
 
 @dataclass(eq=False)
+class Lane:
+    """One attempt along all memory limits; `known_s` bounds all its plans, whatever the limit.
+
+    It is `drawn` once it was looked into. No plan costs less than `bound_s` then; before that, than `known_s`.
+    """
+
+    attempt: Attempt
+    known_s: float
+    _curves: list[Curve] = field(default_factory=list[Curve], init=False)
+    _refused: bool = field(default=False, init=False)
+
+    @property
+    def entries(self) -> int:
+        """How large the Problem is."""
+        return sum(edge.cost.size for edge in self.attempt.problem(0.0).edges)
+
+    @property
+    def drawn(self) -> bool:
+        """Whether it was looked into."""
+        return bool(self._curves) or self._refused
+
+    def draw(self, known: Pareto, enough: float) -> list[Met]:
+        """The choices met; only bounds are proven where those `known` cost a share of `enough` too much at most."""
+        task = self.attempt.task
+        try:
+            curve = Curve(self.attempt.problem(0.0), task.options.solve, lambda: not task.halt.is_over)
+        except Infeasible:
+            self._refused = True
+            return []
+        curve.prove()
+        if not known.met or any(curve.bound(met.peak) < met.cost * (1 - enough) for met in known.met):
+            curve.choose()
+        self._curves.append(curve)
+        return curve.choices()
+
+    def bound_s(self, limit: int) -> float:
+        """What no plan within `limit` undercuts."""
+        proven = self._curves[0].bound(float(limit)) if self._curves else inf if self._refused else 0.0
+        return max(0.0, self.known_s, proven)
+
+    def planned(self, met: Met) -> Planned:
+        """The plan of a choice met here."""
+        return self.attempt.planned(self._curves[0].solved(met))
+
+    def bounded(self, planned: Planned, limit: int) -> Planned:
+        """A plan met here with the witness of its bound for a limit that it keeps within."""
+        assert planned.solution is not None
+        solution = self._curves[0].bounded(planned.solution, limit)
+        return replace(planned, solution=solution, problem=self.attempt.problem(float(limit)))
+
+
+@dataclass(eq=False)
 class Along:
-    """One attempt along all memory limits.
+    """Attempts along all memory limits, those of the least bounds first.
 
     A program holds more than the Problem counts, by about the same factor where peaks are close: so choices are asked
     for that leave this much free. `_lowered` are the plans of choices met so far.
     """
 
-    attempt: Attempt
+    lanes: Sequence[Lane]
     _lowered: dict[Met, Planned] = field(default_factory=dict[Met, Planned], init=False)
+    _lane_of: dict[Met, Lane] = field(default_factory=dict[Met, Lane], init=False)
 
     @cached_property
     def is_worth_it(self) -> bool:
-        """Whether the Problem is too large to be solved anew, and fully, within every limit."""
-        return sum(edge.cost.size for edge in self.attempt.problem(0.0).edges) > FEW_ENTRIES
+        """Whether the Problems are too large to be solved anew, and fully, within every limit."""
+        return sum(lane.entries for lane in self.lanes) > FEW_ENTRIES
 
     @cached_property
-    def curve(self) -> Curve:
-        """Of the Problem, whatever its limit; drawn.
-
-        Raises:
-          Infeasible: proven: there is no choice at all.
-        """
-        task = self.attempt.task
-        curve = Curve(self.attempt.problem(0.0), task.options.solve, lambda: not task.halt.is_over)
-        curve.draw()
-        return curve
+    def choices(self) -> Pareto:
+        """The choices of all lanes but those whose plans all cost more than these, until the search is halted."""
+        found = Pareto()
+        for lane in sorted(self.lanes, key=lambda lane: lane.known_s):
+            task = lane.attempt.task
+            if not found.met or (lane.known_s < found.met[0].cost and not task.halt.is_over):
+                for met in lane.draw(found, task.options.front_gap):
+                    self._lane_of[met] = lane
+                    found.meet(met)
+        return found
 
     def peaks_bytes(self, fastest: Planned, count: int) -> Iterator[int]:
         """The peaks of programs, `count` of them if there are, that need less than `fastest`, and cost more.
 
         First that of the smallest choice, then again and again that of the choice that gains most between two.
-
-        Raises:
-          Infeasible: as `curve`.
         """
-        cost, choices = fastest.plan.objective_s, self.curve.choices()
+        cost, choices = fastest.plan.objective_s, self.choices.by_peak()
         left = [met for met in choices if met.cost > cost * (1 + TIE)]
         end = _Told(fastest.account.peak_memory_bytes, cost, 1.0 + max((met.peak for met in choices), default=0.0))
         for _ in range(int(_SPARE * count)):
@@ -82,13 +135,12 @@ class Along:
     def within(self, limit: int) -> Planned | None:
         """The cheapest plan met whose program keeps within `limit`, with a bound for that limit; None if none was met.
 
-        Raises:
-          Infeasible: as `curve`.
+        The bound holds for all lanes, its witness for that of the plan.
         """
         share = self._share(limit)
         for _ in range(_TRIES):
-            best, met = self._fitting(limit), self.curve.best(share * limit)
-            if met is None or (best is not None and best.plan.objective_s <= met.cost * (1 + TIE)):
+            best, met = self._fitting(limit), self.choices.best(share * limit)
+            if met is None or (best is not None and best.cost <= met.cost * (1 + TIE)):
                 break
             planned = self._planned(met)
             if planned.account.peak_memory_bytes <= limit:
@@ -97,14 +149,10 @@ class Along:
         best = self._fitting(limit)
         return None if best is None else self._bounded(best, limit)
 
-    def bound_s(self, limit: int) -> float:
-        """What no plan within `limit` undercuts."""
-        return max(0.0, self.curve.bound(float(limit)))
-
-    def _fitting(self, limit: int) -> Planned | None:
-        """The cheapest plan whose program keeps within the limit."""
-        fitting = [planned for planned in self._lowered.values() if planned.account.peak_memory_bytes <= limit]
-        return min(fitting, key=lambda planned: planned.plan.objective_s, default=None)
+    def _fitting(self, limit: int) -> Met | None:
+        """The cheapest choice whose program keeps within the limit."""
+        fitting = [met for met, planned in self._lowered.items() if planned.account.peak_memory_bytes <= limit]
+        return min(fitting, key=lambda met: self._lowered[met].plan.objective_s, default=None)
 
     def _told(self, below: float) -> list[_Told]:
         """The programs of smaller peaks than this, each cheaper than all that need less."""
@@ -126,17 +174,16 @@ class Along:
 
     def _planned(self, met: Met) -> Planned:
         if met not in self._lowered:
-            self._lowered[met] = self.attempt.planned(self.curve.solved(met))
+            self._lowered[met] = self._lane_of[met].planned(met)
         return self._lowered[met]
 
-    def _bounded(self, planned: Planned, limit: int) -> Planned:
+    def _bounded(self, met: Met, limit: int) -> Planned:
         """The plan with the bound of a limit that it keeps within."""
-        assert planned.solution is not None
-        solution = self.curve.bounded(planned.solution, limit)
-        bound = max(0.0, solution.lower_bound)
-        self.attempt.task.halt.tell(self.attempt.ground.mesh, limit, planned.plan.objective_s, bound)
-        plan = replace(planned.plan, lower_bound_s=bound)
-        return replace(planned, plan=plan, solution=solution, problem=self.attempt.problem(float(limit)))
+        lane = self._lane_of[met]
+        planned = lane.bounded(self._lowered[met], limit)
+        bound = min(planned.plan.objective_s, *(lane.bound_s(limit) for lane in self.lanes))
+        lane.attempt.task.halt.tell(planned.ground.mesh, limit, planned.plan.objective_s, bound)
+        return replace(planned, plan=replace(planned.plan, lower_bound_s=bound))
 
 
 def _next(

@@ -20,15 +20,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import inf
 
 from autopar.core.dataflow import dataflow
 from autopar.core.mesh import DeviceMesh
 from autopar.errors import AutoparError, InvalidConstraint, NoFeasiblePlan, Unsolved
+from autopar.search.along import Along, Lane
 from autopar.search.ground import Ground
 from autopar.search.misfit import explained
 from autopar.search.place import Place
-from autopar.search.race import TIE, race
+from autopar.search.race import TIE, Finish, race
 from autopar.search.search import announced, contained, nameable, refusal, settled
 from autopar.search.task import Planned, Task, begun
 
@@ -66,19 +68,22 @@ def find_front(tasks: Sequence[Task], meshes: Sequence[DeviceMesh], points: int)
         found.extend(_others(sweeps, fastest.planned, points))  # what came before an interruption stays
     except KeyboardInterrupt:
         halt.note("keyboard")
-    told = thinned(monotone(sorted(found, key=lambda point: point.limit_bytes)))
+    told = thinned(monotone(sorted(found, key=lambda point: (point.limit_bytes, _cost(point)))))
     return tuple(_stopped(point, str(halt)) for point in _spread(told, points))
 
 
 def _others(sweeps: Sequence[_Sweep], fastest: Planned, points: int) -> Iterator[Point]:
     """The points of less memory than the fastest plan, until the search is halted."""
     halt = sweeps[0].task.halt
-    is_large = any(sweep.is_large for sweep in sweeps)
-    for limit in _peaks(sweeps, fastest, points) if is_large else ():
-        if halt.is_over:
-            return
-        yield _best(sweeps, limit)
-    if is_large or halt.is_over:
+    if any(sweep.is_large for sweep in sweeps):
+        for sweep in sweeps:
+            sweep.is_along = True
+        for limit in _peaks(sweeps, fastest, points):
+            if halt.is_over:
+                return
+            yield _best(sweeps, limit)
+        return
+    if halt.is_over:
         return
     found, most = list[Point](), fastest.account.peak_memory_bytes
     for point in _lowest(sweeps, most):
@@ -93,9 +98,8 @@ def _others(sweeps: Sequence[_Sweep], fastest: Planned, points: int) -> Iterator
 
 def _peaks(sweeps: Sequence[_Sweep], fastest: Planned, points: int) -> Iterator[int]:
     """The peaks of programs of large problems that need less than the fastest: fewer of each, the more there are."""
-    places = [place for sweep in sweeps for place in sweep.large_places()]
-    for place in places:
-        yield from place.peaks_bytes(fastest, max(2, (points - 1) // len(places) + (len(places) > 1)))
+    for sweep in sweeps:
+        yield from sweep.along.peaks_bytes(fastest, max(2, (points - 1) // len(sweeps) + (len(sweeps) > 1)))
 
 
 def _stopped(point: Point, reason: str) -> Point:
@@ -209,11 +213,15 @@ def _best(sweeps: Sequence[_Sweep], limit: int | None) -> Point:
 
 @dataclass(eq=False)
 class _Sweep:
-    """One graph on all meshes under one limit after another; `met` are the plans so far."""
+    """One graph on all meshes under one limit after another; `met` are the plans so far.
+
+    While `is_along` is set, what comes of all limits comes of one curve a mesh.
+    """
 
     task: Task
     meshes: Sequence[DeviceMesh]
     met: list[Planned] = field(default_factory=list[Planned])
+    is_along: bool = False
 
     def __post_init__(self) -> None:
         task, flow = self.task, dataflow(self.task.graph)
@@ -221,6 +229,7 @@ class _Sweep:
         self.grounds = nameable(task, grounds)
         self.places = [Place(task, ground) for ground in self.grounds]
         self.inside = contained(task, self.grounds)
+        self.bounds = [-inf] * len(self.grounds)
 
     def best(self, limit: int | None) -> Planned:
         """The best plan within `limit`, at least as good as all met before that keep within it.
@@ -228,26 +237,60 @@ class _Sweep:
         Raises:
           NoFeasiblePlan: nothing fits.
         """
+        if self.is_along and limit is not None:
+            return self._best_along(limit)
         task = replace(self.task, memory_limit_bytes=limit)
         known = min(self._fitting(limit), key=lambda planned: planned.plan.objective_s, default=None)
-        enough, roughly = (task.options.front_gap if self.met else 0.0), len(self.places) > 1
-        runs = [place.run(limit, roughly=roughly, enough=enough) for place in self.places]
+        runs = [place.run(limit, roughly=len(self.places) > 1) for place in self.places]
         below = inf if known is None else known.plan.objective_s
         finish = race(runs, self.inside, below=below, halt=task.halt)
+        self.bounds = [max(pair) for pair in zip(self.bounds, finish.bounds, strict=True)]
         found = finish.found or known
         if found is None:
             raise refusal(finish.misfits)
         self.met.append(found)
         return settled(task, self.grounds, finish, replace(found, task=task))
 
+    def _best_along(self, limit: int) -> Planned:
+        """The best plan met within `limit`, on the way along all limits; its bound holds for all meshes.
+
+        Raises:
+          Unsolved: none was met.
+        """
+        found = self.along.within(limit)
+        if found is None:
+            raise Unsolved(f"no plan was met within {limit:,} bytes, on the way to others")
+        bounds, ended = list(self.bounds), [False] * len(self.places)
+        for n, lane in self.lanes.items():
+            for covered in (n, *self.inside[n]):
+                bounds[covered], ended[covered] = max(bounds[covered], lane.bound_s(limit)), lane.drawn
+        finish = Finish(None, found, found.plan.objective_s, tuple(bounds), tuple(ended))
+        free = next(place.found for place in self.places if place.ground is found.ground)
+        task = replace(self.task, memory_limit_bytes=limit)
+        return settled(task, self.grounds, finish, replace(found, task=task, unlimited=free))
+
     @property
     def is_large(self) -> bool:
-        """Whether any mesh has a problem too large to be solved anew for every limit."""
-        return bool(self.large_places())
+        """Whether the problems of all meshes are too large to be solved anew for every limit, unless fully."""
+        return bool(self.task.options.front_gap) and self.along.is_worth_it
 
-    def large_places(self) -> list[Place]:
-        """The meshes that were searched and have a large problem; none, if every limit is to be solved fully."""
-        return [place for place in self.places if place.is_large] if self.task.options.front_gap else []
+    @cached_property
+    def along(self) -> Along:
+        """The meshes whose plans are not all among another's, along all limits."""
+        return Along(tuple(self.lanes.values()))
+
+    @cached_property
+    def lanes(self) -> dict[int, Lane]:
+        """The attempts on those of these meshes that may have a plan."""
+        covered = {n for inside in self.inside for n in inside}
+        found: dict[int, Lane] = {}
+        for n, place in enumerate(self.places):
+            if n not in covered:
+                try:
+                    found[n] = Lane(place.attempt(), self.bounds[n])
+                except (NoFeasiblePlan, Unsolved, InvalidConstraint):
+                    continue
+        return found
 
     def least_peak_bytes(self) -> float:
         """The least peak that the Problem counts, on the meshes whose plans are not all among another's; inf: none."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import inf
@@ -10,7 +9,6 @@ from math import inf
 from autopar.core.placement import StepKind
 from autopar.errors import InvalidConstraint, NoFeasiblePlan, Unsolved
 from autopar.search.aim import plan_within
-from autopar.search.along import Along
 from autopar.search.attempt import Attempt
 from autopar.search.constraints import show, step_kinds_of
 from autopar.search.ground import Ground
@@ -37,13 +35,9 @@ class Place:
     near: Planned | None = None
     _free: list[Found] = field(default_factory=list[Found])
     _rough: list[Found | NothingCheaper | None] = field(default_factory=list[Found | NothingCheaper | None])
-    _along: list[Along] = field(default_factory=list[Along])
 
-    def run(self, limit: int | None, *, roughly: bool = False, enough: float = 0.0) -> Entrant[Planned]:
-        """Searches with little work (if `roughly`), then without the limit, then within it.
-
-        With a gap that is `enough` for a plan within the limit, large problems are looked at along all limits at once.
-        """
+    def run(self, limit: int | None, *, roughly: bool = False) -> Entrant[Planned]:
+        """Searches with little work (if `roughly`), then without the limit, then within it."""
         task = replace(self.task, memory_limit_bytes=limit)
         below = yield Progress(-inf)
         if roughly and (rough := self._found_roughly(below)) is not None:
@@ -56,8 +50,7 @@ class Place:
             free = replace(free, task=task, is_unlimited=True)
             below = yield _met(free, limit)
             if limit is not None and free.account.peak_memory_bytes > limit:
-                is_along = enough > 0 and self.along(attempt).is_worth_it
-                found = self._met_within(limit) if is_along else plan_within(attempt, limit, free, below)
+                found = plan_within(attempt, limit, free, below)
                 yield _met(replace(found, task=task, unlimited=free), limit)
         except NothingCheaper as nothing:
             yield Progress(nothing.lower_bound)
@@ -66,31 +59,18 @@ class Place:
         except Unsolved as error:
             yield Progress(-inf, misfit=error)
 
-    def along(self, attempt: Attempt) -> Along:
-        """The attempt along all limits; the first attempt is what `free` gives."""
-        if not self._along:
-            self._along.append(Along(attempt))
-        return self._along[0]
+    def attempt(self) -> Attempt:
+        """The attempt that finds the best plan without a memory limit; that is searched only if there are several.
+
+        Raises: as `free`.
+        """
+        first, *others = step_kinds_of(self.task.all_constraints)
+        return self.free()[0] if self._free or others else self._attempt(first)
 
     @property
-    def is_large(self) -> bool:
-        """Whether the problem, where it was solved without a limit, is too large to be solved anew for every limit."""
-        return bool(self._free) and self.along(self._free[0][0]).is_worth_it
-
-    def peaks_bytes(self, fastest: Planned, count: int) -> Iterator[int]:
-        """The peaks of programs that need less than `fastest`, along the attempt that `free` found."""
-        return self.along(self._free[0][0]).peaks_bytes(fastest, count)
-
-    def _met_within(self, limit: int) -> Planned:
-        """The best plan within the limit along the attempt that `free` found.
-
-        Raises:
-          Unsolved: none was met.
-        """
-        found = self.along(self._free[0][0]).within(limit)
-        if found is None:
-            raise Unsolved(f"no plan was met on mesh {self.ground.mesh} within {limit:,} bytes, on the way to others")
-        return found
+    def found(self) -> Planned | None:
+        """The best plan without a memory limit, if `free` found it."""
+        return self._free[0][1] if self._free else None
 
     def binding(self, limit: int) -> tuple[Attempt, Planned] | None:
         """What `free` is, if it was found and exceeds `limit`."""

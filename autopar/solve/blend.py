@@ -17,6 +17,7 @@ from autopar.solve.contract_chains import contract_chains
 from autopar.solve.dual import Dual
 from autopar.solve.flat import Flat
 from autopar.solve.forest import desk_for, grow_forest, solve_forest
+from autopar.solve.jit import compiled
 from autopar.solve.kernels import add_prices, cost_of, use_of
 from autopar.solve.merge import merge_usages
 from autopar.solve.options import SolveOptions
@@ -27,11 +28,12 @@ from autopar.solve.reduce import reduce_cheaply
 from autopar.solve.reduction import Bools, Choice, Ints, Reduction, restrict
 from autopar.solve.rows import Rows, memory_rows
 
-_SWEEPS = 4  # at each prices
-_PASSES, _MORE_PASSES = 6, 3  # of a descent from what is decoded, and from the best of the prices before
+_SWEEPS = 6  # at each prices
+_PASSES, _MORE_PASSES = 2, 2  # of a descent from what is decoded, and from the best of the prices before
 _HEAT, _COOLED = 0.1, 0.01  # of a node's share of the cost; of that, at the end
 _ROUNDS, _SPLICED, _NEIGHBOURS = 2, 32, 2  # of splices; choices in each; next ones that each is spliced with
 _DIPS = 12  # of the cuts of a splice, the cheapest first
+_ROUNDING = 1e-9  # of a cost: more than what its sum in another order is off by
 
 
 class Blend:
@@ -46,6 +48,7 @@ class Blend:
         self.reduction = few.then(reduce_cheaply).then(merge_usages).then(contract)
         self.rows = memory_rows(self.reduction.problem)
         self.dual = Dual(self.reduction.problem, self.rows)
+        self.dual.swinging = True
         self.pareto = pareto
         self.desk, self.random = desk_for(self.dual.flat), np.random.default_rng(options.seed)
         self.own = Pareto()
@@ -72,8 +75,12 @@ class Blend:
             for a, b in (pair for x, y in near for pair in ((x, y), (y, x))):
                 if not wanted():
                     return
-                for cut in _dips(spliced_costs(self.dual.flat, a.choice, b.choice)).tolist():
-                    self._meet(np.concatenate([a.choice[:cut], b.choice[cut:]]))
+                costs = spliced_costs(self.dual.flat, a.choice, b.choice)
+                for cut in _dips(costs).tolist():
+                    choice = np.concatenate([a.choice[:cut], b.choice[cut:]])
+                    cost = float(costs[cut]) + self.reduction.offset
+                    if self.own.wants(cost - _ROUNDING * abs(cost), float(self._used(choice).max(initial=0.0))):
+                        self._meet(choice)
 
     def _descended(self, choice: Ints, prices: Floats, passes: int) -> Ints:
         """Random forests are solved exactly, one after another, at priced costs with noise that cools."""
@@ -119,26 +126,34 @@ class Blend:
 
 def spliced_costs(flat: Flat, a: Ints, b: Ints) -> Floats:
     """For every cut, 0 to the number of nodes: the cost of a's strategies before it and b's from it on."""
-    counts = np.diff(flat.start)
-    into = np.repeat(np.arange(len(counts)), np.diff(flat.near))
-    arcs = np.flatnonzero(flat.other < into)
-    v, u = into[arcs], flat.other[arcs]
+    change, closed = np.zeros(len(a) + 1), np.zeros(len(a) + 1, dtype=np.intp)
+    splice_changes(flat, a, b, change, closed)
+    return np.where(np.cumsum(closed) > 0, np.inf, np.cumsum(change))
 
-    def edges(first: Ints, second: Ints) -> Floats:
-        return flat.pool[flat.place[arcs] + first[u] * counts[v] + second[v]]
 
-    nodes_a, nodes_b = flat.cost[flat.start[:-1] + a], flat.cost[flat.start[:-1] + b]
-    here, across, there = edges(a, a), edges(a, b), edges(b, b)
-    forbidden = ~np.isfinite(across)
-    across[forbidden] = 0.0
-    change, closed = np.zeros(len(counts) + 1), np.zeros(len(counts) + 1, dtype=np.intp)
-    change[1:] = nodes_a - nodes_b
-    np.add.at(change, u + 1, across - there)
-    np.add.at(change, v + 1, here - across)
-    np.add.at(closed, u[forbidden] + 1, 1)
-    np.add.at(closed, v[forbidden] + 1, -1)
-    costs = float(nodes_b.sum() + there.sum()) + np.cumsum(change)
-    return np.where(np.cumsum(closed) > 0, np.inf, costs)
+@compiled
+def splice_changes(p: Flat, a: Ints, b: Ints, change: Floats, closed: Ints) -> None:
+    """Writes what each cut changes: the cost of b's strategies, then, node by node, of one more of a's.
+
+    Likewise the forbidden entries, as often as they are taken.
+    """
+    for v in range(len(a)):
+        change[0] += p.cost[p.start[v] + b[v]]
+        change[v + 1] += p.cost[p.start[v] + a[v]] - p.cost[p.start[v] + b[v]]
+        count = p.start[v + 1] - p.start[v]
+        for k in range(p.near[v], p.split[v]):
+            u = p.other[k]
+            mine, theirs = p.place[k] + a[u] * count, p.place[k] + b[u] * count
+            here, across, there = p.pool[mine + a[v]], p.pool[mine + b[v]], p.pool[theirs + b[v]]
+            change[0] += there
+            if np.isfinite(across):
+                change[u + 1] += across - there
+                change[v + 1] += here - across
+            else:
+                change[u + 1] -= there
+                change[v + 1] += here
+                closed[u + 1] += 1
+                closed[v + 1] -= 1
 
 
 def _dips(costs: Floats) -> Ints:

@@ -87,6 +87,7 @@ class Curve:
         self._weights, self._use = np.zeros(self.rows.count), np.zeros(self.rows.count)
         self._seen = np.zeros(len(self.dual.flat.cost), dtype=bool)
         self._lines: list[Line] = []
+        self._rising = 1  # lines while prices rose, and the first
         self._pareto = Pareto()
         for _ in range(_FIRST_SWEEPS):
             self.dual.sweep()
@@ -95,14 +96,22 @@ class Curve:
 
     def draw(self) -> None:
         """Meets choices and proves bounds for all limits."""
+        self.prove()
+        self.choose()
+
+    def prove(self) -> None:
+        """Proves bounds for all limits; meets the choices that are decoded on the way."""
         most, scale = float(self._use.max(initial=0.0)), abs(self._lines[0].state.bound + self.reduction.offset) or 1.0
         if not most:
             return
-        highest, rising = self._climb(scale / most), len(self._lines)
+        highest, self._rising = self._climb(scale / most), len(self._lines)
         self._sink(highest, most)
         self._fill(scale)
-        if self._pareto.met:  # what was seen has a choice
-            self._blend(self._lines[rising:])
+
+    def choose(self) -> None:
+        """Meets better choices, once bounds are proven."""
+        if self._pareto.met and self._lines[self._rising :]:  # what was seen has a choice
+            self._blend(self._lines[self._rising :])
 
     def bound(self, limit: float) -> float:
         """No choice within the limit costs less, rounding errors included."""

@@ -88,12 +88,14 @@ def walk_forest(p: Flat, order: Ints, choice: Ints, desk: Desk) -> int:
             v = desk.walk[done]
             done += 1
             first, count = p.start[v], p.start[v + 1] - p.start[v]
-            desk.total[first : first + count] = desk.costs[first : first + count]
+            for t in range(first, first + count):
+                desk.total[t] = desk.costs[t]
             for k in range(p.near[v], p.near[v + 1]):
                 u = p.other[k]
                 if not desk.inside[u]:
                     base = p.place[k] + choice[u] * count
-                    desk.total[first : first + count] += p.pool[base : base + count]
+                    for t in range(count):
+                        desk.total[first + t] += p.pool[base + t]
                 elif desk.via[u] == -2:
                     desk.via[u], desk.walk[found] = p.back[k], u
                     found += 1
@@ -105,7 +107,8 @@ def hand_up(p: Flat, v: int, desk: Desk) -> None:
     """Adds to v's parent's costs, for each of its strategies, the least of v's tree, and keeps v's strategy."""
     k, u = p.back[desk.via[v]], p.other[desk.via[v]]
     wide = p.start[u + 1] - p.start[u]
-    desk.best[:wide] = np.inf
+    for t in range(wide):
+        desk.best[t] = np.inf
     for s in range(p.start[v + 1] - p.start[v]):
         own, base = desk.total[p.start[v] + s], p.place[k] + s * wide
         for t in range(wide):
@@ -113,7 +116,8 @@ def hand_up(p: Flat, v: int, desk: Desk) -> None:
             if value < desk.best[t]:
                 desk.best[t] = value
                 desk.kept[p.mail[k] + t] = s
-    desk.total[p.start[u] : p.start[u] + wide] += desk.best[:wide]
+    for t in range(wide):
+        desk.total[p.start[u] + t] += desk.best[t]
 
 
 @compiled

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
 
@@ -121,7 +120,8 @@ def merge_usages(problem: Problem) -> Reduction:
     if not rows.count:
         return unchanged(problem)
     usages = tuple(Usage(part.node, part.low, part.high, part.size_bytes) for part in rows.segments)
-    return Reduction(replace(problem, usages=usages), 0.0, lambda choice: choice, (Look(rows.times),))
+    merged = derived(problem.node_costs, problem.edges, usages, problem.usage_limit)
+    return Reduction(merged, 0.0, lambda choice: choice, (Look(rows.times),))
 
 
 def drop_lone(problem: Problem) -> Reduction:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -37,23 +38,36 @@ def _same(choice: Ints) -> Choice:
 
 @dataclass(eq=False)
 class Pareto:
-    """What was met and is not undercut: of two, one is cheaper and the other is smaller."""
+    """What was met and is not undercut: of two, one is cheaper and the other is smaller.
+
+    Invariant: `met` begins with the smallest, `_peaks` are theirs; each costs less than all before.
+    """
 
     met: list[Met] = field(default_factory=list[Met])
+    _peaks: list[float] = field(default_factory=list[float], init=False)
+
+    def wants(self, cost: float, peak: float) -> bool:
+        """Whether no choice met is as cheap and as small."""
+        fitting = bisect_right(self._peaks, peak)
+        return not fitting or cost < self.met[fitting - 1].cost
 
     def meet(self, new: Met) -> None:
         """Keeps a choice if no other met is as cheap and as small; those that it undercuts go."""
-        if not any(met.cost <= new.cost and met.peak <= new.peak for met in self.met):
-            self.met = [met for met in self.met if met.cost < new.cost or met.peak < new.peak]
-            self.met.append(new)
+        if not self.wants(new.cost, new.peak):
+            return
+        first = last = bisect_left(self._peaks, new.peak)
+        while last < len(self.met) and self.met[last].cost >= new.cost:
+            last += 1
+        self.met[first:last], self._peaks[first:last] = [new], [new.peak]
 
     def best(self, limit: float) -> Met | None:
         """The cheapest within a limit; None if none is."""
-        return min((met for met in self.met if met.peak <= limit), key=lambda met: met.cost, default=None)
+        fitting = bisect_right(self._peaks, limit)
+        return self.met[fitting - 1] if fitting else None
 
     def by_peak(self) -> list[Met]:
         """All, the smallest first: each costs less than all before."""
-        return sorted(self.met, key=lambda met: met.peak)
+        return list(self.met)
 
     def spread(self, count: int) -> list[Met]:
         """At most `count`, the smallest and the largest among them: again and again one goes that has close company.

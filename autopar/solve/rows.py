@@ -5,7 +5,7 @@ for every row r:  sum over segments of row range low <= r < high of size[s_node]
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -118,7 +118,7 @@ def drop_slack(problem: Problem) -> Reduction:
 
 def _may_exceed(problem: Problem) -> Bools:
     """The times at which the limit can bind."""
-    highest = _extreme_use(problem, np.max)
+    highest = _extreme_use(problem, np.maximum)
     limit = np.inf if problem.usage_limit is None else problem.usage_limit
     return (highest > limit - 1e-9 * max(1.0, float(highest.max(initial=0.0)))) & (highest > 0)
 
@@ -130,7 +130,7 @@ def least_use(problem: Problem) -> float:
 
 def least_uses(problem: Problem) -> Floats:
     """The bytes in use at every time if each usage takes its smallest size: a lower bound of every choice's."""
-    return _extreme_use(problem, np.min)
+    return _extreme_use(problem, np.minimum)
 
 
 def rounding_of_uses(problem: Problem) -> float:
@@ -138,15 +138,17 @@ def rounding_of_uses(problem: Problem) -> float:
     return _ROUNDING * sum(float(use.size_bytes.max(initial=0.0)) for use in problem.usages)
 
 
-def _extreme_use(problem: Problem, extreme: Callable[[Floats], np.float64]) -> Floats:
-    """The bytes in use at every time if every usage takes its extreme size."""
-    end = max((use.stop for use in problem.usages), default=0)
-    change = np.zeros(end + 1)
-    for use in problem.usages:
-        size = float(extreme(use.size_bytes))
-        change[use.start] += size
-        change[use.stop] -= size
-    return np.cumsum(change)[:end]
+def _extreme_use(problem: Problem, extreme: np.ufunc) -> Floats:
+    """The bytes in use at every time if every usage takes its extreme size: np.maximum or np.minimum of all."""
+    if not problem.usages:
+        return np.zeros(0)
+    starts, stops = (np.array([getattr(use, end) for use in problem.usages]) for end in ("start", "stop"))
+    lengths = np.array([len(use.size_bytes) for use in problem.usages])
+    every = np.concatenate([use.size_bytes for use in problem.usages])
+    sizes = extreme.reduceat(every, np.cumsum(lengths) - lengths)
+    change = np.zeros(int(stops.max()) + 1)
+    np.add.at(change, np.stack([starts, stops], axis=1).ravel(), np.stack([sizes, -sizes], axis=1).ravel())
+    return np.cumsum(change)[:-1]
 
 
 def _maximal_times(problem: Problem, wanted: Bools) -> Ints:
@@ -166,9 +168,16 @@ def _maximal_times(problem: Problem, wanted: Bools) -> Ints:
     return np.array([t for t in times if wanted[t]], dtype=np.intp)
 
 
+def _apart(before: tuple[int, int, Floats], after: tuple[int, int, Floats]) -> bool:
+    """Whether a part ends where the next begins, or earlier, and they are not one: their sizes differ there."""
+    if before[1] == after[0]:
+        return bool((before[2] != after[2]).any())
+    return before[1] < after[0]
+
+
 def _disjoint(node: int, parts: list[tuple[int, int, Floats]]) -> list[Segment]:
     """The parts cut at each other's ends and added up where they overlap, equal neighbours joined."""
-    if len(parts) < 2:
+    if all(_apart(*both) for both in pairwise(parts)):
         return [Segment(node, *part) for part in parts]
     cuts = np.unique([end for low, high, _ in parts for end in (low, high)])
     change = np.zeros((len(cuts), len(parts[0][2])))

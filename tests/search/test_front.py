@@ -24,6 +24,7 @@ from autopar.passes.pipeline import build_program
 from autopar.price.assemble import placement_choice
 from autopar.price.pricing import Pricing, Roofline
 from autopar.search import front as front_module
+from autopar.search.along import Along, Lane
 from autopar.search.attempt import account_of
 from autopar.search.front import Point, find_front, limits, monotone, thinned
 from autopar.search.ground import Ground
@@ -186,6 +187,49 @@ def test_along_all_limits_bounds_are_below_all_plans_and_plans_keep_within(
         verify(point.planned.problem, point.planned.solution)
     assert found[-1].planned.plan.objective_s == pytest.approx(min(cost for cost, _ in plans), rel=1e-9)
     check_order(found)
+
+
+@pytest.mark.parametrize("case", range(len(CASES)))
+def test_along_several_meshes_bounds_are_below_all_plans_of_each(case: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autopar.search.along.FEW_ENTRIES", 0)
+    fn, shapes, bandwidth = CASES[case]
+    meshes = (FOUR, DeviceMesh.of({"x": 2, "y": 2}))
+    task = task_of(fn, shapes, cluster_of(4, bandwidth))
+    found, again = (find_front([task], meshes, 6) for _ in range(2))
+    assert [(p.limit_bytes, p.planned.plan) for p in found] == [(p.limit_bytes, p.planned.plan) for p in again]
+    check_order(found)
+    plans = every_plan(case)
+    for point in found:
+        assert point.planned.account.peak_memory_bytes <= point.limit_bytes
+        within = [cost for cost, used in plans if used <= point.limit_bytes]
+        assert point.planned.plan.lower_bound_s <= min(within, default=np.inf) * (1 + 1e-9)
+        assert all(str(mesh) in point.planned.plan.space for mesh in meshes)
+        assert point.planned.problem is not None
+        assert point.planned.solution is not None
+        verify(point.planned.problem, point.planned.solution)
+        assert point.planned.plan.lower_bound_s <= point.planned.solution.lower_bound * (1 + 1e-9)
+    assert found[-1].planned.plan.objective_s <= min(cost for cost, _ in plans) * (1 + 1e-9)
+
+
+def test_along_several_meshes_one_that_costs_too_much_is_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the mesh whose bound is above all that the other costs, no curve is drawn, and its bound stays."""
+    monkeypatch.setattr("autopar.search.along.FEW_ENTRIES", 0)
+    fn, shapes, bandwidth = CASES[2]
+    task = task_of(fn, shapes, cluster_of(4, bandwidth))
+    sweep = front_module._Sweep(task, (FOUR,))
+    sweep.best(None)
+    attempt = sweep.places[0].attempt()
+    near, far = Lane(attempt, 0.0), Lane(attempt, 1e9)
+    along = Along((far, near))
+    assert along.choices.met
+    assert (near.drawn, far.drawn) == (True, False)
+    assert far.bound_s(1) == 1e9
+    most = int(max(met.peak for met in along.choices.met)) * 4
+    planned = [*along.peaks_bytes(sweep.met[0], 3)]
+    assert planned
+    found = along.within(most)
+    assert found is not None
+    assert found.plan.lower_bound_s <= found.plan.objective_s
 
 
 def test_progress_is_told_of_every_limit(monkeypatch: pytest.MonkeyPatch) -> None:

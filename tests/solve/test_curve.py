@@ -128,6 +128,20 @@ def test_nothing_kept_is_undercut_and_whatever_went_is(drawn: list[tuple[int, in
         assert (best.cost if best else None) == min((c for p, c in drawn if p <= limit), default=None)
 
 
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=20))
+def test_what_is_met_is_what_no_other_undercuts(drawn: list[tuple[int, int]]) -> None:
+    pareto = Pareto()
+    for peak, cost in drawn:
+        wanted = pareto.wants(float(cost), float(peak))
+        assert wanted == (not any(met.peak <= peak and met.cost <= cost for met in pareto.met))
+        pareto.meet(met_of(float(peak), float(cost)))
+    best = {(p, c) for p, c in drawn if not any((q, d) != (p, c) and q <= p and d <= c for q, d in drawn)}
+    assert [(met.peak, met.cost) for met in pareto.by_peak()] == sorted(best)
+    for limit in range(-1, 8):
+        found, within = pareto.best(float(limit)), [cost for peak, cost in drawn if peak <= limit]
+        assert (None if found is None else found.cost) == min(within, default=None)
+
+
 @given(st.integers(0, 30), st.integers(2, 12))
 def test_a_spread_has_both_ends(count: int, most: int) -> None:
     pareto = Pareto()

@@ -50,7 +50,7 @@ def plan_within(attempt: Attempt, limit: int, free: Planned, below: float = inf)
 
 
 def _is_for_lines(attempt: Attempt) -> bool:
-    """Whether the Problem has many entries, but few an edge: sweeps of wide edges take too long to be done for lines."""
+    """Whether the Problem has many entries, but few an edge: sweeps of wide edges take too long for many lines."""
     sizes = [edge.cost.size for edge in attempt.problem(0.0).edges]
     return FEW_ENTRIES < sum(sizes) <= _MOST_AN_EDGE * len(sizes)
 

@@ -10,7 +10,7 @@ equal shares to its edges to later nodes; then the same backwards. No step of a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +20,7 @@ from autopar.solve.kernels import add_prices, bound_of, decode, reparametrise, s
 from autopar.solve.momentum import Momentum
 from autopar.solve.order import sweep_order
 from autopar.solve.problem import Floats, Problem
-from autopar.solve.proof import Messages, Pass, Price, Prices, Proof
+from autopar.solve.proof import Exceed, Messages, Pass, Price, Prices, Proof
 from autopar.solve.reduction import Bools, Ints
 from autopar.solve.rows import Rows
 
@@ -57,6 +57,10 @@ class Certificate:
         """Of the bound."""
         prices, messages = self.parts()
         return (Price(prices), Pass(messages)) if len(prices.times) else (Pass(messages),)
+
+    def exceed(self, left: Mapping[int, Ints]) -> Exceed:
+        """The step of a proof that leaves these strategies, those within a window of the bound."""
+        return Exceed(left, *self.parts())
 
     def keep(self, window: float) -> list[Bools]:
         """The strategies that can be part of a choice within `window` of the bound, up to rounding."""

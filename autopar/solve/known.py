@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from autopar.solve.ascent import Answer
+from autopar.solve.ascent import Answer, better, is_closed
 from autopar.solve.exact import weight
 from autopar.solve.options import SolveOptions
 from autopar.solve.problem import Problem
+from autopar.solve.proof import Prices
+from autopar.solve.watch import Watch
 
+MAX_DEPTH = 12  # of windows in windows
 _NARROW = 1_000_000  # edge entries
+
+Search = Callable[[Problem, SolveOptions, Watch, float, int, Prices], Answer]
+"""What looks for a choice that costs less than a cost, at a depth of windows, from memory prices by time."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +50,16 @@ def answer(best: Answer, low: float, upper: float) -> Answer:
     if best.choice is None:
         return replace(best, bound=np.inf if low >= upper else low)
     return replace(best, bound=min(low, best.objective))
+
+
+def known_after(known: Known, found: Answer) -> Known:
+    """What is known after an answer whose bound is about what is cheaper."""
+    return Known(better(known.best, found), max(known.low, min(found.bound, known.cutoff)), known.upper)
+
+
+def is_left(known: Known, watch: Watch) -> bool:
+    """Whether there is a gap, and time."""
+    return not is_closed(known.low, known.cutoff) and watch.left_s() > 0
 
 
 def is_large(problem: Problem, options: SolveOptions) -> bool:

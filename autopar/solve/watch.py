@@ -133,3 +133,9 @@ class Apart:
     def left_s(self) -> float:
         """As the outer one."""
         return self.outer.left_s()
+
+
+def offer(choice: Choice | None, watch: Watch) -> None:
+    """Offers a choice to the watch, if there is one."""
+    if choice is not None:
+        watch.offer(choice)

@@ -1,0 +1,131 @@
+"""What closes the gap that messages leave on training steps: squeezed windows, mixtures, joins; each where it fits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from autopar.solve.ascent import Ascent, better, is_closed
+from autopar.solve.dual import Certificate
+from autopar.solve.exact import NOTHING, eliminated, lifted
+from autopar.solve.few import Few
+from autopar.solve.known import MAX_DEPTH, Known, Search, edge_entries, is_large, is_left, is_narrow, known_after
+from autopar.solve.mixture import choices_about, close_to
+from autopar.solve.options import SolveOptions
+from autopar.solve.problem import Problem
+from autopar.solve.proof import FREE, Forbid
+from autopar.solve.reduction import Choice, kept, restrict
+from autopar.solve.squeeze import MOST_JOINS, squeeze, squeeze_windows
+from autopar.solve.watch import Inner, Watch, offer
+
+_CLOSE = (1e-6, 1e-5, 1e-4, 1e-3)  # of the bound: windows eliminated as long as they fit
+_NEARLY = 1e-5  # of the bound: a tiled choice as close is worth a proof
+_MIXTURE_PASSES = 100
+_MIXTURE_WORK = 0.1  # of CP-SAT's
+
+
+def closing(
+    certificate: Certificate, few: Few | None, options: SolveOptions, watch: Watch, known: Known, rest: Search
+) -> Known:
+    """What is known after what closes the gap of messages on training steps: each where it fits, until it is closed.
+
+    `rest` searches what mixtures of choices leave.
+    """
+    problem = certificate.problem
+    if few is not None and is_large(problem, options) and not known.is_enough(problem, options):
+        known = Known(better(known.best, few.annealed(watch).tiled()), known.low, known.upper)
+    is_free = may_squeeze(problem, options)
+    if is_free and is_left(known, watch):
+        known = known_after(known, squeeze_windows(certificate, known.cutoff, options, watch))
+    is_near = known.cutoff - known.low <= _NEARLY * abs(known.low)
+    if is_left(known, watch) and (few is None or is_near or not known.is_enough(problem, options)):
+        if not certificate.prices.any():
+            known = _close_above(certificate, options, watch, known)
+        elif is_narrow(problem):
+            known = mixed(certificate, options, watch, known, rest)
+        else:
+            known = _mixed_close(certificate, options, watch, known, rest)
+    is_last = is_large(problem, options) and not known.is_enough(problem, options)  # too large for CP-SAT
+    if is_free and is_last and is_left(known, watch):
+        known = _joined(problem, options, watch, known)
+    return known
+
+
+def may_squeeze(problem: Problem, options: SolveOptions) -> bool:
+    """Whether windows above its bound are squeezed."""
+    return not problem.usages and edge_entries(problem) <= options.max_total_entries
+
+
+def _joined(problem: Problem, options: SolveOptions, watch: Watch, known: Known) -> Known:
+    """What is known after squeezing with joins, from messages that did not swing: these rule out more pairs."""
+    found, certificate = Ascent(problem, options, swinging=False).sweeps(known.cutoff, watch)
+    known = known_after(known, replace(found, bound=certificate.bound))
+    offer(found.choice, watch)
+    watch.raise_bound(certificate.bound, certificate.proof())
+    if not is_left(known, watch):
+        return known
+    return known_after(known, squeeze(certificate, known.cutoff, options, watch, MOST_JOINS))
+
+
+def _mixed_close(certificate: Certificate, options: SolveOptions, watch: Watch, known: Known, rest: Search) -> Known:
+    """What is known after sweeps of what is close to the bound, and the best mixture of the choices found there."""
+    close = close_to(certificate, known.cutoff, options)
+    if close is None:
+        return known
+    known = known_after(known, close.swept(known.cutoff, watch))
+    is_enough = known.is_enough(certificate.problem, options) and not is_narrow(certificate.problem)
+    if is_enough or not is_left(known, watch):
+        return known
+    known = _mixture_of(close.decoded(), certificate.problem, options, watch, known, rest)
+    if known.cutoff >= close.top or not is_left(known, watch):
+        return known
+    narrower = close_to(certificate, known.cutoff, options)
+    return known if narrower is None else known_after(known, narrower.swept(known.cutoff, watch))
+
+
+def mixed(certificate: Certificate, options: SolveOptions, watch: Watch, known: Known, rest: Search) -> Known:
+    """What is known after the best mixture of the choices about the memory prices, as CP-SAT finds it."""
+    if is_large(certificate.problem, options):
+        return _mixed_close(certificate, options, watch, known, rest)
+    return _mixture_of(choices_about(certificate, options), certificate.problem, options, watch, known, rest)
+
+
+def _mixture_of(
+    choices: Sequence[Choice], problem: Problem, options: SolveOptions, watch: Watch, known: Known, rest: Search
+) -> Known:
+    """What is known after the best choice made of these and the best known, as CP-SAT finds it."""
+    every = [*choices, *([] if known.best.choice is None else [known.best.choice])]
+    if len(set(every)) < 2:
+        return known
+    keep = [np.isin(np.arange(n), [choice[v] for choice in every]) for v, n in enumerate(problem.counts)]
+    left = restrict(problem, keep, Forbid)
+    little = replace(options, max_rounds=1, cp_sat_work=_MIXTURE_WORK * options.cp_sat_work)
+    little = replace(little, anneal_passes=min(options.anneal_passes, _MIXTURE_PASSES))
+    unbounded = Inner(watch, left, -np.inf)  # nothing forbids the rest: what is proven of a mixture proves no more
+    best = lifted(left, rest(left.problem, little, unbounded, known.cutoff - left.offset, MAX_DEPTH, FREE))
+    offer(best.choice, watch)
+    return Known(better(known.best, best), known.low, known.upper)
+
+
+def _close_above(certificate: Certificate, options: SolveOptions, watch: Watch, known: Known) -> Known:
+    """What is known after windows above the bound, wider and wider, were eliminated as long as that fits."""
+    gap = known.cutoff - certificate.bound
+    for guess in (_NEARLY,) if gap <= _NEARLY * abs(certificate.bound) else _CLOSE:
+        window = min(guess * abs(certificate.bound), known.cutoff - certificate.bound)
+        keep = certificate.keep(window)
+        found = replace(NOTHING, proof=(certificate.exceed(kept(keep)),))
+        if all(mask.any() for mask in keep):
+            reduction = restrict(certificate.problem, keep, certificate.exceed)
+            inside = eliminated(reduction.problem, options, options.max_cp_sat_entries)
+            if inside is None:
+                return known
+            found = lifted(reduction, inside)
+        watch.raise_bound(min(found.bound, certificate.bound + window), found.proof)
+        low = max(known.low, min(found.objective, certificate.bound + window))
+        known = Known(better(known.best, found), low, known.upper)
+        offer(known.best.choice, watch)
+        if is_closed(known.low, known.cutoff) or watch.left_s() <= 0:
+            return known
+    return known

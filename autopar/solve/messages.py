@@ -1,0 +1,108 @@
+"""The search by messages: bounds and choices of sweeps, of few of the equal layers, and what closes the rest."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from autopar.solve.ascent import Answer, Ascent, better, is_closed
+from autopar.solve.closing import closing, may_squeeze, mixed
+from autopar.solve.exact import lifted
+from autopar.solve.few import Few, few_of
+from autopar.solve.first import first_choice
+from autopar.solve.known import Known, Search, answer, is_large, is_narrow
+from autopar.solve.layered import by_layers
+from autopar.solve.options import SolveOptions
+from autopar.solve.problem import Problem
+from autopar.solve.reduction import kept, restrict
+from autopar.solve.watch import Apart, Inner, Watch, offer
+
+_SHORT = 100  # passes of an annealing where a gap is let be
+_PRICED_SWEEPS = 2  # times as many sweeps where prices have to settle too
+
+
+def closed_by_messages(
+    problem: Problem,
+    options: SolveOptions,
+    watch: Watch,
+    upper: float,
+    depth: int,
+    rest: Search,
+    ascent: Ascent | None = None,
+) -> Answer:
+    """The optimum where messages prove a choice that they decode, as on most training steps.
+
+    Elsewhere what lies close above their bound is eliminated, if that fits; then the best of all that is cheaper than
+    what is known by then, as `rest` finds it. `ascent`: the messages to begin with.
+    """
+    is_any_news = ascent is None and upper == watch.objective == math.inf  # of few layers a choice is no choice yet
+    ascent = ascent or _ascent(problem, options, rough=may_squeeze(problem, options))
+    if is_any_news and ascent.rows.count:
+        offer(first_choice(ascent.dual, options, watch), watch)
+    few = _few(ascent, options, watch, rest)
+    tiled = Answer(None, np.inf, -np.inf) if few is None else few.tiled()
+    if few is not None and few.is_worth_adding_up:
+        tiled = _added_up(few, tiled, options, watch)
+        if is_closed(tiled.bound, min(upper, tiled.objective)):
+            return answer(tiled, min(upper, tiled.objective), upper)
+    settle = ascent.settle if problem.usages and not is_narrow(problem) else ascent.sweeps
+    best, certificate = settle(min(upper, tiled.objective), watch)
+    best = better(tiled, best)
+    known = Known(best, max(certificate.bound, tiled.bound), upper)
+    offer(best.choice, watch)
+    if is_any_news and best.choice is None and not ascent.rows.count:  # forbidden entries alone are in the way
+        offer(first_choice(ascent.dual, options, watch), watch)
+    watch.raise_bound(certificate.bound, certificate.proof())
+    known = closing(certificate, few, options, watch, known, rest)
+    if is_closed(known.low, known.cutoff):
+        return answer(known.best, known.cutoff, upper)
+    may_stop = options.large_gap > 0 and is_large(problem, options) and not known.is_enough(problem, options)
+    if may_stop and certificate.prices.any() and is_narrow(problem):
+        known = mixed(certificate, options, watch, known, rest)
+        may_stop = not known.is_enough(problem, options)
+    if known.best.choice is not None and may_stop:
+        near = ascent.anneal(known.cutoff, known.best.choice, watch)
+        known = Known(better(known.best, near), known.low, upper)
+    if not options.max_rounds or watch.left_s() <= 0 or known.is_enough(problem, options):
+        return known.answer()
+    keep = certificate.keep(known.cutoff - certificate.bound)
+    if not all(mask.any() for mask in keep):
+        watch.raise_bound(known.cutoff, (certificate.exceed(kept(keep)),))
+        return answer(known.best, known.cutoff, upper)
+    left = restrict(problem, keep, certificate.exceed)
+    prices, inner = certificate.parts()[0], Inner(watch, left, known.cutoff)
+    found = lifted(left, rest(left.problem, options, inner, known.cutoff, depth, prices))
+    return answer(better(known.best, found), max(known.low, min(found.bound, known.cutoff)), upper)
+
+
+def _added_up(few: Few, best: Answer, options: SolveOptions, watch: Watch) -> Answer:
+    """What is known after equal layers were solved once and added up."""
+    found = by_layers(few, best, options, watch)
+    if found is None:
+        return best
+    best = replace(better(best, found), bound=found.bound)
+    offer(best.choice, watch)
+    watch.raise_bound(found.bound, found.proof)
+    return best
+
+
+def _ascent(problem: Problem, options: SolveOptions, *, rough: bool) -> Ascent:
+    """Messages to begin with, and short annealings where a gap is let be."""
+    more = _PRICED_SWEEPS if problem.usages and is_narrow(problem) else 1
+    passes = min(options.anneal_passes, _SHORT)
+    little = replace(options, max_sweeps=more * options.max_sweeps, anneal_passes=passes)
+    return Ascent(problem, little, rough=rough)
+
+
+def _few(whole: Ascent, options: SolveOptions, watch: Watch, rest: Search) -> Few | None:
+    """Few of the equal layers, if enough repeats and there is time, solved by messages and windows alone."""
+    if watch.left_s() <= 0:
+        return None
+    little = replace(options, max_rounds=0, large_gap=0.0)
+
+    def search(ascent: Ascent) -> Answer:
+        return closed_by_messages(ascent.problem, little, Apart(watch), np.inf, 0, rest, ascent)
+
+    return few_of(whole, lambda short: _ascent(short, little, rough=whole.rough), search)

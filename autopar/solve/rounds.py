@@ -1,0 +1,165 @@
+"""Rounds of bound and choices; after each, smaller problems in windows above the bound, branch and bound, CP-SAT."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from autopar.solve.ascent import Answer, Ascent, better, is_closed
+from autopar.solve.bar import barred
+from autopar.solve.branch import Branches
+from autopar.solve.cp_sat import entries, finish
+from autopar.solve.dual import Certificate
+from autopar.solve.exact import NOTHING, finite, weight
+from autopar.solve.known import MAX_DEPTH, Known, answer, is_narrow
+from autopar.solve.options import SolveOptions
+from autopar.solve.problem import Infeasible, Problem, objective
+from autopar.solve.proof import Exhaust, Prices
+from autopar.solve.reduction import kept
+from autopar.solve.watch import Inner, Watch
+
+Within = Callable[[Problem, SolveOptions, Watch, float, int], Answer]
+"""What looks for a choice that costs less than a cost, at a depth of windows."""
+
+_GUESSES = (1e-4, 1e-3, 1e-2)  # of the bound: windows tried while no choice is known
+_SHRUNK = 0.9
+_ROUNDS_TO_SPLIT = 2  # that are left: with fewer, branch and bound does not close what CP-SAT did not
+_MOST_LONGER = 4  # times that the work of branch and bound is doubled
+_CP_SAT, _BRANCHES = "CP-SAT", "branches"
+_FIRST_FOR_CP_SAT = 50_000  # entries: it closes smaller cores sooner than branch and bound
+_WORTH_SPLITTING = 0.8  # of the gap is left: with more, CP-SAT and better choices come first
+
+
+def in_rounds(
+    problem: Problem,
+    options: SolveOptions,
+    watch: Watch,
+    upper: float,
+    depth: int,
+    prices: Prices,
+    within: Within,
+) -> Answer:
+    """Rounds of bound and choices; after each, smaller problems in windows above the bound (`within`), or CP-SAT."""
+    ascent, best, low = _priced_ascent(problem, options, prices), Answer(None, np.inf, -np.inf), -np.inf
+    branches: Branches | None = None
+    is_tried = False  # CP-SAT: what it does not close, it does not close later
+    for round_ in range(options.max_rounds):
+        certificate, found = ascent.round(round_, min(upper, best.objective), best.choice, watch)
+        best, low = better(best, found), max(low, certificate.bound)
+        watch.raise_bound(certificate.bound, certificate.proof())
+        if is_closed(low, min(upper, best.objective)) or watch.left_s() <= 0:
+            break
+        if Known(best, low, upper).is_enough(problem, options):
+            break
+        known, is_all = _narrowed(certificate, options, watch, Known(best, low, upper), depth, within)
+        if is_all:
+            return known.answer()
+        means = _means(certificate, options, is_tried, round_ + _ROUNDS_TO_SPLIT >= options.max_rounds)
+        for mean in means:
+            if mean == _BRANCHES:
+                branches = branches or Branches(certificate, options)
+                known = _split(branches, options, watch, known, round_)
+            elif watch.left_s() > 0:
+                known, is_tried = _finished(certificate, options, watch, known), True
+            if is_closed(known.low, known.cutoff) or known.is_enough(problem, options):
+                return known.answer()
+        if means == [_CP_SAT]:
+            return known.answer()
+        best, low = known.best, known.low
+    return answer(best, low, upper)
+
+
+def _priced_ascent(problem: Problem, options: SolveOptions, prices: Prices) -> Ascent:
+    """Messages, and memory prices that begin at those of times."""
+    ascent = Ascent(problem, options)
+    if len(prices.times) and ascent.rows.count:
+        ascent.price(ascent.rows.by_row(prices))
+    return ascent
+
+
+def _means(certificate: Certificate, options: SolveOptions, is_tried: bool, is_last: bool) -> list[str]:
+    """What may close the rest, in order: what closes it sooner, first; in the last rounds CP-SAT has the last word."""
+    size = entries(certificate)
+    for_cp_sat = not is_tried and size <= options.max_cp_sat_entries
+    may_split = bool(certificate.prices.any()) and is_narrow(certificate.problem) and options.branch_entries > 0
+    means = ([_CP_SAT] if for_cp_sat else []) + ([_BRANCHES] if may_split and not (for_cp_sat and is_last) else [])
+    return means if size <= _FIRST_FOR_CP_SAT else means[::-1]
+
+
+def _split(branches: Branches, options: SolveOptions, watch: Watch, known: Known, round_: int) -> Known:
+    """What is known after branch and bound, which goes on for longer after each round, as annealing does.
+
+    As long as it closes much of the gap, it goes on at once, each time for twice as long.
+    """
+    while True:
+        gap = known.cutoff - known.low
+        splits = 2 ** min(round_, _MOST_LONGER) * options.branch_entries // weight(branches.problem)
+        branches.grow(splits, known.cutoff, watch)
+        best = better(known.best, branches.best)
+        known = Known(best, max(known.low, min(branches.bound, known.cutoff, best.objective)), known.upper)
+        left = known.cutoff - known.low
+        if left > _WORTH_SPLITTING * gap or is_closed(known.low, known.cutoff) or watch.left_s() <= 0:
+            return known
+        round_ += 1
+
+
+def _narrowed(
+    certificate: Certificate, options: SolveOptions, watch: Watch, known: Known, depth: int, within: Within
+) -> tuple[Known, bool]:
+    """What is known after searching windows above the bound, and whether one of them held all that is wanted.
+
+    What a window has may cost more than its upper end; then all that is cheaper is in a wider one.
+    """
+    wanted = known.cutoff
+    for window in _windows(certificate.bound, wanted, depth):
+        inside = _inside(certificate, window, options, watch, depth, within) if watch.left_s() > 0 else None
+        if inside is None:
+            break
+        low = max(known.low, min(inside.bound, certificate.bound + window))
+        known = Known(better(known.best, inside), low, known.upper)
+        if math.isfinite(wanted) or is_closed(certificate.bound + window, known.cutoff):
+            return known, True
+        if known.best.choice is not None:
+            return _narrowed(certificate, options, watch, known, depth, within)
+    return known, False
+
+
+def _finished(certificate: Certificate, options: SolveOptions, watch: Watch, known: Known) -> Known:
+    """What is known after CP-SAT."""
+    window = known.cutoff - certificate.bound
+    found, keep = finish(certificate, window, known.best.choice, options, watch), certificate.keep(window)
+    reached = min(found.bound, known.cutoff)
+    low, beyond = max(known.low, reached), reached - certificate.bound
+    best = known.best
+    if found.choice is not None:
+        watch.offer(found.choice)
+        best = better(best, Answer(found.choice, objective(certificate.problem, found.choice), low))
+    watch.raise_bound(low, (Exhaust(kept(keep), *certificate.parts(), beyond, _CP_SAT),))
+    return Known(best, low, known.upper)
+
+
+def _windows(low: float, cutoff: float, depth: int) -> list[float]:
+    """Widths above the bound in which to search, narrow ones first; the last takes in all that is of use."""
+    blind = depth == 0 and cutoff == np.inf
+    guesses = [guess * abs(low) for guess in _GUESSES if blind and low]
+    whole = [cutoff - low] if np.isfinite(cutoff) and depth < MAX_DEPTH and cutoff > low else []
+    return guesses + whole
+
+
+def _inside(
+    certificate: Certificate, window: float, options: SolveOptions, watch: Watch, depth: int, within: Within
+) -> Answer | None:
+    """The answer among the choices within a window of the bound; None if the window leaves most of the problem."""
+    try:
+        reduction = barred(certificate, window)
+    except Infeasible as error:
+        watch.raise_bound(certificate.bound + window, error.witness or ())
+        return NOTHING
+    if finite(reduction.problem) > _SHRUNK * finite(certificate.problem):
+        return None
+    upper = certificate.bound + window
+    found = within(reduction.problem, options, Inner(watch, reduction, upper), upper, depth + 1)
+    return replace(found, choice=reduction.lift(found.choice)) if found.choice is not None else found

@@ -15,8 +15,7 @@ from autopar.solve import Infeasible
 from autopar.solve.curve import Curve
 from autopar.solve.pareto import Met, Pareto
 
-FEW_ENTRIES = 10_000
-"""Entries of all edges of problems that are solved anew within every limit: of more that may take minutes."""
+_MOST_ANEW = 10_000  # entries of all edges of problems that are solved anew within every limit: more may take minutes
 _TRIES = 3  # to keep a program within a limit
 _LESS = 0.99  # of what was asked for, at most, where a program exceeds the limit
 _SPARE = 1.5  # times as many programs as points: some need as much as others that cost less
@@ -98,7 +97,7 @@ class Along:
     @cached_property
     def is_worth_it(self) -> bool:
         """Whether the Problems are too large to be solved anew, and fully, within every limit."""
-        return sum(lane.entries for lane in self.lanes) > FEW_ENTRIES
+        return sum(lane.entries for lane in self.lanes) > _MOST_ANEW
 
     @cached_property
     def choices(self) -> Pareto:

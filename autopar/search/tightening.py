@@ -47,7 +47,7 @@ class Tightening:
         bound, smallest, tight = planned.plan.lower_bound_s, planned, float(limit)
         proof: Infeasible | None = None
         for _ in range(task.options.max_tightenings):
-            least = self._least if tight == limit else self._solve_least
+            least = self._least if tight == limit else partial(self._solve_least, limit)
             try:
                 found, refused = _closest(partial(self.attempt.solve, below=below), tight, least)
             except NothingCheaper as nothing:
@@ -101,9 +101,13 @@ class Tightening:
         attempt.met.extend(met)
         return best
 
-    def _solve_least(self, proof: Infeasible) -> Planned | None:
-        """The best plan under the smallest peak that the solver found."""
-        return None if proof.min_peak_bytes is None else self.attempt.solve(proof.min_peak_bytes)
+    def _solve_least(self, limit: int, proof: Infeasible) -> Planned | None:
+        """The best plan under the smallest peak that the solver found; where its program exceeds `limit`, as `_least`.
+
+        Of choices that the Problem cannot tell apart, the one that an error told of is met again so.
+        """
+        found = None if proof.min_peak_bytes is None else self.attempt.solve(proof.min_peak_bytes)
+        return found if found is not None and _peak(found) <= limit else self._least(proof)
 
     def _solve_least_tensors(self, proof: Infeasible) -> Planned | None:
         """As `_solve_least`, on tensors alone."""

@@ -29,7 +29,6 @@ from autopar.solve.reduction import Bools, Choice, Ints, Reduction, restrict
 from autopar.solve.rows import Rows, memory_rows
 
 _SWEEPS = 6  # at each prices
-_PASSES, _MORE_PASSES = 2, 2  # of a descent from what is decoded, and from the best of the prices before
 _HEAT, _COOLED = 0.1, 0.01  # of a node's share of the cost; of that, at the end
 _ROUNDS, _SPLICED, _NEIGHBOURS = 2, 32, 2  # of splices; choices in each; next ones that each is spliced with
 _DIPS = 12  # of the cuts of a splice, the cheapest first
@@ -53,8 +52,11 @@ class Blend:
         self.desk, self.random = desk_for(self.dual.flat), np.random.default_rng(options.seed)
         self.own = Pareto()
 
-    def descend(self, rows: Rows, every: Sequence[Floats], wanted: Callable[[], bool]) -> None:
-        """Choices at all these prices on `rows`, one after another: each from what is decoded and from the last."""
+    def descend(self, rows: Rows, every: Sequence[Floats], passes: tuple[int, int], wanted: Callable[[], bool]) -> None:
+        """Choices at all these prices on `rows`, one after another: each from what is decoded and from the last.
+
+        `passes`: forests of a descent from what is decoded, and of one from the best choice of the prices before.
+        """
         best: Ints | None = None
         for prices in every:
             if not wanted():
@@ -63,8 +65,8 @@ class Blend:
             self.dual.set_prices(here)
             for _ in range(_SWEEPS):
                 self.dual.sweep()
-            found = self._descended(self.dual.decode()[self.dual.order], here, _PASSES)
-            again = found if best is None else self._descended(best, here, _MORE_PASSES)
+            found = self._descended(self.dual.decode()[self.dual.order], here, passes[0])
+            again = found if best is None else self._descended(best, here, passes[1])
             best = min((found, again), key=lambda choice: self._priced(choice, here))
 
     def splice(self, wanted: Callable[[], bool]) -> None:

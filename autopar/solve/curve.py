@@ -78,6 +78,9 @@ class Curve:
       Infeasible: if forbidden entries leave a node no strategy.
     """
 
+    passes = 2, 2
+    """Forests at each line's prices: from what is decoded there, from the best choice of the line before."""
+
     def __init__(self, problem: Problem, options: SolveOptions, wanted: Callable[[], bool] = lambda: True) -> None:
         self.problem, self.options, self.wanted = _within(problem, 0.0), options, wanted
         contract = partial(contract_chains, options=options)
@@ -219,7 +222,7 @@ class Curve:
         start = self.dual.flat.start
         seen = [self._seen[start[rank] : start[rank + 1]] for rank in self.dual.rank.tolist()]
         blend = Blend(self.reduction, seen, self.options, self._pareto)
-        blend.descend(self.rows, every, self.wanted)
+        blend.descend(self.rows, every, self.passes, self.wanted)
         blend.splice(self.wanted)
 
     def _highest(self, limit: float) -> Line:

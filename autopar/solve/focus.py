@@ -25,6 +25,8 @@ _BESIDE = 6  # lines on each side of a limit, at whose prices choices descend
 class Focus(Curve):
     """Good choices of a problem, and bounds, within the memory limits that it was turned to."""
 
+    passes = 6, 3  # its lines are few
+
     def __init__(self, problem: Problem, options: SolveOptions, wanted: Callable[[], bool] = lambda: True) -> None:
         self._limit = 0.0
         super().__init__(problem, options, wanted)

@@ -56,7 +56,7 @@ DEVICE_LISTS: list[tuple[Any, str]] = [
 
 CLUSTERS: list[tuple[Any, str]] = [
     ("8xh10", r"unknown cluster '8xh10'; did you mean .*'8x8xh100'.*Known are .*cpu8.*\{sizes\}xh100"),
-    ("nothing", r"unknown cluster 'nothing'\. Known are 8x8xa100"),
+    ("nothing", r"unknown cluster 'nothing'\. Known are .*8x8xa100"),
     ("16xh100", r"level 'device' has size 16; .* at most 8 .*say '2x8xh100'"),
     ("cpu0", r"level 'device' has size 0; it must be at least 1"),
     ("gone.toml", r"gone\.toml: cannot be read"),

@@ -92,10 +92,10 @@ def test_a_limit_on_time_holds(limit: float | None, monkeypatch: pytest.MonkeyPa
     Nor does what is to be compiled, or what other tests left to the garbage collector to look through.
     """
     drawn = chain_with_skips(400, 60, period=400, seed=2, memory=True)
-    problem = replace(drawn, usage_limit=limit) if limit else chain_with_skips(1500, 80, period=1500, seed=2)
+    problem = replace(drawn, usage_limit=limit) if limit else tangled(1, nodes=120, strategies=20)
     few = SolveOptions(max_table_entries=4, anneal_passes=30, region_steps=120, max_sweeps=20)
     solve(replace(chain_with_skips(24, 4, 6, 1, memory=True), usage_limit=60.0), options=few)
-    solve(chain_with_skips(300, 20, period=300, seed=2), options=SolveOptions(time_limit_s=1.0))
+    solve(tangled(1, nodes=60, strategies=20), options=SolveOptions(time_limit_s=1.0))
     monkeypatch.setattr(clock, "monotonic", process_time)
     gc.collect()
     gc.freeze()

@@ -10,7 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autopar.solve import Edge, InvalidSolution, Problem, Solution, SolveOptions, core, proven, solve, squeeze, verify
+from autopar.solve import (
+    Edge,
+    InvalidSolution,
+    Problem,
+    Solution,
+    SolveOptions,
+    closing,
+    proven,
+    solve,
+    squeeze,
+    verify,
+)
 from autopar.solve.join import joined, worth_joining
 from autopar.solve.merge import merge_parallel
 from autopar.solve.proof import Eliminate, Join, Proof
@@ -95,7 +106,7 @@ def test_windows_that_do_not_end_alone_end_with_it(seed: int, monkeypatch: pytes
     assert (solution.gap, solution.objective) == (0.0, pytest.approx(solve(problem).objective))
     assert verify(problem, solution).stated_by == ()
     assert any(isinstance(step, Join) for step in solution.witness or ())
-    monkeypatch.setattr(core, "MOST_JOINS", 0)
+    monkeypatch.setattr(closing, "MOST_JOINS", 0)
     assert solve(problem, options=TABLES).gap > 0
 
 

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autopar.solve import Edge, InvalidSolution, Problem, SolveOptions, proven, solve
-from autopar.solve import core as solve_core
-from autopar.solve.ascent import Answer, Ascent
+from autopar.solve.ascent import Answer, Ascent, is_closed
 from autopar.solve.few import Few, few_of
 from autopar.solve.layered import by_layers
 from autopar.solve.problem import objective
@@ -175,4 +174,4 @@ def test_training_steps_end_with_it() -> None:
     assert solution.objective == pytest.approx(solve(problem).objective)
     assert solution.witness is not None
     assert any(isinstance(step, Pieces) for step in solution.witness)
-    assert solve_core.is_closed(proven(problem, solution.witness).bound, solution.objective, 1e-9)
+    assert is_closed(proven(problem, solution.witness).bound, solution.objective, 1e-9)

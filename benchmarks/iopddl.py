@@ -101,6 +101,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--progress", action="store_true", help="print every better choice and bound")
     parser.add_argument("--verify", action="store_true", help="prove each lower bound anew, by other code")
     given = parser.parse_args(arguments)
+    missing = [str(path) for path in given.paths if not path.is_file()]
+    if missing:
+        parser.error(f"no such files: {', '.join(missing)}")
     console, machine = Console(width=150), describe_machine()
     console.print(", ".join(f"{name} {value}" for name, value in machine.items()))
     results: list[Result] = []

@@ -102,12 +102,18 @@ class Tightening:
         return best
 
     def _solve_least(self, limit: int, proof: Infeasible) -> Planned | None:
-        """The best plan under the smallest peak that the solver found; where its program exceeds `limit`, as `_least`.
+        """The best plan under the smallest peak that the solver found; where its program exceeds `limit`, that choice.
 
         Of choices that the Problem cannot tell apart, the one that an error told of is met again so.
         """
-        found = None if proof.min_peak_bytes is None else self.attempt.solve(proof.min_peak_bytes)
-        return found if found is not None and _peak(found) <= limit else self._least(proof)
+        if proof.min_peak_bytes is None or proof.choice is None:
+            return None
+        found, choice = self.attempt.solve(proof.min_peak_bytes), proof.choice
+        if _peak(found) <= limit:
+            return found
+        problem = self.attempt.problem(proof.min_peak_bytes)
+        smallest = self.attempt.planned(Solution(choice, objective(problem, choice), -inf, peak(problem, choice)))
+        return min(found, smallest, key=_peak)
 
     def _solve_least_tensors(self, proof: Infeasible) -> Planned | None:
         """As `_solve_least`, on tensors alone."""

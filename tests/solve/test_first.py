@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from autopar.solve import Problem, Progress, SolveOptions, solve
+from autopar.solve import Edge, Problem, Progress, SolveOptions, Usage, solve
 from autopar.solve.dual import Dual
 from autopar.solve.first import first_choice, relieve
 from autopar.solve.problem import objective, peak
@@ -44,6 +44,15 @@ def test_a_first_choice_keeps_the_limit(problem: Problem) -> None:
         return
     assert optimum(problem) <= objective(problem, choice) < np.inf
     assert peak(problem, choice) <= problem.usage_limit
+
+
+def test_a_choice_within_the_limit_that_takes_a_forbidden_entry_is_none() -> None:
+    """Around an odd cycle two of two strategies must be equal, which no edge allows; bytes are no obstacle."""
+    differ = np.array([[np.inf, 0.0], [0.0, np.inf]])
+    edges = tuple(Edge(u, v, differ) for u, v in ((0, 1), (0, 2), (1, 2)))
+    usages = tuple(Usage(v, 0, 1, np.array([1.0, 2.0])) for v in range(3))
+    problem = Problem((np.zeros(2),) * 3, edges, usages, 5.0)
+    assert first_choice(dual_of(problem), SolveOptions(anneal_passes=5), Best(problem, None, None)) is None
 
 
 @pytest.mark.parametrize("share", [0.0, 0.05, 0.5])

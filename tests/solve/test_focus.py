@@ -98,6 +98,7 @@ def test_where_there_is_little_room_few_lines_are_kept(monkeypatch: pytest.Monke
     usual = focus_on(chain(), limit)
     monkeypatch.setattr(curve, "_MOST_NUMBERS", 1)
     focus = focus_on(chain(), limit)
+    assert len(focus._lines) <= 8 < len(usual._lines)
     best, other = focus.best(limit), usual.best(limit)
     assert best is not None
     assert other is not None

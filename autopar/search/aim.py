@@ -40,7 +40,7 @@ _MOST_AN_EDGE = 5_000  # entries
 _CLOSE = 1e-2  # of a peak: another that is as close is not aimed at
 _LESSONS = 8  # programs that are learnt from, where choices are decoded
 _MOST_SOLVED = 10_000  # entries of a Problem that is solved within the limit
-_ANEW = 2  # programs that are learnt from, where it is
+_ENTRIES_ANEW, _MOST_ANEW = 12_000, 6  # entries of all solves beside what is learnt there; solves
 
 
 def plan_within(attempt: Attempt, limit: int, free: Planned, below: float = inf) -> Planned:
@@ -220,7 +220,7 @@ class Aim:
         self.solved = attempt.solved_by(attempt.problem(float(self.limit)), self.focus.solved(best), options)
         self._prove_at_least(self.solved.lower_bound)
         choice = self.solved.choice
-        for _ in range(_ANEW):
+        for _ in range(min(_MOST_ANEW, max(1, _ENTRIES_ANEW // max(1, _entries(attempt))))):
             if not self._is_news(objective(self.beside.problem(), choice)) or self._is_learnt(choice):
                 return
             try:

@@ -46,15 +46,16 @@ _ENTRIES_ANEW, _MOST_ANEW = 12_000, 6  # entries of all solves beside what is le
 def plan_within(attempt: Attempt, limit: int, free: Planned, below: float = inf) -> Planned:
     """A plan whose program peaks within `limit`; `free` is the best without one.
 
-    On a large problem on which a gap may be left (`SolveOptions.large_gap`) it is aimed at; elsewhere the Problem is
-    solved within tighter and tighter limits.
+    Where a gap may be left (`SolveOptions.large_gap`) it is aimed at; elsewhere the Problem is solved within tighter
+    and tighter limits, with little work also where it is small and nothing was met.
 
     Raises:
       NoFeasiblePlan: proven that none fits.
       Unsolved: none was found that fits.
       NothingCheaper: none was found that costs less than `below`.
+      KeyboardInterrupt: the search was interrupted before.
     """
-    if not attempt.task.options.solve.large_gap or _is_wide(attempt):
+    if not attempt.task.halt.within(attempt.task.options.solve).large_gap or _is_wide(attempt):
         return Tightening(attempt).within(limit, free, below)
     try:
         with ending_at(attempt.task.halt.ends):

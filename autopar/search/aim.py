@@ -147,7 +147,7 @@ class Aim:
         """The choice of least peak that the solver finds, if any."""
         problem = self.attempt.problem(float(self.limit))
         least = LeastPeak(None, inf, least_use(problem))
-        if not smallest or least.bound <= self.limit:
+        if not smallest or least.bound <= self.limit or _entries(self.attempt) <= FEW_ENTRIES:
             least = least_peak(problem, self.attempt.task.options.solve, enough=self.limit)
         found = [] if least.choice is None else [met_as(problem, least.choice)]
         if least.bound > self.limit * (1 + TOLERANCE):

@@ -3,6 +3,7 @@
 from autopar import operators
 from autopar.api import Compiled, Front, Plan, compile, front, plan
 from autopar.api.constraints import at, data_parallel, forbid, manual, pin, replicate, semi_auto, tie
+from autopar.api.plan import compare
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
 from autopar.errors import AutoparError
@@ -25,6 +26,7 @@ __all__ = [
     "SearchProgress",
     "SolveOptions",
     "at",
+    "compare",
     "compile",
     "data_parallel",
     "forbid",

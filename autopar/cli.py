@@ -73,13 +73,14 @@ def report(
     json: Annotated[Path | None, typer.Option(help="write the report as JSON")] = None,
     html: Annotated[Path | None, typer.Option(help="write the report as an HTML page")] = None,
     save: Annotated[Path | None, typer.Option(help="write the plan, for autopar.Plan.load")] = None,
+    timeline: Annotated[Path | None, typer.Option(help="write the step as a trace, for ui.perfetto.dev")] = None,
     dump: Annotated[Path | None, typer.Option(help="directory for every stage of the program")] = None,
     verify: Annotated[bool, typer.Option("--verify", help="prove the lower bound anew, by other code")] = False,
     time_limit: Annotated[float | None, typer.Option(help=_TIME_HELP, min=0)] = None,
 ) -> None:
     """Plan a function, or read a saved plan, and print what the plan says."""
     with _one_line_errors():
-        for path in (json, html, save):
+        for path in (json, html, save, timeline):
             check_writable(path)
         given: dict[str, object] = {
             "cluster": cluster,
@@ -89,7 +90,8 @@ def report(
             "dump": dump,
             "time_limit_s": time_limit,
         }
-        made = _report_of(target, {k: v for k, v in given.items() if v is not None}, save, verify)
+        given = {name: value for name, value in given.items() if value is not None}
+        made = _report_of(target, given, save, timeline, verify)
         _print_report(made, json, html)
 
 
@@ -262,10 +264,12 @@ def _location(error: BaseException, path: Path) -> str:
     return f" ({path}:{lines[-1]})" if lines else ""
 
 
-def _report_of(target: str, given: Mapping[str, object], save: Path | None, verify: bool) -> Report:
-    """The report of a saved plan, or of a function planned now, saved to `save` and its bound verified."""
+def _report_of(
+    target: str, given: Mapping[str, object], save: Path | None, timeline: Path | None, verify: bool
+) -> Report:
+    """The report of a saved plan, or of a function planned now: saved, its timeline saved, its bound verified."""
     if target.endswith(".json"):
-        if given or verify or save is not None:
+        if given or verify or save is not None or timeline is not None:
             raise BadArgument(f"{target!r} is planned already: only --json and --html go with a saved plan")
         from autopar.api.plan_file import load
 
@@ -278,6 +282,8 @@ def _report_of(target: str, given: Mapping[str, object], save: Path | None, veri
         made = plan(task.fn, *task.args, **keywords)
     if save is not None:
         made.save(save)
+    if timeline is not None:
+        made.timeline().save(timeline)
     if verify:
         _print(f"{made.verify()}\n\n")
     return made.summary

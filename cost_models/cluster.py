@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, cast
 
 from pydantic import TypeAdapter
@@ -15,11 +15,16 @@ from cost_models.topology import Level, Link, Topology
 
 @dataclass(frozen=True)
 class Cluster:
-    """`topology.device_count` copies of `device`, connected as `topology` says."""
+    """`topology.device_count` copies of `device`, connected as `topology` says.
+
+    `errors` is how far off its numbers may be, as a share of each, by their paths in its profile; see
+    `cost_models.errors`, where those not in it have one too.
+    """
 
     name: str
     device: Device
     topology: Topology
+    errors: Mapping[str, float] = field(default_factory=dict[str, float], compare=False, repr=False)
 
     @property
     def device_count(self) -> int:

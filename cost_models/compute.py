@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import isfinite
 
+from cost_models.overlap import Overlap, slowest_overlap
+
 FALLBACKS: dict[str, tuple[str, ...]] = {
     "float64": ("float32",),
     "float16": ("bfloat16", "float32"),
@@ -36,7 +38,8 @@ class Device:
       this. Operators that are not products do not come near any peak: memory bandwidth prices them.
     * never the vendor's figures "with sparsity", which are twice the dense ones.
 
-    `launch_s` is the fixed time of one kernel.
+    `launch_s` is the fixed time of one kernel. `overlap` says how computing and communicating slow each other, where a
+    device does both at once; None: it does one after the other.
 
     Invariants: all numbers are finite and > 0 (`launch_s` >= 0); a float32 peak is there.
     """
@@ -46,6 +49,7 @@ class Device:
     memory_bandwidth_bytes_per_s: float
     peak_flops_per_s: Mapping[str, float] = field(hash=False)
     launch_s: float
+    overlap: Overlap | None = None
 
     def __post_init__(self) -> None:
         if "float32" not in self.peak_flops_per_s:
@@ -89,6 +93,7 @@ def slowest_device(devices: tuple[Device, ...]) -> Device:
         memory_bandwidth_bytes_per_s=min(device.memory_bandwidth_bytes_per_s for device in devices),
         peak_flops_per_s={dtype: min(peak_flops_per_s(device, dtype) for device in devices) for dtype in dtypes},
         launch_s=max(device.launch_s for device in devices),
+        overlap=slowest_overlap(tuple(device.overlap for device in devices)),
     )
 
 

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from cost_models.cluster import Cluster, slowest_cluster
 from cost_models.compute import Device
+from cost_models.overlap import Overlap
 from cost_models.topology import Level, LevelKind, Link, Topology
 
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -27,12 +28,17 @@ class Strict(BaseModel):
 
 
 class Figure(Strict):
-    """A number > 0 in base units, where it is from, when that was read or measured, and how it was obtained."""
+    """A number > 0 in base units, where it is from, when that was read or measured, and how it was obtained.
+
+    `relative_error` is how far off it may be (one standard error), if that is known better than of most numbers that
+    were obtained so: see `cost_models.errors`.
+    """
 
     value: PositiveFloat
     source: Name
     date: date
     obtained: Obtained
+    relative_error: PositiveFloat | None = None
 
 
 class Count(Strict):
@@ -44,11 +50,27 @@ class Count(Strict):
     obtained: Obtained
 
 
+class OverlapProfile(Strict):
+    """How computing and communicating slow each other. See `Overlap`; both figures are >= 1."""
+
+    computing_slowdown: Figure
+    communicating_slowdown: Figure
+
+    @model_validator(mode="after")
+    def _check(self) -> OverlapProfile:
+        self.overlap()
+        return self
+
+    def overlap(self) -> Overlap:
+        """The numbers alone."""
+        return Overlap(self.computing_slowdown.value, self.communicating_slowdown.value)
+
+
 class DeviceProfile(Strict):
     """A device file. See `Device` for the meaning of the numbers.
 
     `shared_by_all`: memory, memory bandwidth and peaks are those of one machine, which all devices of the cluster
-    share: each gets its part.
+    share: each gets its part. Without `overlap`, nothing is computed while anything is communicated.
     """
 
     name: Name
@@ -57,6 +79,7 @@ class DeviceProfile(Strict):
     launch_s: Figure
     peak_flops_per_s: dict[Name, Figure]
     shared_by_all: bool = False
+    overlap: OverlapProfile | None = None
 
     def device(self, device_count: int) -> Device:
         """The device, as one of `device_count`."""
@@ -67,6 +90,7 @@ class DeviceProfile(Strict):
             memory_bandwidth_bytes_per_s=self.memory_bandwidth_bytes_per_s.value / part,
             peak_flops_per_s={dtype: peak.value / part for dtype, peak in self.peak_flops_per_s.items()},
             launch_s=self.launch_s.value,
+            overlap=None if self.overlap is None else self.overlap.overlap(),
         )
 
 
@@ -111,7 +135,8 @@ class ClusterProfile(Strict):
 
     `pattern` says which names mean the same devices and links with other sizes: "{sizes}xh100" stands for 8xh100,
     4x8xh100, ... Fewer sizes than levels leave out the outermost switch levels. `device_kinds` are the names that
-    JAX gives such devices.
+    JAX gives such devices. `relative_errors` are those of numbers that were obtained so, and of the formulas, where the
+    usual ones (`cost_models.errors`) do not hold.
     """
 
     name: Name
@@ -120,6 +145,7 @@ class ClusterProfile(Strict):
     levels: Annotated[list[LevelProfile], Field(min_length=1)]
     pattern: Annotated[str, Field(pattern=r"\{sizes\}")] | None = None
     device_kinds: list[Name] = []
+    relative_errors: dict[Obtained | Literal["formula"], PositiveFloat] = {}
 
     @model_validator(mode="after")
     def _check(self) -> ClusterProfile:

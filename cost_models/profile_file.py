@@ -10,10 +10,11 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from cost_models.profile import ClusterProfile, DeviceProfile, Figure, LevelProfile
+from cost_models.profile import ClusterProfile, DeviceProfile, Figure, LevelProfile, OverlapProfile
 
 AnyFile = TypeVar("AnyFile", bound=BaseModel)
-FIELDS = tuple(field for part in (DeviceProfile, ClusterProfile, LevelProfile, Figure) for field in part.model_fields)
+_MODELS = (DeviceProfile, ClusterProfile, LevelProfile, OverlapProfile, Figure)
+FIELDS = tuple(field for part in _MODELS for field in part.model_fields)
 FIGURE = '{ value = ..., source = "...", date = 2026-01-31, obtained = "measured" }'
 
 

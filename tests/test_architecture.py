@@ -44,7 +44,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         "trace": "core errors _compat _payload",
         "operators": "core errors rules _compat _payload",
         "discover": "core errors rules _compat _payload",
-        "passes": "core errors redistribute price",
+        "passes": "core errors redistribute price cost_models",
         "emit": "core errors redistribute passes _compat _payload",
         "report": _INNER,
         "api": f"{_INNER} report",

@@ -241,8 +241,14 @@ def _made_file(bound: Bound) -> PlanFile:
         cluster=cluster.name,
         memory_limit_bytes=planned.task.memory_limit_bytes,
         found_rules=found,
+        priced_for=priced_for(bound),
     )
     return plan_file(planned.plan, report, cluster.to_dict(), _signature(bound.traced, bound.settings))
+
+
+def priced_for(bound: Bound) -> Cluster | None:
+    """The cluster whose roofline the plan is priced by; None for a pricing of the user's own."""
+    return bound.cluster if bound.settings.pricing is None else None
 
 
 def task_of(traced: Traced, settings: Settings, cluster: Cluster, known_as: str | None = None) -> Task:

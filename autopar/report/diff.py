@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from autopar.report.compare import compare
 from autopar.report.groups import group_tensors
 from autopar.report.render import plain, rich_sections
 from autopar.report.sections import Column, Section, show_axes, show_mesh
@@ -16,6 +17,7 @@ _Figure = tuple[str, Quantity, Callable[[Report], float]]
 
 _FIGURES: tuple[_Figure, ...] = (
     ("step time", "time", lambda report: report.step_time_s),
+    ("one by one", "time", lambda report: report.serial_time_s),
     ("compute", "time", lambda report: report.compute_time_s),
     ("communication", "time", lambda report: report.communication_time_s),
     ("objective", "time", lambda report: report.objective_s),
@@ -39,7 +41,12 @@ def diff(a: Report, b: Report) -> str:
     shown = [part for part in parts if part.rows]
     if not shown:
         return "No differences in settings, costs, memory, placements of inputs and outputs, or collectives.\n"
-    return plain(rich_sections(shown))
+    return plain(rich_sections(shown)) + _verdict(a, b)
+
+
+def _verdict(a: Report, b: Report) -> str:
+    """Whether the step times differ by more than the model can tell; "" if that is not known."""
+    return f"\nStep time: {compare(a, b)}\n" if a.errors and b.errors else ""
 
 
 def _settings(a: Report, b: Report) -> Section:

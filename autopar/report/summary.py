@@ -8,7 +8,10 @@ from autopar.core.graph import OpNode, TensorInfo
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
 from autopar.passes.program import Compute, Move
+from autopar.passes.schedule import Schedule, schedule
+from autopar.report.errors import ErrorShare, error_shares, standard_error_s
 from autopar.search.task import Planned
+from cost_models import Cluster
 
 
 @dataclass(frozen=True)
@@ -76,10 +79,13 @@ class Recomputation:
 class Report:
     """What a plan says. Times are seconds a step under the plan's pricing, bytes are of one device.
 
-    `objective_s` is the sum the solver minimised, `lower_bound_s` proven for it over `space`; `step_time_s` is the
-    price of the emitted program. `peak` names what is alive at the peak of memory, largest first. `found_rules` are
-    operators whose rules were found by trial: their kind and the source line of the first. Operators that run again
-    have the phase "recompute"; `recomputation` sums them up, if there are any. `stopped` says what ended the search
+    `objective_s` is the sum the solver minimised, `lower_bound_s` proven for it over `space`; both know nothing of
+    overlap. `step_time_s` is how long the emitted program takes with what it computes and what it communicates side by
+    side; `compute_time_s` and `communication_time_s` are what these take alone, `serial_time_s` their sum. `errors` are
+    what the uncertainty of the step time is due to; () if not known. `peak` names what is alive at the peak of memory,
+    largest first. `found_rules` are operators whose rules were found by trial: their kind and the source line of the
+    first. Operators that run again have the phase "recompute"; `recomputation` sums them up, if there are any.
+    `stopped` says what ended the search
     before its end ("" if nothing did): another run may then find another plan.
     """
 
@@ -103,6 +109,28 @@ class Report:
     found_rules: tuple[str, ...] = ()
     recomputation: Recomputation | None = None
     stopped: str = ""
+    errors: tuple[ErrorShare, ...] = ()
+
+    @property
+    def serial_time_s(self) -> float:
+        """What the emitted program takes if nothing overlaps."""
+        return self.compute_time_s + self.communication_time_s
+
+    @property
+    def hidden_time_s(self) -> float:
+        """What overlap saves."""
+        return max(0.0, self.serial_time_s - self.step_time_s)
+
+    @property
+    def step_error_s(self) -> float | None:
+        """One standard error of `step_time_s`; None if it is not known."""
+        return standard_error_s(self.errors) if self.errors else None
+
+
+def step_schedule(planned: Planned, overlapping: Cluster | None) -> Schedule:
+    """The step of `planned` on two streams, as `overlapping` says; None: one after the other."""
+    overlap = None if overlapping is None else overlapping.device.overlap
+    return schedule(planned.program, planned.pricing.op_cost, overlap, planned.account.held_bytes)
 
 
 def summarise(
@@ -112,9 +140,16 @@ def summarise(
     cluster: str,
     memory_limit_bytes: int | None,
     found_rules: tuple[str, ...] = (),
+    priced_for: Cluster | None = None,
 ) -> Report:
-    """The Report of `planned`; `function` and `cluster` are names to show, `found_rules` as in Report."""
+    """The Report of `planned`; `function` and `cluster` are names to show, `found_rules` as in Report.
+
+    `priced_for` is the cluster whose roofline `planned` is priced by; with another pricing nothing is known of overlap
+    and errors.
+    """
     plan, program, spent = planned.plan, planned.program, planned.account
+    step = step_schedule(planned, priced_for)
+    is_overlapped = priced_for is not None and priced_for.device.overlap is not None
     stage, graph = plan.stage, planned.graph
 
     def row(value: int) -> TensorRow:
@@ -131,7 +166,7 @@ def summarise(
         plan.objective_s,
         plan.lower_bound_s,
         plan.gap,
-        spent.step_time_s,
+        step.makespan_s if is_overlapped else spent.serial_time_s,
         spent.compute_time_s,
         spent.communication_time_s,
         spent.peak_memory_bytes,
@@ -147,6 +182,7 @@ def summarise(
         found_rules,
         recomputation(planned),
         plan.stopped,
+        () if priced_for is None else error_shares(planned, step, priced_for),
     )
 
 

@@ -70,7 +70,7 @@ def simulate(items: Sequence[Item], overlap: Overlap | None) -> Timing:
 def _one_by_one(items: Sequence[Item]) -> Timing:
     starts: list[float] = []
     ends: list[float] = []
-    now = 0.0
+    now: float = 0
     for item in items:
         starts.append(now)
         now += item.time_s
@@ -97,9 +97,9 @@ class _Race:
         )
         self.heads = [0, 0]
         self.left = [item.time_s for item in items]
-        self.starts: list[float] = [-1.0] * len(items)
-        self.ends: list[float] = [-1.0] * len(items)
-        self.now = 0.0
+        self.starts: list[float] = [-1] * len(items)
+        self.ends: list[float] = [-1] * len(items)
+        self.now: float = 0
         self.stretches: list[_Stretch] = []
 
     def run(self) -> Timing:
@@ -133,7 +133,7 @@ class _Race:
         for n in running:
             if self.starts[n] < 0:
                 self.starts[n] = self.now
-        slowdown = dict.fromkeys(running, 1.0)
+        slowdown = dict.fromkeys(running, 1)
         if len(running) == 2:
             overlap = self.overlap
             slowdown = {computing: overlap.computing_slowdown, communicating: overlap.communicating_slowdown}
@@ -162,8 +162,8 @@ class _Race:
         computing: b (1 - 1 / a), with a and b the slowdowns of computing and communicating. And the other way round.
         """
         a, b = self.overlap.computing_slowdown, self.overlap.communicating_slowdown
-        found: list[float] = [0.0] * len(self.items)
-        slowed = [0.0, 0.0]
+        found: list[float] = [0] * len(self.items)
+        slowed: list[float] = [0, 0]
         computes_next = True
         for stretch in reversed(self.stretches):
             x, y, time = stretch.computing, stretch.communicating, stretch.time_s

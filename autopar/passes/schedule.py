@@ -21,9 +21,9 @@ Timed = Compute | Move
 class Event:
     """One run of an instruction, or of a move inside an operator: when it starts and ends in the step.
 
-    Of a loop the first round is shown; `runs` is how often it runs in a step, on average. `time_s` is the price of one
-    run with nothing beside it. `weight_s` is the part of the step that is due to all its runs: it says by how much the
-    step takes longer if they do (`cost_models.Timing`).
+    Of a loop the first round is shown, and what runs with a probability of 1/2 half as long; `runs` is how often it
+    runs in a step, on average. `time_s` is the price of one run with nothing beside it. `weight_s` is the part of the
+    step that is due to all its runs: it says by how much the step takes longer if they do (`cost_models.Timing`).
     """
 
     instruction: Timed
@@ -106,13 +106,17 @@ class _Block:
 
     def at(self, start_s: float, rounds: float, weight: float) -> _Block:
         """Moved to `start_s` in the region around it, where a second of all rounds weighs `weight`."""
-        events = (
-            replace(e, start_s=e.start_s + start_s, end_s=e.end_s + start_s, weight_s=e.weight_s * rounds * weight)
-            for e in self.events
+        shown = min(1.0, rounds)
+        share = rounds * weight
+
+        def then(time_s: float) -> float:
+            return start_s + shown * time_s
+
+        events = tuple(
+            replace(e, start_s=then(e.start_s), end_s=then(e.end_s), weight_s=share * e.weight_s) for e in self.events
         )
-        spans = (replace(s, start_s=s.start_s + start_s, end_s=s.end_s + start_s) for s in self.spans)
-        slowed = self.slowed_s[0] * rounds * weight, self.slowed_s[1] * rounds * weight
-        return _Block(tuple(events), tuple(spans), self.time_s, slowed)
+        spans = tuple(replace(s, start_s=then(s.start_s), end_s=then(s.end_s)) for s in self.spans)
+        return _Block(events, spans, self.time_s, (share * self.slowed_s[0], share * self.slowed_s[1]))
 
 
 @dataclass(eq=False)

@@ -28,7 +28,9 @@ FORMULA: Literal["formula"] = "formula"
 _TIMES = ("launch_s", "latency_s")
 
 
-def relative_errors(figures: Iterable[tuple[str, Figure | Count]], by_way: Mapping[str, float]) -> dict[str, float]:
+def relative_errors(
+    figures: Iterable[tuple[str, Figure | Count]], by_way: Mapping[Obtained | Literal["formula"], float]
+) -> dict[str, float]:
     """The relative error of each of `figures`, by its path: its own, else by the way in which it was obtained.
 
     `by_way` stands before `RELATIVE_ERRORS`. Of two figures at one path (mixed generations) the larger counts.

@@ -13,6 +13,8 @@ from autopar.report.errors import ErrorShare, error_shares, standard_error_s
 from autopar.search.task import Planned
 from cost_models import Cluster
 
+_ROUNDING = 1e-9
+
 
 @dataclass(frozen=True)
 class TensorRow:
@@ -118,8 +120,9 @@ class Report:
 
     @property
     def hidden_time_s(self) -> float:
-        """What overlap saves."""
-        return max(0.0, self.serial_time_s - self.step_time_s)
+        """What overlap saves; nothing if it is no more than rounding."""
+        saved = self.serial_time_s - self.step_time_s
+        return saved if saved > _ROUNDING * self.serial_time_s else 0.0
 
     @property
     def step_error_s(self) -> float | None:
@@ -149,7 +152,6 @@ def summarise(
     """
     plan, program, spent = planned.plan, planned.program, planned.account
     step = step_schedule(planned, priced_for)
-    is_overlapped = priced_for is not None and priced_for.device.overlap is not None
     stage, graph = plan.stage, planned.graph
 
     def row(value: int) -> TensorRow:
@@ -166,7 +168,7 @@ def summarise(
         plan.objective_s,
         plan.lower_bound_s,
         plan.gap,
-        step.makespan_s if is_overlapped else spent.serial_time_s,
+        min(step.makespan_s, spent.serial_time_s),
         spent.compute_time_s,
         spent.communication_time_s,
         spent.peak_memory_bytes,

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from autopar.report.errors import ErrorShare
 from autopar.report.render import WIDTH, html, rich_report, text, to_json
 from autopar.report.sections import sections
 from autopar.report.summary import Report
@@ -27,7 +28,11 @@ def test_the_overview_says_what_it_costs() -> None:
     report = make.report()
     assert line_of(report, "mesh") == "mesh data=2 x model=4 (8 devices)"
     assert line_of(report, "searched") == "searched mode auto, mesh data=2xmodel=4"
-    assert line_of(report, "step time") == "step time 2.25 ms = compute 1.5 ms + communication 750 us"
+    assert line_of(report, "step time") == "step time 2.25 ms"
+    assert line_of(report, "one by one") == "one by one 2.25 ms = compute 1.5 ms + communication 750 us, nothing hidden"
+    hiding = make.report(step_time_s=1.95e-3, errors=(ErrorShare("links", 3e-4), ErrorShare("launch", 4e-4)))
+    assert line_of(hiding, "one by one").endswith("communication 750 us, of which 40 % hidden")
+    assert line_of(hiding, "step time") == "step time 1.95 ms +- 25.6 % (one standard error, mostly of links)"
     assert "lower bound 2.5 ms" in line_of(report, "objective")
     assert "not measurements" in text(report)
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from textwrap import fill
 
 from autopar.report.compare import compare
 from autopar.report.groups import group_tensors
-from autopar.report.render import plain, rich_sections
+from autopar.report.render import WIDTH, plain, rich_sections
 from autopar.report.sections import Column, Section, show_axes, show_mesh
 from autopar.report.summary import CollectiveRow, Report, TensorRow
 from autopar.report.units import Quantity, format_quantity
@@ -41,12 +42,13 @@ def diff(a: Report, b: Report) -> str:
     shown = [part for part in parts if part.rows]
     if not shown:
         return "No differences in settings, costs, memory, placements of inputs and outputs, or collectives.\n"
-    return plain(rich_sections(shown)) + _verdict(a, b)
+    verdict = _verdict(a, b)
+    return plain(rich_sections(shown)) + (f"\n{verdict}" if verdict else "")
 
 
 def _verdict(a: Report, b: Report) -> str:
     """Whether the step times differ by more than the model can tell; "" if that is not known."""
-    return f"\nStep time: {compare(a, b)}\n" if a.errors and b.errors else ""
+    return fill(f"Step time: {compare(a, b)}", WIDTH) + "\n" if a.errors and b.errors else ""
 
 
 def _settings(a: Report, b: Report) -> Section:

@@ -146,19 +146,31 @@ def operator_section(
 
 
 def collective_section(title: str, groups: Sequence[CollectiveGroup]) -> Section:
-    """A row for every group, and their sum."""
+    """A row for every group, and their sum; what the step is longer by, where that is known of all."""
+    exposed = [group.exposed_s for group in groups]
+    total = sum(seconds for seconds in exposed if seconds is not None)
+    is_known = bool(groups) and None not in exposed
+    figures = ("count", "bytes each", "bytes", "time", *(("exposed",) if is_known else ()))
     columns = (
         *(Column(name) for name in ("role", "kind", "axes", "source")),
-        *(Column(name, right=True) for name in ("count", "bytes each", "bytes", "time")),
+        *(Column(name, right=True) for name in figures),
     )
-    rows = [_collective_cells(group) for group in groups]
-    if not rows:
+    if not groups:
         return Section(title, columns, (), "None: nothing crosses a link.")
     runs = sum(group.runs for group in groups)
     size = format_quantity(sum(group.size_bytes for group in groups), "bytes")
     time = format_quantity(sum(group.time_s for group in groups), "time")
-    rows.append(("all", "", "", "", format_quantity(runs, "count"), "", size, time))
-    return Section(title, columns, tuple(rows))
+    rows = [
+        *(_collective_cells(group) for group in groups),
+        ("all", "", "", "", format_quantity(runs, "count"), "", size, time, show_exposed(total)),
+    ]
+    note = "Exposed is the part of the step that is due to it; the rest is hidden behind computing." if is_known else ""
+    return Section(title, columns, tuple(row[: len(columns)] for row in rows), note)
+
+
+def show_exposed(seconds: float | None) -> str:
+    """The part of collectives that is not hidden, where it is known."""
+    return "-" if seconds is None else format_quantity(seconds, "time")
 
 
 def placed_operands(row: OperatorRow) -> str:
@@ -269,6 +281,7 @@ def _collective_cells(group: CollectiveGroup) -> tuple[str, ...]:
         " to ".join(sizes),
         format_quantity(group.size_bytes, "bytes"),
         format_quantity(group.time_s, "time"),
+        show_exposed(group.exposed_s),
     )
 
 

@@ -50,7 +50,8 @@ class CollectiveRow:
     """A collective of the program: over which axes, how many bytes a device holds of it, what it costs and why.
 
     `tensors` says what it moves: an input's path, or what made it. Bytes and seconds are those of one run; `runs` is
-    how often it runs in a step, on average: more than once in a loop.
+    how often it runs in a step, on average: more than once in a loop. `exposed_s` is how much longer all its runs make
+    the step: less than `runs` x `time_s` where it is hidden behind computing; None if that is not known.
     """
 
     kind: str
@@ -62,6 +63,7 @@ class CollectiveRow:
     reason: str
     tensors: tuple[str, ...]
     runs: float = 1.0
+    exposed_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -152,6 +154,7 @@ def summarise(
     """
     plan, program, spent = planned.plan, planned.program, planned.account
     step = step_schedule(planned, priced_for)
+    exposed = {id(event.instruction): event.weight_s for event in step.events}
     stage, graph = plan.stage, planned.graph
 
     def row(value: int) -> TensorRow:
@@ -179,7 +182,7 @@ def summarise(
             for n, (t, p) in enumerate(zip(graph.outputs, stage.outputs, strict=True))
         ),
         tuple(_operator_row(planned, i) for i in program.instructions if isinstance(i, Compute)),
-        tuple(_collective_row(planned, move) for move in program.collectives),
+        tuple(_collective_row(planned, move, exposed[id(move)]) for move in program.collectives),
         tuple(row(value) for value in spent.peak_values[:10]),
         found_rules,
         recomputation(planned),
@@ -214,11 +217,12 @@ def _operator_row(planned: Planned, compute: Compute) -> OperatorRow:
     return OperatorRow(op.kind, op.source, op.scope, phase, ins, outs, strategy.split, time, runs)
 
 
-def _collective_row(planned: Planned, move: Move) -> CollectiveRow:
+def _collective_row(planned: Planned, move: Move, exposed_s: float) -> CollectiveRow:
     tensors = tuple(_label(planned, planned.program.values[v].tensor) for v in move.ins)
     return CollectiveRow(
         *(move.kind, move.axes, move.size_bytes, move.time_s, move.role, move.source, move.reason, tensors),
         runs=planned.program.runs(move),
+        exposed_s=exposed_s,
     )
 
 

@@ -36,7 +36,7 @@ def training(params: Any, rows: Any) -> Any:
 
 @cache
 def plan(mode: str, overlaps: bool) -> autopar.Plan:
-    weights = [jax.ShapeDtypeStruct((2048, 2048), jnp.float32)] * 3
+    weights = [jax.ShapeDtypeStruct((2048, 2048), jnp.float32)] * 6
     rows = jax.ShapeDtypeStruct((4096, 2048), jnp.float32)
     cluster = OVERLAPPING if overlaps else SERIAL
     return autopar.plan(training, weights, rows, cluster=cluster, mesh={"x": 2, "y": 4}, mode=mode)

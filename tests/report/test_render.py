@@ -68,9 +68,8 @@ def test_tables_group_and_sum() -> None:
     report = make.report(layers=12)
     assert line_of(report, "params['layers'][*]['w2']").endswith("float32[2048, 512] [model, -] 12 1 MiB 12 MiB")
     assert line_of(report, "all others") == "all others 12 9 us 0.6 %"
-    assert (
-        line_of(report, "forward all_reduce") == "forward all_reduce model model.py:42 (mlp) 12 32 KiB 384 KiB 1.2 ms"
-    )
+    forward = "forward all_reduce model model.py:42 (mlp) 12 32 KiB 384 KiB 1.2 ms"
+    assert line_of(report, "forward all_reduce") == forward
     assert "model.py:41 (mlp) and 1 more" in text(report)
     assert len(text(make.report(layers=12)).splitlines()) == len(text(make.report(layers=24)).splitlines())
 

@@ -92,3 +92,15 @@ def test_two_plans_differ_by_less_than_either_is_unsure() -> None:
     assert found.difference_s == data_parallel.step_time_s - planned.step_time_s
     assert found.error_s < hypot(planned.step_error_s or 0.0, data_parallel.step_error_s or 0.0)
     assert autopar.compare(planned, planned).error_s == 0
+
+
+def test_nothing_is_known_of_a_pricing_of_the_users_own() -> None:
+    weights, rows = [jax.ShapeDtypeStruct((256, 256), jnp.float32)], jax.ShapeDtypeStruct((64, 256), jnp.float32)
+
+    def own(graph: Any, mesh: Any) -> Any:
+        return Roofline(graph, mesh, OVERLAPPING)
+
+    made = autopar.plan(training, weights, rows, cluster=OVERLAPPING, mesh={"x": 8}, pricing=own)
+    assert made.step_time_s == pytest.approx(made.serial_time_s)
+    assert (made.summary.errors, made.step_error_s) == ((), None)
+    assert made.timeline().makespan_s == pytest.approx(made.step_time_s)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite, prod
 from typing import Literal
 
@@ -56,7 +56,7 @@ class Level:
     link: Link
     kind: LevelKind = "switch"
     wrap: bool = False
-    terms: tuple[Terms, ...] = ()
+    terms: tuple[Terms, ...] = field(default=(), hash=False)
 
     def __post_init__(self) -> None:
         if not self.name:

@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from autopar._compat import make_mesh, shard_map, untyped_jax
-from autopar.calibration.cases import CHAIN, VARIANTS, Case
+from autopar.calibration.cases import CHAIN, CONVOLUTIONS, Case
 
 lax = untyped_jax.lax
 jnp = untyped_jax.numpy
@@ -33,9 +33,8 @@ def program_of(case: Case, devices: Sequence[Any]) -> Program:
     Every round needs what the one before made, so none is left out; loops hold no other kernels but one that hands on
     a single element. The number of rounds is an argument, so it is compiled once.
     """
-    sizes = case.mesh or (len(devices),)
-    names = tuple(f"axis{n}" for n in range(len(sizes)))
-    mesh = make_mesh(sizes, names, devices)
+    mesh = _mesh(case, devices)
+    names = mesh.axis_names
     shapes, body = _made(case, names)
     spec = PartitionSpec(names)
 
@@ -47,6 +46,20 @@ def program_of(case: Case, devices: Sequence[Any]) -> Program:
     donated = tuple(range(1, len(shapes) + 1))
     run = untyped_jax.jit(mapped, donate_argnums=donated)
     return Program(run, tuple(_filled(mesh, spec, shape, dtype) for shape, dtype in shapes))
+
+
+def fresh_programs(case: Case, devices: Sequence[Any]) -> tuple[Callable[[Any], Any], Callable[[Any], Any], Any]:
+    """Twice the operand, in memory that is new, and in the operand's own; and the operand."""
+    mesh = _mesh(case, devices)
+    spec = PartitionSpec(mesh.axis_names)
+    mapped = shard_map(lambda x: x * 1.001, mesh, (spec,), spec, check_vma=False)
+    new, old = untyped_jax.jit(mapped), untyped_jax.jit(mapped, donate_argnums=(0,))
+    return new, old, _filled(mesh, spec, case.dims, case.dtype)
+
+
+def _mesh(case: Case, devices: Sequence[Any]) -> Mesh:
+    sizes = case.mesh or (len(devices),)
+    return make_mesh(sizes, tuple(f"axis{n}" for n in range(len(sizes))), devices)
 
 
 def _filled(mesh: Mesh, spec: PartitionSpec, shape: tuple[int, ...], dtype: str) -> Any:
@@ -68,7 +81,7 @@ def _made(case: Case, names: tuple[str, ...]) -> tuple[Shapes, Body]:
         return _product(case)
     if case.what == "moving" or len(case.dims) == 1:
         return _elementwise(case)
-    if case.kind == "conv_general_dilated":
+    if case.kind in CONVOLUTIONS:
         return _convolution(case)
     if case.kind == "attention":
         return _attention(case)
@@ -148,7 +161,7 @@ def _by_rows(case: Case) -> tuple[Shapes, Body]:
 
 
 def _convolution(case: Case) -> tuple[Shapes, Body]:
-    batch, image, window, c_in, c_out, variant = case.dims
+    batch, image, window, c_in, c_out = case.dims
     x_shape, w_shape = (batch, image, image, c_in), (window, window, c_in, c_out)
     y_shape = (batch, image, image, c_out)
 
@@ -156,9 +169,9 @@ def _convolution(case: Case) -> tuple[Shapes, Body]:
         return lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
 
     def body(x: Any, w: Any, y: Any) -> tuple[Any, ...]:
-        if VARIANTS[variant] == "forward":
+        if case.kind == CONVOLUTIONS[0]:
             return _touch(x, y), w, convolve(x, w)
-        if VARIANTS[variant] == "input":
+        if case.kind == CONVOLUTIONS[1]:
             (x,) = untyped_jax.linear_transpose(lambda v: convolve(v, w), x)(y)
             return x, w, _touch(y, x)
         (w,) = untyped_jax.linear_transpose(lambda v: convolve(x, v), w)(y)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -15,7 +16,8 @@ from autopar.calibration.cases import CHAIN, CONVOLUTIONS, Case
 
 lax = untyped_jax.lax
 jnp = untyped_jax.numpy
-Body = Callable[..., tuple[Any, ...]]
+Operands = tuple[Any, ...]
+Body = Callable[[Any], Operands] | Callable[[Any, Any], Operands] | Callable[[Any, Any, Any], Operands]
 """The operands of one device to those of the next round."""
 
 
@@ -38,8 +40,12 @@ def program_of(case: Case, devices: Sequence[Any]) -> Program:
     shapes, body = _made(case, names)
     spec = PartitionSpec(names)
 
-    def rounds(times: Any, *operands: Any) -> tuple[Any, ...]:
-        return lax.fori_loop(0, times, lambda _, held: body(*held), operands)
+    def one(_: Any, held: Operands) -> Operands:
+        again: Callable[..., Operands] = body
+        return again(*held)
+
+    def rounds(times: Any, *operands: Any) -> Operands:
+        return lax.fori_loop(0, times, one, operands)
 
     in_specs = (PartitionSpec(), *(spec for _ in shapes))
     mapped = shard_map(rounds, mesh, in_specs, tuple(spec for _ in shapes), check_vma=False)
@@ -52,9 +58,13 @@ def fresh_programs(case: Case, devices: Sequence[Any]) -> tuple[Callable[[Any], 
     """Twice the operand, in memory that is new, and in the operand's own; and the operand."""
     mesh = _mesh(case, devices)
     spec = PartitionSpec(mesh.axis_names)
-    mapped = shard_map(lambda x: x * 1.001, mesh, (spec,), spec, check_vma=False)
+    mapped = shard_map(_scaled, mesh, (spec,), spec, check_vma=False)
     new, old = untyped_jax.jit(mapped), untyped_jax.jit(mapped, donate_argnums=(0,))
     return new, old, _filled(mesh, spec, case.dims, case.dtype)
+
+
+def _scaled(x: Any) -> Any:
+    return x * 1.001
 
 
 def _mesh(case: Case, devices: Sequence[Any]) -> Mesh:
@@ -68,7 +78,11 @@ def _filled(mesh: Mesh, spec: PartitionSpec, shape: tuple[int, ...], dtype: str)
     block = np.random.default_rng(0).uniform(0.5, 1.0, shape)
     block = (block * shape[0]).astype(np.int64) if dtype == "int32" else block
     made = np.asarray(block).astype(jnp.dtype(dtype))
-    return untyped_jax.make_array_from_callback(whole, NamedSharding(mesh, spec), lambda _: made)
+
+    def block_of(_: Any) -> Any:
+        return made
+
+    return untyped_jax.make_array_from_callback(whole, NamedSharding(mesh, spec), block_of)
 
 
 Shapes = tuple[tuple[tuple[int, ...], str], ...]
@@ -172,9 +186,9 @@ def _convolution(case: Case) -> tuple[Shapes, Body]:
         if case.kind == CONVOLUTIONS[0]:
             return _touch(x, y), w, convolve(x, w)
         if case.kind == CONVOLUTIONS[1]:
-            (x,) = untyped_jax.linear_transpose(lambda v: convolve(v, w), x)(y)
+            (x,) = untyped_jax.linear_transpose(partial(convolve, w=w), x)(y)
             return x, w, _touch(y, x)
-        (w,) = untyped_jax.linear_transpose(lambda v: convolve(x, v), w)(y)
+        (w,) = untyped_jax.linear_transpose(partial(convolve, x), w)(y)
         return x, w, _touch(y, w)
 
     return ((x_shape, case.dtype), (w_shape, case.dtype), (y_shape, case.dtype)), body

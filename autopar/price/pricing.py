@@ -181,7 +181,7 @@ class Roofline:
         dtype = op.ins[0].dtype if op.ins else op.outs[0].dtype
         elements = _elements(op, layout.parts) if op.kind == "dot_general" else None
         flops = work_flops(op) / layout.split
-        time_s = compute_times_s(flops, size, dtype, device, kind=rate_kind(op), elements=elements)
+        time_s = compute_times_s(flops, size.astype(np.float64), dtype, device, kind=rate_kind(op), elements=elements)
         launched = any(t.id in self._in_memory for t in op.outs)
         return time_s if launched else np.maximum(0.0, time_s - device.launch_s)
 

@@ -93,8 +93,7 @@ def fit_moving(samples: Iterable[Sample]) -> tuple[float, Curve]:
     sizes, medians = _ascending((s.size_bytes, s.time_s) for s in samples if s.size_bytes > 0)
     if not sizes:
         raise ValueError("no kernel that moves bytes was measured, so there is no bandwidth")
-    launch_s = float(medians[0]) - float(medians[1] - medians[0]) / (sizes[1] / sizes[0] - 1) if len(sizes) > 1 else 0.0
-    launch_s = min(max(launch_s, 0.0), float(medians[0]))
+    launch_s = _at_zero(sizes, medians)
     return launch_s, _curve(sizes, medians - launch_s)
 
 
@@ -200,11 +199,22 @@ def predicted_s(sample: Sample, cluster: Cluster) -> float:
 
 
 def _alpha_and_local(samples: Sequence[Sample], beside_s: Sequence[float]) -> tuple[float, Curve]:
-    """The time of the smallest messages, and the curve of what grows with their size; `beside_s` left out."""
+    """What a message of no bytes would take, and the curve of what grows with the size; `beside_s` left out.
+
+    One size alone is a line through 0.
+    """
     placed = zip(samples, beside_s, strict=True)
     sizes, medians = _ascending((s.size_bytes, max(s.time_s - beside, 0.0)) for s, beside in placed)
-    alpha = float(medians[0])
-    return alpha, _curve(sizes[1:], medians[1:] - alpha) if len(sizes) > 1 else Curve((), (), alpha / sizes[0])
+    alpha = _at_zero(sizes, medians)
+    return alpha, _curve(sizes, medians - alpha)
+
+
+def _at_zero(sizes: Sequence[float], seconds: Floats) -> float:
+    """Where the line through the first two points meets size 0, but not below 0; 0 if there is one point."""
+    if len(sizes) < 2:
+        return 0.0
+    slope = float(seconds[1] - seconds[0]) / (sizes[1] - sizes[0])
+    return max(0.0, float(seconds[0]) - slope * sizes[0])
 
 
 def _ascending(points: Iterable[tuple[float, float]]) -> tuple[list[float], Floats]:

@@ -124,15 +124,15 @@ def cases_of(extent: Extent, processes: int, local_devices: int) -> tuple[Case, 
     First a coarse round of everything, so that little is missing if it is ended early; then what is between.
     """
     kinds = (
-        _moving(extent),
-        _products(extent),
-        _fresh(extent),
-        _collectives(extent, processes, local_devices),
-        _elementwise(extent),
-        _rearranging(extent),
-        _convolutions(extent),
+        _coarse_first(list(_moving(extent))),
+        _coarse_first(list(_products(extent))),
+        list(_collectives(extent, processes, local_devices)),
+        list(_fresh(extent)),
+        _coarse_first(list(_elementwise(extent))),
+        _coarse_first(list(_rearranging(extent))),
+        _coarse_first(list(_convolutions(extent))),
     )
-    rounds = zip_longest(*(_coarse_first(list(cases)) for cases in kinds))
+    rounds = zip_longest(*kinds)
     return tuple(case for turn in rounds for case in turn if case is not None)
 
 

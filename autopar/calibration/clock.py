@@ -12,7 +12,7 @@ import numpy as np
 
 from autopar._compat import untyped_jax
 from autopar.calibration.cases import Case
-from autopar.calibration.programs import fresh_programs, program_of
+from autopar.calibration.programs import fresh_programs, inner_rounds, program_of
 from autopar.errors import AutoparError
 
 Agree = Callable[[float], float]
@@ -45,7 +45,7 @@ class JaxClock:
         """
         if case.what == "fresh":
             return self._fresh_s(case)
-        program = program_of(case, self.devices)
+        program = program_of(case, self.devices, inner_rounds(case, self.devices[0].platform))
         operands = program.operands
         seconds, times = 0.0, 1
 
@@ -61,7 +61,7 @@ class JaxClock:
             wanted = times * min(16.0, 1.0 + 1.2 * self.call_s / max(seconds, 1e-6))
             times = min(2**20, max(int(wanted), min(4, 2 * times)))
             seconds = call()
-        return median([seconds, *(call() for _ in range(self.calls - 1))]) / times
+        return median([seconds, *(call() for _ in range(self.calls - 1))]) / (times * program.inner)
 
     def _fresh_s(self, case: Case) -> float:
         """How much longer a kernel takes whose result is in new memory than one that writes over its operand."""

@@ -23,14 +23,25 @@ Body = Callable[[Any], Operands] | Callable[[Any, Any], Operands] | Callable[[An
 
 @dataclass(frozen=True)
 class Program:
-    """`run(times, *operands)` runs the case so often in a loop and returns the operands for the next call."""
+    """`run(times, *operands)` runs the case `times * inner` times and returns the operands for the next call."""
 
     run: Callable[..., tuple[Any, ...]]
     operands: tuple[Any, ...]
+    inner: int
 
 
-def program_of(case: Case, devices: Sequence[Any]) -> Program:
-    """The program of `case` on all of `devices`, and its operands, placed.
+def inner_rounds(case: Case, platform: str) -> int:
+    """How many rounds are in a loop of a fixed length: on accelerators several of a short case, else one.
+
+    A loop whose length is an argument asks its condition of an accelerator in every round, which takes as long as short
+    kernels do. On processors it takes nothing.
+    """
+    short = case.operations < 1e10 and case.size_bytes < 1e8
+    return 16 if platform != "cpu" and short else 1
+
+
+def program_of(case: Case, devices: Sequence[Any], inner: int = 1) -> Program:
+    """The program of `case` on all of `devices`, `inner` rounds at once, and its operands, placed.
 
     Every round needs what the one before made, so none is left out; loops hold no other kernels but one that hands on
     a single element. The number of rounds is an argument, so it is compiled once.
@@ -44,14 +55,17 @@ def program_of(case: Case, devices: Sequence[Any]) -> Program:
         again: Callable[..., Operands] = body
         return again(*held)
 
+    def several(_: Any, held: Operands) -> Operands:
+        return one(0, held) if inner == 1 else lax.fori_loop(0, inner, one, held)
+
     def rounds(times: Any, *operands: Any) -> Operands:
-        return lax.fori_loop(0, times, one, operands)
+        return lax.fori_loop(0, times, several, operands)
 
     in_specs = (PartitionSpec(), *(spec for _ in shapes))
     mapped = shard_map(rounds, mesh, in_specs, tuple(spec for _ in shapes), check_vma=False)
     donated = tuple(range(1, len(shapes) + 1))
     run = untyped_jax.jit(mapped, donate_argnums=donated)
-    return Program(run, tuple(_filled(mesh, spec, shape, dtype) for shape, dtype in shapes))
+    return Program(run, tuple(_filled(mesh, spec, shape, dtype) for shape, dtype in shapes), inner)
 
 
 def fresh_programs(case: Case, devices: Sequence[Any]) -> tuple[Callable[[Any], Any], Callable[[Any], Any], Any]:

@@ -21,6 +21,7 @@ from autopar import api, calibrate, load_cluster
 from autopar.api.calibrate import Calibration, NothingMeasured
 from autopar.calibration.cases import Case, Extent, cases_of, group_meshes
 from autopar.calibration.clock import JaxClock, NoDifference
+from autopar.calibration.programs import inner_rounds, program_of
 from autopar.calibration.session import Stop, measure, stopped_by_interrupt
 from autopar.cli import app
 from cost_models import group
@@ -216,6 +217,28 @@ def test_cases_are_distinct_and_groups_fit(processes: int, local: int) -> None:
         assert prod(mesh) == processes * local
         assert group(topology, mesh, axes).size == prod(mesh[a] for a in axes) > 1
     assert any(case.what == "collective" for case in cases) == (processes * local > 1)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case("product", "dot_general", (1, 4, 6, 5)),
+        Case("moving", "axpy", (16,)),
+        Case("work", "gather", (8, 4)),
+        Case("work", "conv_general_dilated:window", (2, 4, 3, 2, 2)),
+    ],
+    ids=str,
+)
+def test_rounds_within_rounds_are_as_many(case: Case) -> None:
+    """Three rounds at once, twice, are six: so every round needs the one before."""
+    import jax
+    import numpy as np
+
+    devices = jax.devices()[:1]
+    inner, plain = program_of(case, devices, 3), program_of(case, devices)
+    for a, b in zip(inner.run(np.int32(2), *inner.operands), plain.run(np.int32(6), *plain.operands), strict=True):
+        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-6)
+    assert inner_rounds(case, "gpu") > inner_rounds(case, "cpu") == 1
 
 
 # For real -------------------------------------------------------------------------------------------------------------

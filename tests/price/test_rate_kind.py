@@ -27,7 +27,7 @@ CPU = load_cluster("cpu8")
 SLOW = Efficiency(
     {"float32": HalfSizes(10, 20, 30)},
     {"exp": {"float32": Curve((), (), 1e-6)}, "other": {"float32": Curve((), (), 1e-9)}},
-    Curve((1e3,), (1e-3,), 1e-9),
+    Curve((1e3,), (1e-5,), 1e-9),
 )
 
 

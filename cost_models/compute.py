@@ -131,8 +131,8 @@ def compute_time_s(
 
         max(flops / peak, size_bytes / memory bandwidth) + launch
 
-    With an `efficiency`, flops / peak is stretched by half sizes where `elements` are given, or gives way to the curve
-    of its kind; and size_bytes / memory bandwidth gives way to the curve of memory.
+    With an `efficiency`, flops / peak gives way to the curve of its kind, and is stretched by half sizes where
+    `elements` are given; size_bytes / memory bandwidth gives way to the curve of memory.
 
     Args:
       flops: floating-point (or integer) operations; a multiply-add counts two (>= 0).

@@ -19,7 +19,7 @@ from scipy import optimize
 from cost_models.cluster import Cluster
 from cost_models.collective import collective_time_s
 from cost_models.compute import compute_time_s, fresh_time_s
-from cost_models.curves import Curve, HalfSizes
+from cost_models.curves import Curve, HalfSizes, product_dims
 from cost_models.groups import group
 from cost_models.terms import CollectiveKind, wire_bytes
 from cost_models.topology import Topology
@@ -97,30 +97,38 @@ def fit_moving(samples: Iterable[Sample]) -> tuple[float, Curve]:
     return launch_s, _curve(sizes, medians - launch_s)
 
 
-def fit_products(samples: Sequence[Sample], launch_s: float, memory: Curve) -> tuple[float, HalfSizes]:
-    """The peak in operations per second, and the half sizes, of products of one element type.
+def fit_products(samples: Sequence[Sample], launch_s: float, memory: Curve) -> tuple[HalfSizes, Curve]:
+    """The half sizes of products of one element type, and the seconds of large ones by the number of operations.
 
-        time = max(2 b (m + m0) (n + n0) (k + k0) / peak, memory(bytes)) + launch
+        time = max(work(2 b m n k) (1 + m0 / m) (1 + n0 / n) (1 + k0 / k), memory(bytes)) + launch
+
+    The curve has a point for every four samples, at most five, in equal ratios: small products may run on fewer cores.
+    Neighbouring rates are held together, weakly. The slope after the last point is 1 / peak.
 
     Raises:
       ValueError: if there are no samples.
     """
     if not samples:
         raise ValueError("no product of matrices was measured, so there is no peak")
-    pairs = np.array([s.operations / 2 for s in samples])
-    lhs, rhs, out = (np.array([(s.elements or (1.0, 1.0, 1.0))[n] for s in samples]) for n in range(3))
-    m, n, k = pairs / rhs, pairs / lhs, pairs / out
+    operations = np.array([s.operations for s in samples])
+    parts = [np.array([(s.elements or (1.0, 1.0, 1.0))[n] for s in samples]) for n in range(3)]
+    m, n, k = product_dims(parts[0], parts[1], parts[2], operations)
     moving = memory.times_s(np.array([s.size_bytes for s in samples]))
     measured = np.array([s.time_s for s in samples])
-    start = float(np.log(np.max(2 * pairs / measured)))
+    start = float(np.log(np.max(operations / measured)))
+    knots = np.geomspace(operations.min(), operations.max(), max(1, min(5, len(samples) // 4)))
 
     def residuals(x: Floats) -> Floats:
-        stretch = (1 + x[1] / m) * (1 + x[2] / n) * (1 + x[3] / k)
-        return np.log((np.maximum(2 * pairs * stretch / np.exp(x[0]), moving) + launch_s) / measured)
+        stretch = (1 + x[0] / m) * (1 + x[1] / n) * (1 + x[2] / k)
+        busy = np.interp(operations, (0.0, *knots), (0.0, *(knots / np.exp(x[3:])))) * stretch
+        off = np.log((np.maximum(busy, moving) + launch_s) / measured)
+        return np.concatenate([off, 0.03 * np.diff(x[3:])])
 
-    lows, highs = [start - 5, 0.0, 0.0, 0.0], [start + 5, 1e4, 1e4, 1e4]
-    found = _robust(residuals, [start, 1.0, 1.0, 1.0], (lows, highs))
-    return float(np.exp(found[0])), HalfSizes(*(float(x) if x > 1e-3 else 0.0 for x in found[1:]))
+    lows, highs = [0.0] * 3 + [start - 5] * len(knots), [1e4] * 3 + [start + 5] * len(knots)
+    found = _robust(residuals, [1.0] * 3 + [start] * len(knots), (lows, highs))
+    half = HalfSizes(*(float(x) if x > 1e-3 else 0.0 for x in found[:3]))
+    seconds = np.maximum.accumulate(knots / np.exp(found[3:]))
+    return half, _curve(knots.tolist(), seconds) if len(knots) > 1 else Curve((), (), float(seconds[0] / knots[0]))
 
 
 def fit_work(samples: Iterable[Sample], launch_s: float) -> Curve:

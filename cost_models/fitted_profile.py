@@ -91,6 +91,9 @@ def _device(samples: Sequence[Sample], machine: Machine) -> DeviceProfile:
         raise ValueError("no product of float32 matrices was measured, so there is no peak")
     counts = {dtype: len(mine) for (_, dtype), mine in products.items()}
     work: dict[str, dict[str, WorkProfile]] = defaultdict(dict)
+    for dtype, (_, curve) in fits.items():
+        what = f"{counts[dtype]} products of {dtype} matrices"
+        work["dot_general"][dtype] = _work(curve, part, what, machine)
     for (kind, dtype), mine in works.items():
         work[kind][dtype] = _work(fit_work(mine, launch_s), part, f"{len(mine)} programs of {kind} of {dtype}", machine)
     fresh = fit_fresh(s for s in samples if s.what == "fresh")
@@ -101,11 +104,12 @@ def _device(samples: Sequence[Sample], machine: Machine) -> DeviceProfile:
         memory_bandwidth_bytes_per_s=_figure(part / memory.slope, "the largest arrays", machine),
         launch_s=_figure(max(launch_s, 1e-9), "what is left of the smallest arrays", machine),
         peak_flops_per_s={
-            d: _figure(peak * part, f"{counts[d]} products of {d} matrices", machine) for d, (peak, _) in fits.items()
+            d: _figure(part / curve.slope, f"{counts[d]} products of {d} matrices", machine)
+            for d, (_, curve) in fits.items()
         },
         half_sizes={
             d: HalfSizesProfile(**{n: _amount(getattr(half, n), f"products of {d} matrices", machine) for n in "mnk"})
-            for d, (_, half) in fits.items()
+            for d, (half, _) in fits.items()
         },
         work={kind: by_dtype for kind, by_dtype in work.items() if "float32" in by_dtype},
         memory=_points(memory, part, "kernels that read and write so much, less the launch", machine),
@@ -116,7 +120,7 @@ def _device(samples: Sequence[Sample], machine: Machine) -> DeviceProfile:
 def _work(curve: Curve, part: int, what: str, machine: Machine) -> WorkProfile:
     placed = zip(curve.sizes, curve.seconds, strict=True)
     points = [
-        WorkPointProfile(operations=_rounded(n * part), seconds=_figure(seconds, what, machine, "measured"))
+        WorkPointProfile(operations=_rounded(n * part), seconds=_figure(seconds, what, machine))
         for n, seconds in placed
         if seconds > 0
     ]

@@ -74,16 +74,26 @@ def collective_samples(machine, terms, meshes, sizes=(1e3, 1e5, 1e6, 1e7)):
 @given(st.integers(0, 1000))
 @settings(max_examples=5, deadline=None)
 def test_products_give_back_peak_and_half_sizes(seed):
-    peak, half = fit_products(product_samples(seed, outliers=0.05), LAUNCH, MEMORY)
-    assert peak == pytest.approx(PEAK, rel=0.04)
+    half, curve = fit_products(product_samples(seed, outliers=0.05), LAUNCH, MEMORY)
+    assert 1 / curve.slope == pytest.approx(PEAK, rel=0.04)
+    assert curve.time_s(1e9) == pytest.approx(1e9 / PEAK, rel=0.05)
     assert half.sizes == pytest.approx(HALF, rel=0.15, abs=1.0)
 
 
 def test_outliers_would_spoil_a_fit_that_is_not_robust():
     samples = product_samples(1, outliers=0.15)
-    peak, _ = fit_products(samples, LAUNCH, MEMORY)
+    peak = 1 / fit_products(samples, LAUNCH, MEMORY)[1].slope
     mean_peak = float(np.mean([s.operations / s.time_s for s in samples if s.operations > 1e8]))
     assert abs(peak / PEAK - 1) < 0.05 < abs(mean_peak / PEAK - 1)
+
+
+def test_small_products_on_fewer_cores():
+    """Half of the peak below 1e7 operations: a curve without steps is near it on both sides."""
+    halved = [replace(s, time_s=s.time_s * (2 if s.operations < 1e7 else 1)) for s in product_samples(spread=0.0)]
+    half, curve = fit_products(halved, LAUNCH, MEMORY)
+    assert half.sizes == pytest.approx(HALF, rel=0.5)
+    assert curve.time_s(2e6) == pytest.approx(4e6 / PEAK, rel=0.25)
+    assert curve.time_s(1e10) == pytest.approx(1e10 / PEAK, rel=0.1)
 
 
 def test_moving_gives_back_launch_and_curve():

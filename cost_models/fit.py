@@ -116,7 +116,7 @@ def fit_products(samples: Sequence[Sample], launch_s: float, memory: Curve) -> t
     moving = memory.times_s(np.array([s.size_bytes for s in samples]))
     measured = np.array([s.time_s for s in samples])
     start = float(np.log(np.max(operations / measured)))
-    knots = np.geomspace(operations.min(), operations.max(), max(1, min(5, len(samples) // 4)))
+    knots = _equal_ratios(float(operations.min()), float(operations.max()), max(1, min(5, len(samples) // 4)))
 
     def residuals(x: Floats) -> Floats:
         stretch = (1 + x[0] / m) * (1 + x[1] / n) * (1 + x[2] / k)
@@ -129,6 +129,11 @@ def fit_products(samples: Sequence[Sample], launch_s: float, memory: Curve) -> t
     half = HalfSizes(*(float(x) if x > 1e-3 else 0.0 for x in found[:3]))
     seconds = np.maximum.accumulate(knots / np.exp(found[3:]))
     return half, _curve(knots.tolist(), seconds) if len(knots) > 1 else Curve((), (), float(seconds[0] / knots[0]))
+
+
+def _equal_ratios(low: float, high: float, count: int) -> Floats:
+    """`count` numbers in equal ratios that end with `high`; several begin with `low`."""
+    return high * (low / high) ** np.linspace(1.0, 0.0, count) if count > 1 and low < high else np.array([high])
 
 
 def fit_work(samples: Iterable[Sample], launch_s: float) -> Curve:

@@ -133,7 +133,7 @@ def cases_of(extent: Extent, processes: int, local_devices: int) -> tuple[Case, 
         _coarse_first(list(_convolutions(extent))),
     )
     rounds = zip_longest(*kinds)
-    return tuple(case for turn in rounds for case in turn if case is not None)
+    return tuple(dict.fromkeys(case for turn in rounds for case in turn if case is not None))
 
 
 def _coarse_first(cases: list[Case]) -> list[Case]:

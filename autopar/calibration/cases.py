@@ -11,7 +11,8 @@ from cost_models.fit import Sample, SampleKind
 from cost_models.kernels import item_bytes
 
 CHAIN = 8
-"""How often an elementwise operation is repeated within one kernel, so that computing takes longer than moving."""
+"""How often cheap elementwise operations (`other`) are repeated within one kernel, so that moving takes less time than
+they do. Those of `ELEMENTWISE` stand alone, as in programs: in a chain each waits for the one before."""
 ELEMENTWISE = ("exp", "tanh", "log", "div", "sqrt", "rsqrt", "logistic", "erf", "sin", "pow")
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute")
 TYPES = ("float32", "bfloat16", "float16", "float8_e4m3fn", "int8")
@@ -59,7 +60,7 @@ class Case:
             batch, length, heads, width = self.dims
             return 4.0 * batch * heads * length**2 * width
         if len(self.dims) == 1:
-            return float(self.dims[0] * CHAIN * (2 if self.kind == "other" else 1))
+            return float(self.dims[0] * (2 * CHAIN if self.kind == "other" else 1))
         return float(self.dims[0] * self.dims[1])
 
     @property

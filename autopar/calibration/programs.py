@@ -144,10 +144,10 @@ def _elementwise(case: Case) -> tuple[Shapes, Body]:
         case "scale":
             return (shape,), lambda x: (x * 0.999 + 0.001,)
         case "other":
-            return (shape, shape), lambda x, z: (_repeated(lambda v: v * z + z, x) * 0.01, z)
+            return (shape, shape), lambda x, z: (_chain(x, z) * 0.01, z)
         case _:
             function = _FUNCTIONS[case.kind]
-            return (shape,), lambda x: (_repeated(function, x),)
+            return (shape,), lambda x: (function(x),)
 
 
 _FUNCTIONS: Mapping[str, Callable[[Any], Any]] = {
@@ -164,9 +164,9 @@ _FUNCTIONS: Mapping[str, Callable[[Any], Any]] = {
 }
 
 
-def _repeated(function: Callable[[Any], Any], value: Any) -> Any:
+def _chain(value: Any, other: Any) -> Any:
     for _ in range(CHAIN):
-        value = function(value)
+        value = value * other + other
     return value
 
 

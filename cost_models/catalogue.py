@@ -13,6 +13,7 @@ from pathlib import Path
 from cost_models.cluster import Cluster
 from cost_models.errors import FORMULA, relative_errors
 from cost_models.profile import (
+    Amount,
     ClusterProfile,
     Count,
     DeviceProfile,
@@ -43,7 +44,7 @@ def load_cluster(name_or_path: str | Path) -> Cluster:
     return replace(_load(name_or_path, PROFILES, ()), errors=_errors(*_found(name_or_path, PROFILES)[:2]))
 
 
-def figures_of(name_or_path: str | Path) -> tuple[tuple[str, Figure | Count], ...]:
+def figures_of(name_or_path: str | Path) -> tuple[tuple[str, Figure | Amount | Count], ...]:
     """Every number that the cluster rests on: its field, and the number with source, date and how it was obtained.
 
     Those of the device come first, then those of the levels, outermost first.

@@ -26,7 +26,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from cost_models import Cluster, load_cluster, replace_link
+from cost_models import Cluster, Topology, load_cluster
 
 MOST_WAITING_BYTES = 100_000_000
 BURST_BYTES = 256 * 1024
@@ -91,10 +91,12 @@ def linked_hosts(bits_per_s: float | None) -> Iterator[tuple[Host, Host]]:
 
 def linked_cluster(bits_per_s: float) -> Cluster:
     """What the model has of `linked_hosts` with two devices each: the profile of 1 Gbit/s, its link scaled."""
-    profile = load_cluster("2x2xcpu-1gbit")
-    of_1_gbit = profile.topology.levels[0].link.bandwidth_bytes_per_s
-    scaled = replace_link(profile, "host", bandwidth_bytes_per_s=of_1_gbit * bits_per_s / 1e9)
-    return replace(scaled, name=f"2x2xcpu at {bits_per_s / 1e6:g} Mbit/s")
+    profile, times = load_cluster("2x2xcpu-1gbit"), bits_per_s / 1e9
+    outer, *inside = profile.topology.levels
+    link = replace(outer.link, bandwidth_bytes_per_s=outer.link.bandwidth_bytes_per_s * times)
+    terms = tuple(replace(one, beta_s_per_byte=one.beta_s_per_byte / times) for one in outer.terms)
+    levels = (replace(outer, link=link, terms=terms), *inside)
+    return replace(profile, name=f"2x2xcpu at {bits_per_s / 1e6:g} Mbit/s", topology=Topology(levels))
 
 
 def why_not() -> str:

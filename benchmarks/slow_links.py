@@ -2,9 +2,10 @@
 
     python -m benchmarks.slow_links [--gbit 1 0.2] [--models mlp gpt embedding] [--json FILE]
 
-The hosts are network namespaces, so this needs root. First an all-reduce over all devices, at once (flat) and by levels:
-reduce-scatter inside a host, all-reduce across, all-gather inside. Then training steps, each by two plans: one searched
-for these links, one as if all links were as fast as those inside a host. Both are priced for the links as they are.
+The hosts are network namespaces, so this needs root. First an all-reduce over all devices, at once (flat) and by
+levels: reduce-scatter inside a host, all-reduce across, all-gather inside. Then training steps, each by two plans: one
+searched for these links, one as if all links were as fast as those inside a host. Both are priced for the links as they
+are.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from rich.table import Table
 
 import autopar
 from autopar.api.compiled import task_of
+from autopar.emit.measure import use_virtual_devices
 from autopar.search.search import restore
 from benchmarks import hosts
 from benchmarks.models import Model, Split, Tree, cross_entropy, dense, dense_init, gpt, mlp, normal
@@ -88,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     if reason := hosts.why_not():
         raise SystemExit(f"No linked hosts: {reason}.")
-    jax.config.update("jax_platforms", "cpu")
+    use_virtual_devices(4)
     console, found = Console(width=120), []
     for gbit in options.gbit:
         with TemporaryDirectory() as folder:

@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import count
@@ -29,6 +29,7 @@ import numpy as np
 from cost_models import Cluster, Topology, load_cluster
 
 MOST_WAITING_BYTES = 100_000_000
+FILES, PREFIX = Path("/etc/netns"), "autopar-"
 BURST_BYTES = 256 * 1024
 _NUMBERS = count()
 
@@ -75,7 +76,8 @@ def linked_hosts(bits_per_s: float | None) -> Iterator[tuple[Host, Host]]:
     Raises:
       HostsError: if a namespace cannot be made; `why_not` says so before.
     """
-    names = [f"autopar-{os.getpid()}-{next(_NUMBERS)}" for _ in range(2)]
+    _remove(_left_behind())
+    names = [f"{PREFIX}{os.getpid()}-{next(_NUMBERS)}" for _ in range(2)]
     try:
         for name in names:
             _run("ip", "netns", "add", name)
@@ -84,9 +86,7 @@ def linked_hosts(bits_per_s: float | None) -> Iterator[tuple[Host, Host]]:
             _furnish(name, number, bits_per_s)
         yield tuple(Host(("ip", "netns", "exec", name), _address(n)) for n, name in enumerate(names))  # pyright: ignore[reportReturnType]
     finally:
-        for name in names:
-            subprocess.run(("ip", "netns", "del", name), capture_output=True, check=False)
-            shutil.rmtree(Path("/etc/netns") / name, ignore_errors=True)
+        _remove(names)
 
 
 def linked_cluster(bits_per_s: float) -> Cluster:
@@ -145,6 +145,18 @@ def _leave(_signal: int, _frame: object) -> None:
     sys.exit(128 + signal.SIGTERM)
 
 
+def _remove(names: Iterable[str]) -> None:
+    for name in names:
+        subprocess.run(("ip", "netns", "del", name), capture_output=True, check=False)
+        shutil.rmtree(FILES / name, ignore_errors=True)
+
+
+def _left_behind() -> list[str]:
+    """The namespaces of processes that were killed before they could remove theirs."""
+    made = [path.name for path in FILES.glob(f"{PREFIX}*")]
+    return [name for name in made if not Path("/proc", name.removeprefix(PREFIX).split("-")[0]).exists()]
+
+
 def _furnish(name: str, number: int, bits_per_s: float | None) -> None:
     """Address, link, rate and hosts file of the namespace `name`."""
     device = f"veth{number}"
@@ -154,7 +166,7 @@ def _furnish(name: str, number: int, bits_per_s: float | None) -> None:
     if bits_per_s is not None:
         bucket = ("rate", f"{round(bits_per_s)}bit", "burst", str(BURST_BYTES), "limit", str(MOST_WAITING_BYTES))
         _run("ip", "netns", "exec", name, "tc", "qdisc", "add", "dev", device, "root", "tbf", *bucket)
-    folder = Path("/etc/netns") / name
+    folder = FILES / name
     folder.mkdir(parents=True)
     (folder / "hosts").write_text(f"{_address(number)} {socket.gethostname()}\n127.0.0.1 localhost\n")
 

@@ -206,7 +206,7 @@ def embedding(vocab: int = 8192, width: int = 512, words: int = 8, classes: int 
 
 
 MODELS: dict[str, Callable[[], Model]] = {
-    "mlp": lambda: mlp((512, 1024, 1024, 512), batch=2048),
+    "mlp": lambda: mlp((512, 1024, 1024, 512), batch=512),
     "gpt": lambda: gpt(layers=2, vocab=512, sequence=64),
     "embedding": embedding,
     "small mlp": lambda: mlp((256, 512, 512, 256), batch=256),

@@ -122,7 +122,7 @@ def run_everywhere(
       HostsError: if a worker fails or takes longer than `timeout_s`; with the end of what it wrote.
     """
     with tempfile.TemporaryDirectory(prefix="autopar-hosts-") as folder:
-        signal.signal(signal.SIGTERM, _leave)
+        before = signal.signal(signal.SIGTERM, _leave)
         answer = Path(folder) / "answer.json"
         coordinator = f"{hosts[0].address}:{_free_port() if not hosts[0].prefix else 12355}"
         started: list[subprocess.Popen[bytes]] = []
@@ -137,6 +137,7 @@ def run_everywhere(
                 if process.poll() is None:
                     process.send_signal(signal.SIGKILL)
                 process.wait()
+            signal.signal(signal.SIGTERM, before)
         return json.loads(answer.read_text())
 
 

@@ -9,6 +9,7 @@ from benchmarks import hosts
 from tests.api.several import W, X, step
 
 
+@pytest.mark.slow
 def test_two_processes_run_one_plan() -> None:
     found = hosts.run_everywhere(hosts.same_host(2), "tests.api.several", {}, local_devices=2, timeout_s=120)
     state, losses = W, []

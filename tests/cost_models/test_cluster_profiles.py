@@ -9,7 +9,6 @@ from cost_models import (
     Cluster,
     ProfileError,
     UnknownClusterError,
-    best_algorithm,
     cluster_of_devices,
     collective_time_s,
     compute_time_s,

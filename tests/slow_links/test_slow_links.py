@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks import hosts, slow_links
 
-RATE = 200e6
+RATE = 50e6  # slow enough for what else the machine does to matter little
 
 
 @cache
@@ -47,17 +47,22 @@ def test_a_plan_for_the_links_is_faster_there(tmp_path: Path) -> None:
     assert left_over() == []
 
 
-@pytest.mark.netns
-def test_namespaces_go_when_work_fails() -> None:
-    with pytest.raises(RuntimeError, match="on purpose"), hosts.linked_hosts(RATE):
+def fail_in_namespaces() -> None:
+    with hosts.linked_hosts(RATE):
         assert len(left_over()) == 2
         raise RuntimeError("on purpose")
+
+
+@pytest.mark.netns
+def test_namespaces_go_when_work_fails() -> None:
+    with pytest.raises(RuntimeError, match="on purpose"):
+        fail_in_namespaces()
     assert left_over() == []
     assert hosts.why_not() == ""
 
 
 @pytest.mark.netns
 def test_a_worker_that_fails_is_quoted() -> None:
-    with hosts.linked_hosts(None) as pair, pytest.raises(hosts.HostsError, match="No module named 'benchmarks.none'"):
+    with hosts.linked_hosts(None) as pair, pytest.raises(hosts.HostsError, match="No module named benchmarks"):
         hosts.run_everywhere(pair, "benchmarks.none", {}, local_devices=1, timeout_s=60)
     assert left_over() == []

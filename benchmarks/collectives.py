@@ -101,9 +101,7 @@ def measure(
 ) -> list[Row]:
     """All kinds and sizes along `axes` of a mesh of hosts and their devices, beside what the model says."""
     task = {"axes": axes, "sizes": sizes}
-    found = hosts.run_everywhere(
-        where, "benchmarks.collectives", task, local_devices=local_devices, timeout_s=300 + 100 * len(axes)
-    )
+    found = hosts.run_everywhere(where, "benchmarks.collectives", task, local_devices=local_devices, timeout_s=1800)
     topology, mesh = cluster.topology, (len(where), local_devices)
     rows: list[Row] = []
     for along, kind, size, seconds in found:

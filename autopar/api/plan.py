@@ -19,6 +19,7 @@ from autopar.core import plan as core
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
 from autopar.core.strategy import Strategy
+from autopar.emit.several import in_order
 from autopar.emit.wrap import device_mesh, shardings
 from autopar.errors import AutoparError, InvalidMesh
 from autopar.passes.program import ShardedProgram
@@ -271,7 +272,7 @@ class Plan:
 
     def check_devices(self, devices: Sequence[Any] | None) -> tuple[Any, ...]:
         """`devices` (None: those that are present), refused unless they are as many as the mesh has."""
-        given = tuple(untyped_jax.devices()) if devices is None else checked_devices(devices)
+        given = in_order(untyped_jax.devices()) if devices is None else checked_devices(devices)
         if len(given) != self.mesh.size:
             raise InvalidMesh(
                 f"the plan is for mesh {self.mesh} of {self.mesh.size} devices, {len(given)} are "

@@ -1,0 +1,78 @@
+"""Fusion: which results are written to memory, and which buffers every kernel reads.
+
+As XLA decides it on CPU (`InstructionFusion`): a loop is computed inside each of its readers that is a loop too. Where some
+reader is none it is written for that one, and computed again inside the others if that reads no more than one
+operand of its size. What is dear is computed inside one kernel only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from autopar.passes.compiled.node import Node
+
+
+@dataclass(frozen=True, eq=False)
+class Kernel:
+    """A node whose results are written, and the buffers that it reads, those of what is computed inside it included.
+
+    `same` are those of which it reads only the element at the place that it writes. `body` are the kernels of a control
+    node.
+    """
+
+    node: Node
+    reads: tuple[int, ...]
+    same: frozenset[int] = frozenset()
+    body: tuple[Kernel, ...] = ()
+
+
+def fused(nodes: Sequence[Node], kept: Collection[int] = ()) -> tuple[Kernel, ...]:
+    """The kernels of `nodes`, in their order. The buffers `kept` are written, whoever reads them here."""
+    readers: dict[int, list[int]] = {}
+    for n, node in enumerate(nodes):
+        for value in dict.fromkeys(node.ins):
+            readers.setdefault(value, []).append(n)
+    written, again = _fates(nodes, readers, kept)
+    inside: dict[int, dict[int, bool]] = {}
+    found: list[Kernel] = []
+    for n, node in enumerate(nodes):
+        reads: dict[int, bool] = {}
+        for value in node.ins:
+            parts = inside[value] if node.kind == "loop" and value in inside else {value: True}
+            for read, same in parts.items():
+                reads[read] = reads.get(read, True) and same and node.elementwise
+        if node.kind == "loop" and n not in written or n in again:
+            inside[node.outs[0]] = reads
+        if node.kind != "loop" or n in written:
+            same = frozenset(value for value, is_same in reads.items() if is_same)
+            body = fused(node.body, {value for _, value in node.carried}) if node.body else ()
+            found.append(Kernel(node, tuple(reads), same, body))
+    return tuple(found)
+
+
+def _fates(nodes: Sequence[Node], readers: dict[int, list[int]], kept: Collection[int]) -> tuple[set[int], set[int]]:
+    """The loops whose result is written, and those of them that are computed again inside other loops."""
+    hosts: dict[int, set[int]] = {}
+    written: set[int] = set()
+    again: set[int] = set()
+    for n in range(len(nodes) - 1, -1, -1):
+        node = nodes[n]
+        if node.kind != "loop" or not node.outs:
+            written.add(n)
+            hosts[n] = {n}
+            continue
+        mine = readers.get(node.outs[0], [])
+        loops = [r for r in mine if nodes[r].kind == "loop" and not (node.dear and nodes[r].spreads)]
+        within: set[int] = set().union(*(hosts[r] for r in loops)) if loops else set()
+        is_read_whole = len(loops) < len(mine) or node.outs[0] in kept or not mine
+        repeats = not node.dear and (node.unary or not is_read_whole)
+        if is_read_whole or (node.dear and len(within) > 1):
+            written.add(n)
+            hosts[n] = {n}
+            if loops and repeats:
+                again.add(n)
+                hosts[n] = {n, *within}
+        else:
+            hosts[n] = within
+    return written, again

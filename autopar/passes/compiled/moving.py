@@ -1,0 +1,47 @@
+"""Moves as nodes: what is copied before and behind a collective."""
+
+from __future__ import annotations
+
+from autopar.passes.compiled.draft import Draft
+from autopar.passes.compiled.node import Node
+from autopar.passes.program import Move
+
+
+def unfold_move(work: Draft, position: int, move: Move, ins: tuple[int, ...]) -> None:
+    """Adds the nodes of `move` on the buffers `ins`."""
+    if len(ins) > 1:
+        _bucket(work, position, move, ins)
+        return
+    ((value,), (out,)) = ins, move.outs
+    if move.kind in ("slice", "mask"):
+        work.put(Node("loop", (value,), (out,), position, elementwise=move.kind == "mask"))
+    elif move.kind == "all_to_all":
+        _all_to_all(work, position, work.program.mesh.product(move.axes), value, out)
+    elif move.kind in ("all_gather", "reduce_scatter"):
+        is_view = all(size == 1 for size in work.local_shape(move.ins[0])[: move.dim or 0])
+        operand = work.copied(value, position, is_view=is_view)
+        made = out if is_view else work.made(work.sizes[out])
+        work.kernel(position, (operand,), (made,))
+        if not is_view:
+            work.put_copy(made, out, position)
+    else:
+        work.kernel(position, (value,), (out,))
+
+
+def _bucket(work: Draft, position: int, move: Move, ins: tuple[int, ...]) -> None:
+    """All operands side by side, moved at once, and cut apart again."""
+    flat = work.made(sum(work.sizes[v] for v in ins))
+    made = work.made(sum(work.sizes[v] for v in move.outs))
+    work.put(Node("loop", ins, (flat,), position, unary=False))
+    work.kernel(position, (flat,), (made,))
+    for out in move.outs:
+        work.put(Node("loop", (made,), (out,), position))
+
+
+def _all_to_all(work: Draft, position: int, count: int, value: int, out: int) -> None:
+    """A piece for each device, each a buffer of its own, and what arrives side by side."""
+    pieces, arrived = (tuple(work.made(work.sizes[value] // count) for _ in range(count)) for _ in range(2))
+    for piece in pieces:
+        work.put(Node("loop", (value,), (piece,), position))
+    work.kernel(position, pieces, arrived)
+    work.put(Node("loop", arrived, (out,), position))

@@ -1,0 +1,64 @@
+"""Predict: the memory that XLA's CPU compiler sets aside for a program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from autopar.passes.compiled.donate import with_copies
+from autopar.passes.compiled.draft import FIRST_NEW
+from autopar.passes.compiled.fusion import fused
+from autopar.passes.compiled.place import END, Held, Timed, held, left_over, most
+from autopar.passes.compiled.unfold import Unfolding, Workspace
+from autopar.passes.program import ShardedProgram
+
+
+def set_aside_bytes(program: ShardedProgram, donated: Sequence[int], workspace: Workspace) -> int:
+    """Bytes of one device: arguments + results + temporaries - results that lie in donated arguments.
+
+    Args:
+      program: routed (no Convert left).
+      donated: positions of the inputs whose memory outputs may take.
+      workspace: bytes that an operator takes while it runs, given the local bytes of its operands.
+    """
+    return explained(program, donated, workspace)[0]
+
+
+def explained(program: ShardedProgram, donated: Sequence[int], workspace: Workspace) -> tuple[int, list[Held], Timed]:
+    """`set_aside_bytes`, the buffers of the arena at its fullest, and when everything runs."""
+    work = Unfolding(program, workspace)
+    nodes = work.nodes()
+    outputs = [work.at(value) for value in program.outputs]
+    timed = Timed(nodes.sizes)
+    taken = {work.at(value): given for value, given in _donations(program, donated).items()}
+    timed.run(with_copies(fused(nodes.nodes, set(outputs)), taken, work.sizes, 2 * FIRST_NEW))
+    rooms: list[tuple[int, list[tuple[int, int]]]] = []
+    results = {v for v in outputs if v in timed.made}
+    for value in results:
+        busy = [(timed.made[value], END)]
+        if value in taken:
+            busy.append((-1, min(timed.last.get(taken[value], -1), timed.made[value] - 1)))
+        rooms.append((nodes.sizes[value], busy))
+    fixed = frozenset({*program.inputs, *results})
+    arena = left_over(held(timed, fixed), rooms)
+    peak, at = most(arena)
+    whole = sum(nodes.sizes[v] for v in program.inputs) + sum(nodes.sizes[v] for v in program.outputs)
+    shared = sum(nodes.sizes[v] for v in taken)
+    return whole - shared + peak, [one for one in arena if one.first <= at <= one.last], timed
+
+
+def _donations(program: ShardedProgram, donated: Sequence[int]) -> dict[int, int]:
+    """The donated input in which an output lies: the first of its shape, type and placement."""
+
+    def kind(value: int) -> tuple[object, ...]:
+        v = program.values[value]
+        return v.tensor.shape, v.tensor.dtype, v.placement
+
+    offered: dict[tuple[object, ...], list[int]] = {}
+    for position in donated:
+        offered.setdefault(kind(program.inputs[position]), []).append(program.inputs[position])
+    found: dict[int, int] = {}
+    for value in program.outputs:
+        if value not in found and offered.get(kind(value)):
+            found[value] = offered[kind(value)].pop(0)
+    return found
+

@@ -65,8 +65,8 @@ def is_fusible(op: OpNode) -> bool:
 
 
 def is_dear(op: OpNode) -> bool:
-    """Whether a compiler would rather keep the result of `op` than compute it again in each reader."""
-    return op.kind in _EXPENSIVE
+    """Whether a compiler would rather keep the result of `op` than compute it again; whole powers are products."""
+    return op.kind in _EXPENSIVE and op.kind != "integer_pow"
 
 
 @cache

@@ -68,6 +68,14 @@ class Draft:
         self.put(Node("loop", (value,), (out,), position))
         return out
 
+    def shared(self, key: tuple[object, ...], size_bytes: int, position: int) -> int:
+        """A buffer that is made of nothing, once in a computation for all that ask for it by the same key."""
+        known = self.scopes[-1].known
+        if key not in known:
+            known[key] = (self.made(size_bytes),)
+            self.put(Node("kernel", (), known[key], position))
+        return known[key][0]
+
     def view(self, value: int, of: int) -> None:
         """`value` is the buffer `of`, unless a result of the program has to be copied."""
         if value in self.results and (of in self.results or of in self.program.inputs):
@@ -79,11 +87,18 @@ class Draft:
             self.root[value] = of
 
     def kernel(
-        self, position: int, ins: Sequence[int], outs: Sequence[int], over: Sequence[int] = (), beside: int = 0
+        self,
+        position: int,
+        ins: Sequence[int],
+        outs: Sequence[int],
+        over: Sequence[int] = (),
+        beside: int = 0,
+        *,
+        sums: bool = False,
     ) -> None:
         """A kernel that takes `beside` bytes while it runs."""
         scratch = (self.made(beside),) if beside else ()
-        self.put(Node("kernel", tuple(ins), (*outs, *scratch), position, over=tuple(over)))
+        self.put(Node("kernel", tuple(ins), (*outs, *scratch), position, over=tuple(over), sums=sums))
 
     def put_copy(self, value: int, out: int, position: int) -> None:
         """A copy of a buffer with its elements in another order, as `out`."""

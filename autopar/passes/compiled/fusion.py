@@ -8,7 +8,7 @@ operand of its size. What is dear is computed inside one kernel only.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autopar.passes.compiled.node import Node
 
@@ -29,10 +29,8 @@ class Kernel:
 
 def fused(nodes: Sequence[Node], kept: Collection[int] = ()) -> tuple[Kernel, ...]:
     """The kernels of `nodes`, in their order. The buffers `kept` are written, whoever reads them here."""
-    readers: dict[int, list[int]] = {}
-    for n, node in enumerate(nodes):
-        for value in dict.fromkeys(node.ins):
-            readers.setdefault(value, []).append(n)
+    nodes = _with_products(nodes, kept)
+    readers = _readers(nodes)
     written, again = _fates(nodes, readers, kept)
     inside: dict[int, dict[int, bool]] = {}
     found: list[Kernel] = []
@@ -49,6 +47,33 @@ def fused(nodes: Sequence[Node], kept: Collection[int] = ()) -> tuple[Kernel, ..
             body = fused(node.body, {value for _, value in node.carried}) if node.body else ()
             found.append(Kernel(node, tuple(reads), same, body))
     return tuple(found)
+
+
+def _readers(nodes: Sequence[Node]) -> dict[int, list[int]]:
+    """The positions of the nodes that read each buffer, loops and branches for what is in them."""
+    found: dict[int, list[int]] = {}
+    for n, node in enumerate(nodes):
+        for value in dict.fromkeys((*node.ins, *_read_inside(node))):
+            found.setdefault(value, []).append(n)
+    return found
+
+
+def _read_inside(node: Node) -> set[int]:
+    return {value for inner in node.body for value in (*inner.ins, *_read_inside(inner))}
+
+
+def _with_products(nodes: Sequence[Node], kept: Collection[int]) -> tuple[Node, ...]:
+    """`nodes` with products that only a sum reads as a part of it."""
+    readers = _readers(nodes)
+    makers = {value: n for n, node in enumerate(nodes) for value in node.outs}
+    gone: set[int] = set()
+    found = list(nodes)
+    for n, node in enumerate(nodes):
+        made = makers.get(node.ins[0]) if node.sums else None
+        if made is not None and nodes[made].product and len(readers[node.ins[0]]) == 1 and node.ins[0] not in kept:
+            gone.add(made)
+            found[n] = replace(node, ins=nodes[made].ins, sums=False)
+    return tuple(node for n, node in enumerate(found) if n not in gone)
 
 
 def _fates(nodes: Sequence[Node], readers: dict[int, list[int]], kept: Collection[int]) -> tuple[set[int], set[int]]:

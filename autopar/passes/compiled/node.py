@@ -19,9 +19,9 @@ class Node:
 
     Of a loop: whether it is `dear` to compute twice; whether it is `elementwise`, made of the elements at the same place;
     whether it `spreads`, reads elements of its operands more than once; whether it is `unary`, at most one operand being
-    as large as its result. A kernel may write over its operands `over`, if nobody reads them later. A control node's
-    `carried` pairs a buffer with the value that becomes its next content. `origin` is the program value, if the first
-    result is one.
+    as large as its result; whether it is a `product` of two. A kernel that `sums` multiplies first, if nobody else reads the
+    product. A kernel may write over its operands `over`, if nobody reads them later. A control node's
+    `carried` pairs a buffer with the value that becomes its next content.
     """
 
     kind: NodeKind
@@ -32,6 +32,8 @@ class Node:
     elementwise: bool = False
     spreads: bool = False
     unary: bool = True
+    product: bool = False
+    sums: bool = False
     over: tuple[int, ...] = ()
     body: tuple[Node, ...] = ()
     carried: tuple[tuple[int, int], ...] = ()

@@ -25,6 +25,7 @@ _VIEWS = frozenset({"reshape", "squeeze", "expand_dims", "copy", "copy_p", "stop
 _VIEWS_TOO = frozenset({"reshard", "sharding_constraint", "pvary", "reduce_precision"})
 _MOVING = frozenset({"slice", "rev", "pad", "iota", "transpose", "dynamic_slice", "concatenate", "gather", "split"})
 _LOOPS_TOO = frozenset({"concatenate", "gather"})
+_PRODUCTS = frozenset({"mul", "integer_pow", "square"})
 _OVER_FIRST = ("scatter", "dynamic_update_slice")
 _OVER_ALL = frozenset({"sort", "threefry2x32", "cholesky", "triangular_solve", "lu"})
 
@@ -96,7 +97,7 @@ class Unfolding(Draft):
             return
         beside += self.workspace(op, [self.sizes[v] for v in ins]) if op.kind not in UNFOLD else 0
         over = ins if op.kind in _OVER_ALL else ins[:1] if op.kind.startswith(_OVER_FIRST) else ()
-        self.kernel(position, ins, outs, over, beside)
+        self.kernel(position, ins, outs, over, beside, sums=op.kind == "reduce_sum")
 
     def _loop(self, position: int, compute: Compute, ins: tuple[int, ...]) -> None:
         op, (out,) = compute.op, compute.outs
@@ -108,8 +109,7 @@ class Unfolding(Draft):
         large = [v for v in large if prod(self.local_shape(v)) >= size]
         unary = len(large) <= 1 or sum(self.sizes[v] for v in ins) <= self.sizes[out]
         elementwise = not spreads and op.kind not in _MOVING
-        ins = tuple(v for v in ins if v not in self.light or v in self.program.inputs or op.kind != "x")
-        self.put(Node("loop", ins, (out,), position, is_dear(op), elementwise, spreads, unary))
+        self.put(Node("loop", ins, (out,), position, is_dear(op), elementwise, spreads, unary, op.kind in _PRODUCTS))
 
     def _is_view(self, compute: Compute) -> bool:
         op, size = compute.op, self.sizes

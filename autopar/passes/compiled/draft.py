@@ -9,6 +9,7 @@ from autopar.passes.compiled.node import Node
 from autopar.passes.program import Compute, ShardedProgram
 
 FIRST_NEW = 1_000_000_000
+NARROW = frozenset({"bfloat16", "float16"})
 
 
 @dataclass(eq=False)
@@ -99,6 +100,25 @@ class Draft:
         """A kernel that takes `beside` bytes while it runs."""
         scratch = (self.made(beside),) if beside else ()
         self.put(Node("kernel", tuple(ins), (*outs, *scratch), position, over=tuple(over), sums=sums))
+
+    def widened(self, value: int, position: int, dtype: str) -> int:
+        """A copy of a buffer of a 16-bit type as float32, which is what the CPU computes with; others as they are."""
+        if dtype not in NARROW:
+            return value
+        wide = self.made(2 * self.sizes[value])
+        self.put(Node("loop", (value,), (wide,), position))
+        return wide
+
+    def narrowed(self, out: int, position: int, dtype: str) -> int:
+        """The buffer in which a kernel leaves `out`: as float32, to be converted, if it is of a 16-bit type."""
+        if dtype not in NARROW:
+            return out
+        return self.made(2 * self.sizes[out])
+
+    def put_narrow(self, made: int, out: int, position: int) -> None:
+        """Behind the kernel: what it left, as `out`."""
+        if made != out:
+            self.put(Node("loop", (made,), (out,), position))
 
     def put_copy(self, value: int, out: int, position: int) -> None:
         """A copy of a buffer with its elements in another order, as `out`."""

@@ -24,6 +24,11 @@ def unfold_move(work: Draft, position: int, move: Move, ins: tuple[int, ...]) ->
         work.kernel(position, (operand,), (made,))
         if not is_view:
             work.put_copy(made, out, position)
+    elif move.kind == "all_reduce":
+        dtype = work.program.values[out].tensor.dtype
+        made = work.narrowed(out, position, dtype)
+        work.kernel(position, (work.widened(value, position, dtype),), (made,))
+        work.put_narrow(made, out, position)
     else:
         work.kernel(position, (value,), (out,))
 

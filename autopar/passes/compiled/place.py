@@ -40,9 +40,13 @@ class Timed:
             if kernel.node.kind == "control":
                 self.run(kernel.body)
                 self._carry(kernel)
-            position = len(self.steps) - 1
+            end = len(self.steps) - 1
             for value in reads_of(kernel):
-                self.last[value] = max(position, self.last.get(value, 0))
+                if self.made.get(value, -1) <= position:  # what a loop makes itself is read inside it
+                    until = position if value in kernel.node.over else end
+                    self.last[value] = max(until, self.last.get(value, 0))
+            for buffer, _ in kernel.node.carried:
+                self.last[buffer] = end
 
     def _carry(self, kernel: Kernel) -> None:
         """The next content of a carry is written over the last, unless that is read later in the round."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from autopar.passes.compiled.arena import arena_bytes
 from autopar.passes.compiled.donate import with_copies
 from autopar.passes.compiled.draft import FIRST_NEW
 from autopar.passes.compiled.fusion import fused
@@ -40,7 +41,8 @@ def explained(program: ShardedProgram, donated: Sequence[int], workspace: Worksp
         rooms.append((nodes.sizes[value], busy))
     fixed = frozenset({*program.inputs, *results})
     arena = left_over(held(timed, fixed), rooms)
-    peak, at = most(arena)
+    _, at = most(arena)
+    peak = arena_bytes(arena)
     whole = sum(nodes.sizes[v] for v in program.inputs) + sum(nodes.sizes[v] for v in program.outputs)
     shared = sum(nodes.sizes[v] for v in taken)
     return whole - shared + peak, [one for one in arena if one.first <= at <= one.last], timed

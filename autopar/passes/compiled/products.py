@@ -31,8 +31,13 @@ def _dot_general(work: Draft, position: int, compute: Compute, ins: tuple[int, .
         orders = [[*batch[n], *inner]]
         if sum(shape[d] > 1 for d in kept) <= 1 and sum(shape[d] > 1 for d in summed[n]) <= 1:
             orders.append([*batch[n], *reversed(inner)])
-        operands.append(work.copied(value, position, is_view=any(lies_as(order, shape) for order in orders)))
-    work.kernel(position, operands, compute.outs, (), beside)
+        is_view = any(lies_as(order, shape) for order in orders)
+        wide = work.widened(value, position, compute.op.ins[n].dtype)
+        operands.append(work.copied(wide, position, is_view=is_view))
+    (out,), dtype = compute.outs, compute.op.outs[0].dtype
+    made = work.narrowed(out, position, dtype)
+    work.kernel(position, operands, (made,), (), beside)
+    work.put_narrow(made, out, position)
 
 
 def _convolution(work: Draft, position: int, compute: Compute, ins: tuple[int, ...], beside: int) -> None:

@@ -8,7 +8,7 @@ be passed are of size 1 on a device.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from autopar.core.regions import CONTROL
@@ -125,7 +125,7 @@ class Unfolding(Draft):
         return False
 
     def _boundary(self, position: int, compute: Compute) -> None:
-        """Carries are copied in (over their first value, if nobody else reads it) and stay where they are."""
+        """What enters or leaves a control region is dealt with when it ends."""
         kind, scope = compute.op.kind, self.scopes[-1]
         if kind == "carry_in":
             scope.entered.append(compute)
@@ -139,23 +139,33 @@ class Unfolding(Draft):
                 self.put(Node("loop", (self.at(compute.ins[0]),), (), position))
 
     def _close(self) -> None:
-        """Ends the innermost control region: its nodes become one."""
+        """Ends the innermost control region: its nodes become one.
+
+        Carries are copied in, over their first value if nobody else reads that, and stay where they are. The stacks of a
+        scan are zeros at first, which are there from the beginning.
+        """
         scope = self.scopes.pop()
+        inits: list[int] = []
+        outs: list[int] = []
         for compute in scope.entered:
             (start,), (out,) = compute.ins, compute.outs
-            self.put(Node("kernel", (self.at(start),), (out,), scope.start, over=(self.at(start),)))
+            inits.append(self.made(self.sizes[out]))
+            outs.append(out)
+            self.put(Node("kernel", (self.at(start),), (inits[-1],), scope.start, over=(self.at(start),)))
         carries = {i.op.params["position"]: i.outs[0] for i in scope.entered}
         carried: list[tuple[int, int]] = []
-        outs: list[int] = []
         for compute in scope.left:
             (out,) = compute.outs
             if compute.op.kind == "carry_out":
                 buffer = carries[compute.op.params["position"]]
                 carried.append((buffer, self.at(compute.ins[0])))
                 self.view(out, buffer)
+                continue
+            outs.append(out)
+            if compute.op.kind == "scan_stack":
+                inits.append(self.made(self.sizes[out]))
+                self.put(Node("kernel", (), (inits[-1],), scope.start))
             else:
-                outs.append(out)
-                if compute.op.kind == "cond_result":
-                    scope.nodes.append(Node("kernel", tuple(self.at(v) for v in compute.ins), (), scope.start))
-        ins = tuple(buffer for buffer, _ in carried)
-        self.put(Node("control", ins, tuple(outs), scope.start, body=tuple(scope.nodes), carried=tuple(carried)))
+                scope.nodes.append(Node("kernel", tuple(self.at(v) for v in compute.ins), (), scope.start))
+        node = Node("control", tuple(inits), tuple(outs), scope.start, over=tuple(inits), body=tuple(scope.nodes))
+        self.put(replace(node, carried=tuple(carried)))

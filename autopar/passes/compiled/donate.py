@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from autopar.passes.compiled.fusion import Kernel
 from autopar.passes.compiled.node import Node
-from autopar.passes.compiled.order import reads_of
+from autopar.passes.compiled.order import ancestors, reads_of
 
 
 def with_copies(
@@ -24,14 +24,7 @@ def with_copies(
     """
     maker = {value: n for n, kernel in enumerate(kernels) for value in kernel.node.outs}
     reads = [reads_of(kernel) for kernel in kernels]
-    before: list[int] = []
-    for n, values in enumerate(reads):
-        mask = 0
-        for value in values:
-            made = maker.get(value, n)
-            if made < n:
-                mask |= before[made] | 1 << made
-        before.append(mask)
+    before = ancestors(kernels)
     copies: dict[int, int] = {}
     for result, argument in donations.items():
         writer = maker.get(result)

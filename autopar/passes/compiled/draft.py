@@ -96,10 +96,11 @@ class Draft:
         beside: int = 0,
         *,
         sums: bool = False,
+        joins: tuple[object, ...] = (),
     ) -> None:
         """A kernel that takes `beside` bytes while it runs."""
         scratch = (self.made(beside),) if beside else ()
-        self.put(Node("kernel", tuple(ins), (*outs, *scratch), position, over=tuple(over), sums=sums))
+        self.put(Node("kernel", tuple(ins), (*outs, *scratch), position, over=tuple(over), sums=sums, joins=joins))
 
     def widened(self, value: int, position: int, dtype: str) -> int:
         """A copy of a buffer of a 16-bit type as float32, which is what the CPU computes with; others as they are."""

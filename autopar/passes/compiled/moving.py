@@ -27,7 +27,7 @@ def unfold_move(work: Draft, position: int, move: Move, ins: tuple[int, ...]) ->
     elif move.kind == "all_reduce":
         dtype = work.program.values[out].tensor.dtype
         made = work.narrowed(out, position, dtype)
-        work.kernel(position, (work.widened(value, position, dtype),), (made,))
+        work.kernel(position, (work.widened(value, position, dtype),), (made,), joins=_joined(work, move))
         work.put_narrow(made, out, position)
     else:
         work.kernel(position, (value,), (out,))
@@ -38,7 +38,7 @@ def _bucket(work: Draft, position: int, move: Move, ins: tuple[int, ...]) -> Non
     flat = work.made(sum(work.sizes[v] for v in ins))
     made = work.made(sum(work.sizes[v] for v in move.outs))
     work.put(Node("loop", ins, (flat,), position, unary=False))
-    work.kernel(position, (flat,), (made,))
+    work.kernel(position, (flat,), (made,), joins=_joined(work, move) if move.kind == "all_reduce" else ())
     for out in move.outs:
         work.put(Node("loop", (made,), (out,), position))
 
@@ -50,3 +50,9 @@ def _all_to_all(work: Draft, position: int, count: int, value: int, out: int) ->
         work.put(Node("loop", (value,), (piece,), position))
     work.kernel(position, pieces, arrived)
     work.put(Node("loop", arrived, (out,), position))
+
+
+def _joined(work: Draft, move: Move) -> tuple[object, ...]:
+    """What all-reduces must agree in to be made one: axes, kind of sum and type."""
+    value = work.program.values[move.ins[0]]
+    return move.axes, value.placement.kind, value.tensor.dtype

@@ -21,7 +21,7 @@ class Node:
     whether it `spreads`, reads elements of its operands more than once; whether it is `unary`, at most one operand being
     as large as its result; whether it is a `product` of two. A kernel that `sums` multiplies first, if nobody else reads the
     product. A kernel may write over its operands `over`, if nobody reads them later. A control node's
-    `carried` pairs a buffer with the value that becomes its next content.
+    `carried` pairs a buffer with the value that becomes its next content. All-reduces of equal `joins` become one.
     """
 
     kind: NodeKind
@@ -37,6 +37,7 @@ class Node:
     over: tuple[int, ...] = ()
     body: tuple[Node, ...] = ()
     carried: tuple[tuple[int, int], ...] = ()
+    joins: tuple[object, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

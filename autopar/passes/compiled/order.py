@@ -12,14 +12,8 @@ from autopar.passes.compiled.fusion import Kernel
 
 
 def ready_first(kernels: Sequence[Kernel]) -> tuple[Kernel, ...]:
-    """The kernels in breadth-first order; those of control nodes stay inside them, unordered."""
-    maker = {value: n for n, kernel in enumerate(kernels) for value in kernel.node.outs}
-    waits = [{maker[v] for v in reads_of(kernel) if v in maker} - {n} for n, kernel in enumerate(kernels)]
-    readers: list[list[int]] = [[] for _ in kernels]
-    for n, makers in enumerate(waits):
-        for made in makers:
-            readers[made].append(n)
-    missing = [len(makers) for makers in waits]
+    """The kernels in breadth-first order; those of control nodes stay inside them, as they are."""
+    readers, missing = readers_of(kernels)
     queue = deque(n for n, count in enumerate(missing) if not count)
     found: list[Kernel] = []
     while queue:
@@ -32,9 +26,36 @@ def ready_first(kernels: Sequence[Kernel]) -> tuple[Kernel, ...]:
     return tuple(found)
 
 
+def readers_of(kernels: Sequence[Kernel]) -> tuple[list[list[int]], list[int]]:
+    """The positions of the kernels that read what each makes, and of how many others each reads."""
+    maker = {value: n for n, kernel in enumerate(kernels) for value in kernel.node.outs}
+    readers: list[list[int]] = [[] for _ in kernels]
+    missing: list[int] = []
+    for n, kernel in enumerate(kernels):
+        makers = {maker[value] for value in reads_of(kernel) if value in maker} - {n}
+        missing.append(len(makers))
+        for made in makers:
+            readers[made].append(n)
+    return readers, missing
+
+
 def reads_of(kernel: Kernel) -> set[int]:
     """All buffers that a kernel reads, those read inside a control node included."""
     found = set(kernel.reads)
     for inner in kernel.body:
         found |= reads_of(inner)
     return found
+
+
+def ancestors(kernels: Sequence[Kernel]) -> list[int]:
+    """For every kernel those that run before it in any order, as the bits of a number. Readers come behind makers."""
+    maker = {value: n for n, kernel in enumerate(kernels) for value in kernel.node.outs}
+    before: list[int] = []
+    for n, kernel in enumerate(kernels):
+        mask = 0
+        for value in reads_of(kernel):
+            made = maker.get(value, n)
+            if made < n:
+                mask |= before[made] | 1 << made
+        before.append(mask)
+    return before

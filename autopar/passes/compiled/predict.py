@@ -8,6 +8,7 @@ from autopar.passes.compiled.arena import arena_bytes
 from autopar.passes.compiled.donate import with_copies
 from autopar.passes.compiled.draft import FIRST_NEW
 from autopar.passes.compiled.fusion import fused
+from autopar.passes.compiled.join import joined
 from autopar.passes.compiled.place import END, Held, Timed, held, left_over, most
 from autopar.passes.compiled.unfold import Unfolding, Workspace
 from autopar.passes.program import ShardedProgram
@@ -31,7 +32,7 @@ def explained(program: ShardedProgram, donated: Sequence[int], workspace: Worksp
     outputs = [work.at(value) for value in program.outputs]
     timed = Timed(nodes.sizes)
     taken = {work.at(value): given for value, given in _donations(program, donated).items()}
-    timed.run(with_copies(fused(nodes.nodes, set(outputs)), taken, work.sizes, 2 * FIRST_NEW))
+    timed.run(with_copies(joined(fused(nodes.nodes, set(outputs))), taken, work.sizes, 2 * FIRST_NEW))
     rooms: list[tuple[int, list[tuple[int, int]]]] = []
     results = {v for v in outputs if v in timed.made}
     for value in results:

@@ -102,6 +102,8 @@ class Unfolding(Draft):
     def _loop(self, position: int, compute: Compute, ins: tuple[int, ...]) -> None:
         op, (out,) = compute.op, compute.outs
         size = prod(self.local_shape(out))
+        if op.kind not in _MOVING and op.kind not in ("broadcast_in_dim", "gather", "dynamic_update_slice"):
+            ins = tuple(self._spread(v, compute.ins[n], size, position) for n, v in enumerate(ins))
         spreads = op.kind == "broadcast_in_dim" or op.kind == "gather"
         if op.kind in ("broadcast_in_dim", "iota"):
             self.light.add(out)
@@ -110,6 +112,16 @@ class Unfolding(Draft):
         unary = len(large) <= 1 or sum(self.sizes[v] for v in ins) <= self.sizes[out]
         elementwise = not spreads and op.kind not in _MOVING
         self.put(Node("loop", ins, (out,), position, is_dear(op), elementwise, spreads, unary, op.kind in _PRODUCTS))
+
+    def _spread(self, buffer: int, value: int, count: int, position: int) -> int:
+        """An operand of an elementwise operator, whose dims of size 1 are spread over those of the result."""
+        v = self.program.values[value]
+        if v.tensor.literal is not None or prod(self.local_shape(value)) >= count:
+            return buffer
+        out = self.made(count * v.tensor.itemsize)
+        self.light.add(out)
+        self.put(Node("loop", (buffer,), (out,), position, spreads=True))
+        return out
 
     def _is_view(self, compute: Compute) -> bool:
         op, size = compute.op, self.sizes

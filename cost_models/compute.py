@@ -36,7 +36,8 @@ class Device:
       this. Operators that are not products do not come near any peak: memory bandwidth prices them.
     * never the vendor's figures "with sparsity", which are twice the dense ones.
 
-    `launch_s` is the fixed time of one kernel.
+    `launch_s` is the fixed time of one kernel. `compiler` is "xla_cpu" where programs are known to be compiled by XLA for
+    CPUs, which decides what memory they need; "" says nothing.
 
     Invariants: all numbers are finite and > 0 (`launch_s` >= 0); a float32 peak is there.
     """
@@ -46,6 +47,7 @@ class Device:
     memory_bandwidth_bytes_per_s: float
     peak_flops_per_s: Mapping[str, float] = field(hash=False)
     launch_s: float
+    compiler: str = ""
 
     def __post_init__(self) -> None:
         if "float32" not in self.peak_flops_per_s:
@@ -89,6 +91,7 @@ def slowest_device(devices: tuple[Device, ...]) -> Device:
         memory_bandwidth_bytes_per_s=min(device.memory_bandwidth_bytes_per_s for device in devices),
         peak_flops_per_s={dtype: min(peak_flops_per_s(device, dtype) for device in devices) for dtype in dtypes},
         launch_s=max(device.launch_s for device in devices),
+        compiler=devices[0].compiler if len({device.compiler for device in devices}) == 1 else "",
     )
 
 

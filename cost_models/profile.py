@@ -48,7 +48,7 @@ class DeviceProfile(Strict):
     """A device file. See `Device` for the meaning of the numbers.
 
     `shared_by_all`: memory, memory bandwidth and peaks are those of one machine, which all devices of the cluster
-    share: each gets its part.
+    share: each gets its part. `compiler`: who compiles for it, where that is known (see `Device`).
     """
 
     name: Name
@@ -57,6 +57,7 @@ class DeviceProfile(Strict):
     launch_s: Figure
     peak_flops_per_s: dict[Name, Figure]
     shared_by_all: bool = False
+    compiler: Literal["", "xla_cpu"] = ""
 
     def device(self, device_count: int) -> Device:
         """The device, as one of `device_count`."""
@@ -67,6 +68,7 @@ class DeviceProfile(Strict):
             memory_bandwidth_bytes_per_s=self.memory_bandwidth_bytes_per_s.value / part,
             peak_flops_per_s={dtype: peak.value / part for dtype, peak in self.peak_flops_per_s.items()},
             launch_s=self.launch_s.value,
+            compiler=self.compiler,
         )
 
 

@@ -12,6 +12,9 @@ from dataclasses import dataclass, replace
 
 from autopar.passes.compiled.node import Node
 
+MOST_COPIES = 15
+"""How often the code of a loop is put into one kernel at most: once for each place that elements are read from."""
+
 
 @dataclass(frozen=True, eq=False)
 class Kernel:
@@ -81,6 +84,7 @@ def _fates(nodes: Sequence[Node], readers: dict[int, list[int]], kept: Collectio
     hosts: dict[int, set[int]] = {}
     written: set[int] = set()
     again: set[int] = set()
+    copies = [1] * len(nodes)
     for n in range(len(nodes) - 1, -1, -1):
         node = nodes[n]
         if node.kind != "loop" or not node.outs:
@@ -91,13 +95,16 @@ def _fates(nodes: Sequence[Node], readers: dict[int, list[int]], kept: Collectio
         loops = [r for r in mine if nodes[r].kind == "loop" and not (node.dear and nodes[r].spreads)]
         within: set[int] = set().union(*(hosts[r] for r in loops)) if loops else set()
         is_read_whole = len(loops) < len(mine) or node.outs[0] in kept or not mine
-        repeats = not node.dear and (node.unary or not is_read_whole)
-        if is_read_whole or (node.dear and len(within) > 1):
+        repeats = not node.dear and node.unary
+        places = max((copies[r] for r in loops if nodes[r].elementwise), default=0)
+        places += sum(copies[r] for r in loops if not nodes[r].elementwise)
+        if is_read_whole or (node.dear and len(within) > 1) or places > MOST_COPIES:
             written.add(n)
             hosts[n] = {n}
-            if loops and repeats:
+            if loops and repeats and places <= MOST_COPIES:
                 again.add(n)
                 hosts[n] = {n, *within}
         else:
             hosts[n] = within
+            copies[n] = places
     return written, again

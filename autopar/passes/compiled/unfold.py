@@ -61,7 +61,7 @@ class Unfolding(Draft):
             if op.kind in ("carry_in", "scan_stack", "carry_out", "cond_result", "while_test", "branch_index"):
                 self._boundary(position, instruction)
             else:
-                key = (op.kind, op.signature) if op.effect is None else (op.kind, position)
+                key = (op.kind, op.signature, op.recomputes) if op.effect is None else (op.kind, position)
                 self._once(position, instruction, key)
 
     def _once(self, position: int, instruction: Compute | Move, key: tuple[object, ...]) -> None:
@@ -90,6 +90,10 @@ class Unfolding(Draft):
             return
         if op.body is None and len(outs) == 1 and (is_fusible(op) or op.kind in _LOOPS_TOO):
             self._loop(position, compute, ins)
+            return
+        if op.kind == "split":
+            for out in outs:
+                self.put(Node("loop", ins, (out,), position))
             return
         beside = 2 * sum(move.size_bytes for move in compute.exchanges)
         if op.kind in UNFOLD:

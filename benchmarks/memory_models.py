@@ -326,7 +326,7 @@ MODELS: dict[str, Measured] = {
     "scanned gpt, donated": Measured(partial(of_shapes, partial(_SMALL_GPT, 4, scanned=True)), True, True),
     "scanned layers, checkpointed": Measured(partial(scanned_layers, True), held_out=True),
     "recommender": Measured(recommender, held_out=True),
-    "state space": Measured(state_space, held_out=True),
+    "state space": Measured(state_space),
     "encoder-decoder": Measured(encoder_decoder, held_out=True),
     "segmentation (flax)": Measured(partial(of_tests, "segmentation"), held_out=True),
     "vae (flax)": Measured(partial(of_tests, "vae"), held_out=True),

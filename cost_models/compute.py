@@ -36,8 +36,8 @@ class Device:
       this. Operators that are not products do not come near any peak: memory bandwidth prices them.
     * never the vendor's figures "with sparsity", which are twice the dense ones.
 
-    `launch_s` is the fixed time of one kernel. `compiler` is "xla_cpu" where programs are known to be compiled by XLA for
-    CPUs, which decides what memory they need; "" says nothing.
+    `launch_s` is the fixed time of one kernel. `compiler` is "xla_cpu" where programs are known to be compiled by XLA
+    for CPUs, which decides what memory they need; "" says nothing.
 
     Invariants: all numbers are finite and > 0 (`launch_s` >= 0); a float32 peak is there.
     """

@@ -87,7 +87,7 @@ def without_exchanges(strategies: tuple[Strategy, ...]) -> tuple[Strategy, ...]:
 
 
 def compiler_of(pricing: object) -> str:
-    """Who compiles for the device that `pricing` is about, as `cost_models.Device` says; "" where it knows no device."""
+    """Who compiles for the device that `pricing` is about, as `cost_models.Device` says; "" if it knows no device."""
     if isinstance(pricing, Roofline):
         return pricing.cluster.device.compiler
     inner = getattr(pricing, "pricing", None)

@@ -1,7 +1,7 @@
 """Arena: how large a stretch of memory is in which every buffer has one offset for as long as it lives.
 
-XLA places the largest buffers first, each in the smallest gap that it fits in among those placed that live at the same time
-(`GlobalDecreasingSizeBestFitHeap`). What that leaves unused is fragmentation.
+XLA places the largest buffers first, each in the smallest gap that it fits in, among those placed that live at the same
+time (`GlobalDecreasingSizeBestFitHeap`). What that leaves unused is fragmentation.
 """
 
 from __future__ import annotations

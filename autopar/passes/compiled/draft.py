@@ -14,9 +14,9 @@ NARROW = frozenset({"bfloat16", "float16"})
 
 @dataclass(eq=False)
 class Scope:
-    """The nodes of one computation so far, and the results that were met by what they are made of: none is made twice.
+    """The nodes of one computation so far, and the results met by what they are made of: none is made twice.
 
-    `entered` and `left` are the operators that pass values into a control region and out of it, `start` where it begins.
+    `entered` and `left` are the operators that pass values into a control region and out of it, `start` its beginning.
     """
 
     nodes: list[Node] = field(default_factory=list[Node])

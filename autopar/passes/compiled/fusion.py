@@ -1,7 +1,7 @@
 """Fusion: which results are written to memory, and which buffers every kernel reads.
 
-As XLA decides it on CPU (`InstructionFusion`): a loop is computed inside each of its readers that is a loop too. Where some
-reader is none it is written for that one, and computed again inside the others if that reads no more than one
+As XLA decides it on CPU (`InstructionFusion`): a loop is computed inside each of its readers that is a loop too. Where
+some reader is none it is written for that one, and computed again inside the others if that reads no more than one
 operand of its size. What is dear is computed inside one kernel only.
 """
 
@@ -43,7 +43,7 @@ def fused(nodes: Sequence[Node], kept: Collection[int] = ()) -> tuple[Kernel, ..
             parts = inside[value] if node.kind == "loop" and value in inside else {value: True}
             for read, same in parts.items():
                 reads[read] = reads.get(read, True) and same and node.elementwise
-        if node.kind == "loop" and n not in written or n in again:
+        if (node.kind == "loop" and n not in written) or n in again:
             inside[node.outs[0]] = reads
         if node.kind != "loop" or n in written:
             same = frozenset(value for value, is_same in reads.items() if is_same)

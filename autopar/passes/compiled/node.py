@@ -6,22 +6,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-NodeKind = Literal["view", "loop", "kernel", "control"]
+NodeKind = Literal["loop", "kernel", "control"]
 
 
 @dataclass(frozen=True, eq=False)
 class Node:
     """One operation on buffers, which are numbered.
 
-    A "view" takes no memory: its result is its operand's buffer. A "loop" makes each element of its result on its own,
-    so it may be computed inside its readers; a "kernel" reads and writes memory. A "control" is a loop or a branch that
-    runs the nodes of `body`; its results are there from its beginning.
+    A "loop" makes each element of its result on its own, so it may be computed inside its readers; a "kernel" reads and
+    writes memory. A "control" is a loop or a branch that runs the nodes of `body`. `position` is that of the program's
+    instruction.
 
-    Of a loop: whether it is `dear` to compute twice; whether it is `elementwise`, made of the elements at the same place;
-    whether it `spreads`, reads elements of its operands more than once; whether it is `unary`, at most one operand being
-    as large as its result; whether it is a `product` of two. A kernel that `sums` multiplies first, if nobody else reads the
-    product. A kernel may write over its operands `over`, if nobody reads them later. A control node's
-    `carried` pairs a buffer with the value that becomes its next content. All-reduces of equal `joins` become one.
+    Of a loop: whether it is `dear` to compute twice; whether it is `elementwise`, made of the elements at the same
+    place; whether it `spreads`, reads elements of its operands more than once; whether it is `unary`, at most one
+    operand being as large as its result; whether it is a `product` of two.
+    Of a kernel: it may write over the operands `over`, if nobody reads them later; one that `sums` multiplies first, if
+    nobody else reads the product; all-reduces of equal `joins` become one. Of a control node: `carried` pairs a buffer
+    with the value that becomes its next content.
     """
 
     kind: NodeKind

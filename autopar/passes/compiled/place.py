@@ -1,8 +1,8 @@
 """Place: from when to when buffers are held, and what that comes to. As XLA's buffer assignment does it.
 
-Arguments and results have memory of their own. Smaller buffers lie in that of a result until it is made (or in that of a
-donated argument, once it is no longer read), the largest first; a kernel that works element by element writes over an
-operand that nobody reads later. The rest shares one arena, whose size is the most that is held at once.
+Arguments and results have memory of their own. Smaller buffers lie in that of a result until it is made (or in that of
+a donated argument, once it is no longer read), the largest first; a kernel that works element by element writes over an
+operand that nobody reads later. The rest shares one arena.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from autopar.passes.compiled.fusion import Kernel
 from autopar.passes.compiled.order import reads_of, ready_first
 
 END = 1 << 60
+Room = tuple[int, list[tuple[int, int]]]
+"""Memory that is there already: its bytes, and from when to when it is taken, both included."""
 
 
 @dataclass(eq=False)
@@ -74,7 +76,9 @@ def held(timed: Timed, fixed: frozenset[int]) -> list[Held]:
     last = dict(timed.last)
     for position, kernel in enumerate(timed.steps):
         over = {*kernel.same, *kernel.node.over}
-        free = [v for v in kernel.reads if v in over and last.get(v) == position and timed.made.get(v, position) < position]
+        free = [
+            v for v in kernel.reads if v in over and last.get(v) == position and timed.made.get(v, position) < position
+        ]
         for value in kernel.node.outs:
             fitting = [v for v in free if timed.sizes[v] == timed.sizes[value] and v not in fixed]
             if fitting:
@@ -84,8 +88,8 @@ def held(timed: Timed, fixed: frozenset[int]) -> list[Held]:
     return [Held(*one) for one in found if one[0] not in fixed and one[0] not in timed.same_as and one[3]]
 
 
-def left_over(buffers: Sequence[Held], rooms: Sequence[tuple[int, list[tuple[int, int]]]]) -> list[Held]:
-    """The buffers that find no place in any of `rooms`: their bytes, and when they are taken."""
+def left_over(buffers: Sequence[Held], rooms: Sequence[Room]) -> list[Held]:
+    """The buffers that find no place in any of `rooms`, the smallest that fits being tried first."""
     rooms = sorted(rooms, key=lambda room: room[0])
     found: list[Held] = []
     for one in sorted(buffers, key=lambda one: (-one.size_bytes, one.first, one.buffer)):

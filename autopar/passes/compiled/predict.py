@@ -9,7 +9,7 @@ from autopar.passes.compiled.donate import with_copies
 from autopar.passes.compiled.draft import FIRST_NEW
 from autopar.passes.compiled.fusion import fused
 from autopar.passes.compiled.join import joined
-from autopar.passes.compiled.place import END, Held, Timed, held, left_over, most
+from autopar.passes.compiled.place import END, Room, Timed, held, left_over
 from autopar.passes.compiled.unfold import Unfolding, Workspace
 from autopar.passes.program import ShardedProgram
 
@@ -22,31 +22,23 @@ def set_aside_bytes(program: ShardedProgram, donated: Sequence[int], workspace: 
       donated: positions of the inputs whose memory outputs may take.
       workspace: bytes that an operator takes while it runs, given the local bytes of its operands.
     """
-    return explained(program, donated, workspace)[0]
-
-
-def explained(program: ShardedProgram, donated: Sequence[int], workspace: Workspace) -> tuple[int, list[Held], Timed]:
-    """`set_aside_bytes`, the buffers of the arena at its fullest, and when everything runs."""
     work = Unfolding(program, workspace)
     nodes = work.nodes()
-    outputs = [work.at(value) for value in program.outputs]
-    timed = Timed(nodes.sizes)
+    outputs = tuple(dict.fromkeys(work.at(value) for value in program.outputs))
     taken = {work.at(value): given for value, given in _donations(program, donated).items()}
-    timed.run(with_copies(joined(fused(nodes.nodes, set(outputs))), taken, work.sizes, 2 * FIRST_NEW))
-    rooms: list[tuple[int, list[tuple[int, int]]]] = []
-    results = {v for v in outputs if v in timed.made}
+    kernels = joined(fused(nodes.nodes, outputs))
+    timed = Timed(nodes.sizes)
+    timed.run(with_copies(kernels, taken, work.sizes, 2 * FIRST_NEW))
+    rooms: list[Room] = []
+    results = [value for value in outputs if value in timed.made]
     for value in results:
         busy = [(timed.made[value], END)]
         if value in taken:
             busy.append((-1, min(timed.last.get(taken[value], -1), timed.made[value] - 1)))
         rooms.append((nodes.sizes[value], busy))
-    fixed = frozenset({*program.inputs, *results})
-    arena = left_over(held(timed, fixed), rooms)
-    _, at = most(arena)
-    peak = arena_bytes(arena)
-    whole = sum(nodes.sizes[v] for v in program.inputs) + sum(nodes.sizes[v] for v in program.outputs)
-    shared = sum(nodes.sizes[v] for v in taken)
-    return whole - shared + peak, [one for one in arena if one.first <= at <= one.last], timed
+    arena = left_over(held(timed, frozenset({*program.inputs, *results})), rooms)
+    fixed = sum(nodes.sizes[value] for value in (*program.inputs, *program.outputs))
+    return fixed - sum(nodes.sizes[value] for value in taken) + arena_bytes(arena)
 
 
 def _donations(program: ShardedProgram, donated: Sequence[int]) -> dict[int, int]:
@@ -64,4 +56,3 @@ def _donations(program: ShardedProgram, donated: Sequence[int]) -> dict[int, int
         if value not in found and offered.get(kind(value)):
             found[value] = offered[kind(value)].pop(0)
     return found
-

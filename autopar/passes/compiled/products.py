@@ -21,7 +21,7 @@ def lies_as(order: Sequence[int], shape: Sequence[int]) -> bool:
 
 
 def _dot_general(work: Draft, position: int, compute: Compute, ins: tuple[int, ...], beside: int) -> None:
-    """[batch, kept, summed] with [batch, summed, kept]; a single dim kept and a single one summed may also change places."""
+    """[batch, kept, summed] with [batch, summed, kept]; where one dim is kept and one summed they may change places."""
     summed, batch = compute.op.params["dimension_numbers"]
     operands: list[int] = []
     for n, value in enumerate(ins):

@@ -1,13 +1,13 @@
 """Unfold: a program as the nodes that XLA's CPU compiler sees, with the copies that it adds.
 
-A product wants batch dims first and what it sums or keeps side by side, a convolution its channels last; collectives want
-the dim that they split or join first; an all-to-all takes and makes pieces. Each is a copy, unless all dims that would
-be passed are of size 1 on a device.
+A product wants batch dims first and what it sums or keeps side by side, a convolution its channels last; collectives
+want the dim that they split or join first; an all-to-all takes and makes pieces. Each is a copy, unless all dims that
+would be passed are of size 1 on a device.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -99,7 +99,7 @@ class Unfolding(Draft):
         if op.kind in UNFOLD:
             UNFOLD[op.kind](self, position, compute, ins, beside)
             return
-        beside += self.workspace(op, [self.sizes[v] for v in ins]) if op.kind not in UNFOLD else 0
+        beside += self.workspace(op, [self.sizes[v] for v in ins])
         over = ins if op.kind in _OVER_ALL else ins[:1] if op.kind.startswith(_OVER_FIRST) else ()
         self.kernel(position, ins, outs, over, beside, sums=op.kind == "reduce_sum")
 
@@ -157,8 +157,8 @@ class Unfolding(Draft):
     def _close(self) -> None:
         """Ends the innermost control region: its nodes become one.
 
-        Carries are copied in, over their first value if nobody else reads that, and stay where they are. The stacks of a
-        scan are zeros at first, which are there from the beginning.
+        Carries are copied in, over their first value if nobody else reads that, and stay where they are. The stacks of
+        a scan are zeros at first, which are there from the beginning.
         """
         scope = self.scopes.pop()
         inits: list[int] = []

@@ -93,7 +93,7 @@ def _fates(nodes: Sequence[Node], readers: dict[int, list[int]], kept: Collectio
             continue
         mine = readers.get(node.outs[0], [])
         loops = [r for r in mine if nodes[r].kind == "loop" and not (node.dear and nodes[r].spreads)]
-        within: set[int] = set().union(*(hosts[r] for r in loops)) if loops else set()
+        within = {host for r in loops for host in hosts[r]}
         is_read_whole = len(loops) < len(mine) or node.outs[0] in kept or not mine
         repeats = not node.dear and node.unary
         places = max((copies[r] for r in loops if nodes[r].elementwise), default=0)

@@ -12,7 +12,7 @@ def unfold_move(work: Draft, position: int, move: Move, ins: tuple[int, ...]) ->
     if len(ins) > 1:
         _bucket(work, position, move, ins)
         return
-    ((value,), (out,)) = ins, move.outs
+    value, out = ins[0], move.outs[0]
     if move.kind in ("slice", "mask"):
         work.put(Node("loop", (value,), (out,), position, elementwise=move.kind == "mask"))
     elif move.kind == "all_to_all":
@@ -44,12 +44,16 @@ def _bucket(work: Draft, position: int, move: Move, ins: tuple[int, ...]) -> Non
 
 
 def _all_to_all(work: Draft, position: int, count: int, value: int, out: int) -> None:
-    """A piece for each device, each a buffer of its own, and what arrives side by side."""
+    """A piece for each device, each a buffer of its own; what arrives side by side, along the dim that was split, and
+    then in its place. Pieces are cut and put together when everything is fused already.
+    """
     pieces, arrived = (tuple(work.made(work.sizes[value] // count) for _ in range(count)) for _ in range(2))
     for piece in pieces:
-        work.put(Node("loop", (value,), (piece,), position))
+        work.kernel(position, (value,), (piece,))
     work.kernel(position, pieces, arrived)
-    work.put(Node("loop", arrived, (out,), position))
+    together = work.made(work.sizes[value])
+    work.kernel(position, arrived, (together,))
+    work.put_copy(together, out, position)
 
 
 def _joined(work: Draft, move: Move) -> tuple[object, ...]:

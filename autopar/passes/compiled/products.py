@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
+from typing import cast
 
 from autopar.passes.compiled.draft import Draft
 from autopar.passes.compiled.node import Node
 from autopar.passes.program import Compute
 
+Dims = tuple[int, ...]
+Numbers = tuple[tuple[Dims, Dims], tuple[Dims, Dims]]
 Unfold = Callable[[Draft, int, Compute, tuple[int, ...], int], None]
 
 _INDEX_BYTES = 4
@@ -22,7 +25,7 @@ def lies_as(order: Sequence[int], shape: Sequence[int]) -> bool:
 
 def _dot_general(work: Draft, position: int, compute: Compute, ins: tuple[int, ...], beside: int) -> None:
     """[batch, kept, summed] with [batch, summed, kept]; where one dim is kept and one summed they may change places."""
-    summed, batch = compute.op.params["dimension_numbers"]
+    summed, batch = cast(Numbers, compute.op.params["dimension_numbers"])
     operands: list[int] = []
     for n, value in enumerate(ins):
         shape = work.local_shape(compute.ins[n])

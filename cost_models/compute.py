@@ -43,7 +43,8 @@ class Device:
 
     `launch_s` is the fixed time of one kernel. `overlap` says how computing and communicating slow each other, where a
     device does both at once; None: it does one after the other. `efficiency` is what of all this kernels reach; None:
-    all of it.
+    all of it. `compiler` is "xla_cpu" where programs are known to be compiled by XLA
+    for CPUs, which decides what memory they need; "" says nothing.
 
     Invariants: all numbers are finite and > 0 (`launch_s` >= 0); a float32 peak is there.
     """
@@ -55,6 +56,7 @@ class Device:
     launch_s: float
     overlap: Overlap | None = None
     efficiency: Efficiency | None = None
+    compiler: str = ""
 
     def __post_init__(self) -> None:
         if "float32" not in self.peak_flops_per_s:
@@ -100,6 +102,7 @@ def slowest_device(devices: tuple[Device, ...]) -> Device:
         launch_s=max(device.launch_s for device in devices),
         overlap=slowest_overlap(tuple(device.overlap for device in devices)),
         efficiency=_slowest_efficiency(devices),
+        compiler=devices[0].compiler if len({device.compiler for device in devices}) == 1 else "",
     )
 
 

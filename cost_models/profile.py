@@ -120,7 +120,8 @@ class DeviceProfile(Strict):
 
     What a device reaches of its peaks is optional, see `Efficiency`: `half_sizes` of products by element type,
     `work` by kind of operation and element type, `memory` as points of a curve, which goes on at the memory bandwidth,
-    `fresh` as points of one that goes on as up to the last. Without any of them, all.
+    `fresh` as points of one that goes on as up to the last. Without any of them, all. `compiler`: who compiles for it,
+    where that is known (see `Device`).
     """
 
     name: Name
@@ -129,6 +130,7 @@ class DeviceProfile(Strict):
     launch_s: Figure
     peak_flops_per_s: dict[Name, Figure]
     shared_by_all: bool = False
+    compiler: Literal["", "xla_cpu"] = ""
     overlap: OverlapProfile | None = None
     half_sizes: dict[Name, HalfSizesProfile] = {}
     work: dict[Name, dict[Name, WorkProfile]] = {}
@@ -151,6 +153,7 @@ class DeviceProfile(Strict):
             launch_s=self.launch_s.value,
             overlap=None if self.overlap is None else self.overlap.overlap(),
             efficiency=self._efficiency(part),
+            compiler=self.compiler,
         )
 
     def _efficiency(self, part: int) -> Efficiency | None:

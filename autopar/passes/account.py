@@ -25,7 +25,8 @@ class Account:
     """Seconds of computing and of communicating, one after the other, and the peak of one device's memory.
 
     `peak_at` is the position of the instruction at which the peak is reached, `peak_values` what is alive there,
-    largest first. `held_bytes` is what is held while each instruction runs.
+    largest first. `held_bytes` is what is held while each instruction runs. `set_aside_bytes` is what the compiler is
+    predicted to set aside, where it is known (`passes.compiled`); the peak is at least that.
     """
 
     compute_time_s: float
@@ -34,6 +35,7 @@ class Account:
     peak_at: int
     peak_values: tuple[int, ...]
     held_bytes: tuple[int, ...] = field(default=(), repr=False)
+    set_aside_bytes: int | None = None
 
     @property
     def serial_time_s(self) -> float:

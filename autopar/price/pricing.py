@@ -87,6 +87,14 @@ def without_exchanges(strategies: tuple[Strategy, ...]) -> tuple[Strategy, ...]:
     return tuple(strategy for strategy in strategies if not strategy.exchanges)
 
 
+def compiler_of(pricing: object) -> str:
+    """Who compiles for the device that `pricing` is about, as `cost_models.Device` says; "" if it knows no device."""
+    if isinstance(pricing, Roofline):
+        return pricing.cluster.device.compiler
+    inner = getattr(pricing, "pricing", None)
+    return "" if inner is None else compiler_of(inner)
+
+
 MakePricing = Callable[[OpGraph, DeviceMesh], Pricing]
 
 

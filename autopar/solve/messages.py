@@ -105,7 +105,10 @@ def _few(whole: Ascent, options: SolveOptions, watch: Watch, rest: Search) -> Fe
         return None
     little = replace(options, max_rounds=0, large_gap=0.0)
 
+    def begun(short: Problem) -> Ascent:
+        return _ascent(short, little, rough=may_squeeze(short, options), pool=whole.dual.pool)
+
     def search(ascent: Ascent) -> Answer:
         return closed_by_messages(ascent.problem, little, Apart(watch), np.inf, 0, rest, ascent)
 
-    return few_of(whole, lambda short: _ascent(short, little, rough=whole.rough, pool=whole.dual.pool), search)
+    return few_of(whole, begun, search)

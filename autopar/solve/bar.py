@@ -48,7 +48,10 @@ def barred(certificate: Certificate, window: float) -> Reduction:
     keep = [np.ones(n, dtype=np.bool_) for n in problem.counts]
     for closer in narrowed(certificate, window):
         of_left = [mask[before] for mask, before in zip(closer, keep, strict=True)]
-        left, keep = left.then(partial(restrict, keep=of_left, because=lambda ids: Exceed(ids, prices, _UNMOVED))), closer
+        left, keep = (
+            left.then(partial(restrict, keep=of_left, because=lambda ids: Exceed(ids, prices, _UNMOVED))),
+            closer,
+        )
     if not all(mask.any() for mask in keep):
         raise Infeasible("no choice lies within the window", witness=(Pass(messages), *left.steps))
     costs, moved = _moved(problem, certificate.messages, keep)
@@ -82,7 +85,7 @@ def window_of(above: Floats, pairs: float) -> float:
 def _moved(
     problem: Problem, messages: Sequence[tuple[Floats, Floats]], keep: Sequence[Bools]
 ) -> tuple[list[Floats], tuple[list[Edge], Floats]]:
-    """Nodes' costs and edges after what is left of the messages went from edges to nodes; the edges' entries in a row."""
+    """Nodes' costs and edges after what is left of the messages went from edges to nodes; all edges' entries."""
     index = [np.flatnonzero(mask) for mask in keep]
     costs, edges, at = [cost[ids] for cost, ids in zip(problem.node_costs, index, strict=True)], list[Edge](), 0
     pool = np.empty(sum(len(index[edge.u]) * len(index[edge.v]) for edge in problem.edges))

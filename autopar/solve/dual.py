@@ -114,9 +114,7 @@ class Dual:
     eager = False
     swinging = False
 
-    def __init__(
-        self, problem: Problem, rows: Rows, messages: Floats | None = None, pool: Pool | None = None
-    ) -> None:
+    def __init__(self, problem: Problem, rows: Rows, messages: Floats | None = None, pool: Pool | None = None) -> None:
         self.order, self.pool = sweep_order(problem), pool or Pool()
         self.rank = np.argsort(self.order)
         self.problem, self.rows, self.flat = problem, rows, flatten(problem, rows, self.order, self.pool)

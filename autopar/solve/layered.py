@@ -26,6 +26,7 @@ _WIDER = 1.5  # times what the best choice costs above the bound of a part: its 
 _MARGIN = 1e-10  # of the cost: for rounding
 _SAMPLE = 1_000_000  # entries of a part's edges
 _FEW_PAIRS, _FEWER_PAIRS = 0.005, 0.001  # of all pairs: what a window leaves that is guessed; of a part with copies
+_FEWEST = 1000  # and at least so many of the sample: what has fewer pairs is looked at whole
 _MORE, _LESS, _GUESSES = 2.0, 0.7, 3  # times as many, another window; how many are tried
 
 
@@ -67,13 +68,11 @@ def _guessed(row: Row, options: SolveOptions, watch: Watch) -> dict[int, Within]
 
 
 def _guessed_of(part: Part, options: SolveOptions, watch: Watch) -> Within | None:
-    """What a part costs within a window that leaves few pairs: more, if nothing is in it, or fewer, if it is too much."""
+    """What a part costs within a window that leaves few pairs: more, if nothing is in it, or fewer, if it is much."""
     above, _ = sampled(part.certificate, _SAMPLE)
     share = _FEW_PAIRS if part.copies == 1 else _FEWER_PAIRS
     for _ in range(_GUESSES):
-        window = window_of(above, share * len(above))
-        if window == np.inf:
-            return None
+        window = window_of(above, max(_FEWEST, share * len(above)))
         try:
             cut = within(part.certificate, part.certificate.bound + window, options, watch)
         except Infeasible:

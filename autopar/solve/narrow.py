@@ -30,9 +30,8 @@ def narrowed(certificate: Certificate, window: float) -> Iterator[list[Bools]]:
     laid, most = certificate.laid, window + rounding_error(certificate)
     if laid is None or certificate.rows.count:
         return
-    flat, order = laid.flat, laid.order
-    ends, to = flat.start[1:-1], receivers(flat)
-    left = np.concatenate([keep[v] for v in order])
+    flat, order, to = laid.flat, list[int](laid.order.tolist()), receivers(laid.flat)
+    left: Bools = np.concatenate([keep[v] for v in order])
     for _ in range(_PASSES):
         counts = {v: int(np.count_nonzero(mask)) for v, mask in enumerate(keep)}
         pairs = sum(counts[edge.u] * counts[edge.v] for edge in certificate.problem.edges)
@@ -43,9 +42,8 @@ def narrowed(certificate: Certificate, window: float) -> Iterator[list[Bools]]:
             reparametrise(flat, nodes, np.where(left[to], laid.messages, -np.inf), excess)
             closer = left & (excess <= most)
         is_less, left = np.count_nonzero(closer) < _WORTH * np.count_nonzero(left), closer
-        by_place = np.split(left, ends)
         keep = list(keep)
-        for v, mask in zip(order.tolist(), by_place, strict=True):
+        for v, mask in zip(order, np.split(left, flat.start[1:-1]), strict=True):
             keep[v] = mask
         yield keep
         if not is_less:

@@ -7,8 +7,6 @@ what the best choice costs above the least of every part, added up: it does not 
 
 from __future__ import annotations
 
-import numpy as np
-
 from autopar.solve.ascent import Answer, is_closed
 from autopar.solve.bar import sampled, window_of
 from autopar.solve.chain import Chain

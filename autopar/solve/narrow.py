@@ -28,7 +28,7 @@ def narrowed(certificate: Certificate, window: float) -> Iterator[list[Bools]]:
     keep = certificate.keep(window)
     yield keep
     laid, most = certificate.laid, window + rounding_error(certificate)
-    if laid is None or certificate.rows.count:
+    if laid is None or certificate.rows.count or not certificate.problem.edges:
         return
     flat, order, to = laid.flat, list[int](laid.order.tolist()), receivers(laid.flat)
     left: Bools = np.concatenate([keep[v] for v in order])

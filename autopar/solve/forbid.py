@@ -75,7 +75,7 @@ def _propagate(alive: list[Bools], partial: Sequence[Edge], finite: _Finite) -> 
 
 def _supported_everywhere(problem: Problem) -> list[Bools]:
     """The strategies without those that have no finite partner: edge by edge, in a compiled loop."""
-    counts, is_finite = problem.counts, np.isfinite(np.concatenate([edge.cost.ravel() for edge in problem.edges]))
+    counts, is_finite = problem.counts, np.concatenate([np.isfinite(edge.cost).ravel() for edge in problem.edges])
     sizes = np.array([edge.cost.size for edge in problem.edges])
     is_partial = ~np.logical_and.reduceat(is_finite, np.cumsum(sizes) - sizes)
     edges = [problem.edges[e] for e in np.flatnonzero(is_partial)]

@@ -2,13 +2,13 @@
 
 Node v's strategies are start[v] <= i < start[v+1] of one long vector. Every edge is two arcs, one into each of its
 nodes. The arcs into v are near[v] <= k < near[v+1], those from lower nodes before split[v]. Arc k comes from other[k];
-strategy t of v costs pool[place[k] + s * count + t] beside strategy s there, `count` the strategies of v; its messages
-to v begin at mail[k]; the same edge's arc the other way is back[k]. arcs[e] are those into u and v of the problem's
-edge e. Nodes are numbered in the order of sweeps.
+its messages to v begin at mail[k]; the same edge's arc the other way is back[k]. arcs[e] are those into u and v of the
+problem's edge e. Nodes are numbered in the order of sweeps.
 
-Rows of one matrix are often equal (strategies that differ in other tensors only), and so are columns. thin[k] says
-where the matrix of arc k lies without its repetitions, class_of[rows_at[k] + s] which row of it s has,
-class_of[columns_at[k] + t] which column; it has tall[k] rows and wide[k] columns.
+Rows of one matrix are often equal (strategies that differ in other tensors only), and so are columns. Matrices lie in
+the pool without their repetitions, that of arc k, which has tall[k] rows and wide[k] columns, from thin[k] on. Strategy
+s of other[k] has its row class_of[rows_at[k] + s], strategy t of v its column class_of[columns_at[k] + t]. Classes are
+numbered in the order in which they come first.
 """
 
 from __future__ import annotations
@@ -51,7 +51,6 @@ class Flat(NamedTuple):
     near: Ints
     split: Ints
     other: Ints
-    place: Ints
     mail: Ints
     back: Ints
     arcs: Ints
@@ -81,7 +80,7 @@ def flatten(problem: Problem, rows: Rows, order: Ints | None = None) -> Flat:
     arc_of[arcs] = np.arange(len(arcs))
     partner = np.arange(len(arcs)).reshape(-1, 2)[:, ::-1].ravel()
     into, other = into[arcs], other[arcs]
-    where = np.array(pool.where, dtype=np.intp).reshape(-1, 6)[arcs].T
+    where = np.array(pool.where, dtype=np.intp).reshape(-1, 5)[arcs].T
     near = _starts(np.bincount(into, minlength=len(counts)))
     mail = _starts(counts[into])
     return Flat(
@@ -91,16 +90,15 @@ def flatten(problem: Problem, rows: Rows, order: Ints | None = None) -> Flat:
         near=near,
         split=near[:-1] + np.bincount(into[other < into], minlength=len(counts)),
         other=other,
-        place=where[0].copy(),
         mail=mail[:-1],
         back=arc_of[partner[arcs]],
         arcs=arc_of.reshape(-1, 2),
         pool=pool.entries(),
-        thin=where[1].copy(),
-        tall=where[2].copy(),
-        wide=where[3].copy(),
-        rows_at=where[4].copy(),
-        columns_at=where[5].copy(),
+        thin=where[0].copy(),
+        tall=where[1].copy(),
+        wide=where[2].copy(),
+        rows_at=where[3].copy(),
+        columns_at=where[4].copy(),
         class_of=np.concatenate([np.zeros(0, dtype=np.intp), *pool.classes]),
         size=int(mail[-1]),
         memory=_memory(rows, order, rank),
@@ -143,7 +141,7 @@ def _starts(lengths: Ints) -> Ints:
 
 
 class _Pool:
-    """The distinct matrices of a problem, both ways up, and where those of each arc are (into u, then v, by edge)."""
+    """The distinct matrices of a problem, thin, both ways up, and where those of each arc are (into u, then v)."""
 
     def __init__(self, problem: Problem) -> None:
         self.pieces: list[Floats] = []
@@ -157,17 +155,16 @@ class _Pool:
             self.where += known[id(edge.cost)]
 
     def _put(self, cost: Floats) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Where a matrix lies: place, thin, tall, wide, rows_at, columns_at of the arc into u and of the one into v."""
-        to_u, to_v = self._add(cost.T), self._add(cost)
-        rows, columns = (_classes(side) if cost.size >= _THINNED else np.arange(len(side)) for side in (cost, cost.T))
-        row_at, column_at = self._name(rows), self._name(columns)
-        tall, wide = int(rows.max()) + 1, int(columns.max()) + 1
-        thin_u, thin_v = to_u, to_v
-        if tall * wide < cost.size:
-            thin = np.empty((tall, wide))
-            thin[rows[:, None], columns] = cost
-            thin_u, thin_v = self._add(thin.T), self._add(thin)
-        return (to_u, thin_u, wide, tall, column_at, row_at), (to_v, thin_v, tall, wide, row_at, column_at)
+        """Where a matrix lies: thin, tall, wide, rows_at, columns_at of the arc into u and of the one into v."""
+        rows = columns = None
+        if cost.size >= _THINNED:
+            cost, rows = _thinned(cost)
+            turned, columns = _thinned(cost.T)
+            cost = turned.T
+        tall, wide = cost.shape
+        row_at = self._name(np.arange(tall) if rows is None else rows)
+        column_at = self._name(np.arange(wide) if columns is None else columns)
+        return (self._add(cost.T), wide, tall, column_at, row_at), (self._add(cost), tall, wide, row_at, column_at)
 
     def entries(self) -> Floats:
         """All matrices, one after the other."""
@@ -188,10 +185,15 @@ class _Pool:
         return self._labels - len(classes)
 
 
-def _classes(cost: Floats) -> Ints:
-    """For every row the number of the first that is equal to it, counting distinct ones."""
+def _thinned(cost: Floats) -> tuple[Floats, Ints]:
+    """The distinct rows in the order in which they come first, and for every row which of them it is."""
     known: dict[bytes, int] = {}
-    return np.array([known.setdefault(row.tobytes(), len(known)) for row in cost], dtype=np.intp)
+    classes = np.array([known.setdefault(row.tobytes(), len(known)) for row in cost], dtype=np.intp)
+    if len(known) == len(cost):
+        return cost, classes
+    thin = np.empty((len(known), cost.shape[1]))
+    thin[classes] = cost
+    return thin, classes
 
 
 def _memory(rows: Rows, order: Ints, rank: Ints) -> Memory:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autopar.solve.flat import flatten, per_edge, with_messages
+from autopar.solve.flat import Pool, flatten, per_edge, with_messages
 from autopar.solve.kernels import add_prices, bound_of, decode, reparametrise, sweep, use_of
 from autopar.solve.momentum import Momentum
 from autopar.solve.order import sweep_order
@@ -90,7 +90,8 @@ class State:
 class Dual:
     """Messages that improve by sweeps, and prices that may be set at any time. Costs of nodes must be finite.
 
-    `messages` are those to start from, as `state` gives them for a problem of the same edges and strategies. While
+    `messages` are those to start from, as `state` gives them for a problem of the same edges and strategies; `pool` is
+    that of a dual of a problem with much the same matrices. While
     `eager` is set, nodes hand on all their costs in a sweep, and keep nothing for the way back: news travels further,
     and on training steps half as many sweeps are enough. Elsewhere the bound may stall earlier.
 
@@ -101,13 +102,15 @@ class Dual:
     eager = False
     swinging = False
 
-    def __init__(self, problem: Problem, rows: Rows, messages: Floats | None = None) -> None:
-        self.order = sweep_order(problem)
+    def __init__(
+        self, problem: Problem, rows: Rows, messages: Floats | None = None, pool: Pool | None = None
+    ) -> None:
+        self.order, self.pool = sweep_order(problem), pool or Pool()
         self.rank = np.argsort(self.order)
-        self.problem, self.rows, self.flat = problem, rows, flatten(problem, rows, self.order)
+        self.problem, self.rows, self.flat = problem, rows, flatten(problem, rows, self.order, self.pool)
         self.prices = np.zeros(rows.count)
         self.messages = np.zeros(self.flat.size) if messages is None else messages.copy()
-        self.nodes = with_messages(self.flat, self.messages)
+        self.nodes = self.flat.cost.copy() if messages is None else with_messages(self.flat, messages)
         self._momentum: Momentum | None = None
 
     def start_from(self, messages: Floats) -> None:

@@ -35,6 +35,10 @@ class Few:
         """Its messages by edge."""
         return per_edge(self.ascent.dual.flat, self.ascent.held.messages)
 
+    def begin(self) -> None:
+        """Has the whole's ascent begin at its messages, tiled."""
+        self.whole.start_from(self.short.messages(self.whole.dual.flat, self.messages))
+
     def tiled(self) -> Answer:
         """Its best choice, tiled over the whole."""
         if self.best.choice is None:
@@ -51,12 +55,10 @@ class Few:
 
 
 def few_of(whole: Ascent, ascent_of: Callable[[Problem], Ascent], search: Callable[[Ascent], Answer]) -> Few | None:
-    """Few of the equal layers, searched; the whole's ascent begins at their messages. None if too little repeats."""
+    """Few of the equal layers, searched. None if too little repeats."""
     short = shortened(whole.problem, whole.dual.flat, whole.dual.order)
     if short is None:
         return None
     ascent = ascent_of(short.without_ties())
     best = search(ascent)
-    few = Few(whole, short, ascent, best)
-    whole.start_from(short.messages(whole.dual.flat, few.messages))
-    return few
+    return Few(whole, short, ascent, best)

@@ -14,22 +14,19 @@ numbered in the order in which they come first.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from autopar.solve.jit import compiled_or
 from autopar.solve.order import sweep_order
 from autopar.solve.problem import Floats, Problem
 from autopar.solve.reduction import Ints
 from autopar.solve.rows import Rows
+from autopar.solve.thin import thinned
 
-_THINNED = 256  # entries: in smaller matrices equal rows are not looked for
-_SEED, _FACTOR = np.uint64(14695981039346656037), np.uint64(1099511628211)  # of the hash FNV-1a, here word by word
-_UPPER = np.uint64(32)  # bits: the upper ones of a product depend on all bits of its factors, the lower ones do not
-
-Words = NDArray[np.uint64]
+_ROOM = 1024  # entries, to begin with
+_COPIES = 2  # of every matrix, at most: both ways up
 
 
 class Memory(NamedTuple):
@@ -71,8 +68,11 @@ class Flat(NamedTuple):
     memory: Memory
 
 
-def flatten(problem: Problem, rows: Rows, order: Ints | None = None) -> Flat:
-    """The problem with its memory rows, flat. `order`: its nodes in the order of sweeps, their own if None."""
+def flatten(problem: Problem, rows: Rows, order: Ints | None = None, pool: Pool | None = None) -> Flat:
+    """The problem with its memory rows, flat. `order`: its nodes in the order of sweeps, their own if None.
+
+    Its matrices are put into `pool`, where those of like problems may be already.
+    """
     order = np.arange(len(problem.counts)) if order is None else order
     nodes: list[int] = order.tolist()
     rank = np.empty_like(order)
@@ -80,13 +80,14 @@ def flatten(problem: Problem, rows: Rows, order: Ints | None = None) -> Flat:
     counts = np.array(problem.counts, dtype=np.intp)[order]
     into = rank[np.array([v for edge in problem.edges for v in (edge.u, edge.v)], dtype=np.intp)]
     other = into.reshape(-1, 2)[:, ::-1].ravel()
-    pool = _Pool(problem)
+    pool = pool or Pool()
+    places = pool.put(problem)
     arcs = np.lexsort((other, into))
     arc_of = np.empty_like(arcs)
     arc_of[arcs] = np.arange(len(arcs))
     partner = np.arange(len(arcs)).reshape(-1, 2)[:, ::-1].ravel()
     into, other = into[arcs], other[arcs]
-    where = np.array(pool.where, dtype=np.intp).reshape(-1, 5)[arcs].T
+    where = places[arcs].T
     near = _starts(np.bincount(into, minlength=len(counts)))
     mail = _starts(counts[into])
     return Flat(
@@ -99,13 +100,13 @@ def flatten(problem: Problem, rows: Rows, order: Ints | None = None) -> Flat:
         mail=mail[:-1],
         back=arc_of[partner[arcs]],
         arcs=arc_of.reshape(-1, 2),
-        pool=pool.entries(),
+        pool=pool.entries,
         thin=where[0].copy(),
         tall=where[1].copy(),
         wide=where[2].copy(),
         rows_at=where[3].copy(),
         columns_at=where[4].copy(),
-        class_of=np.concatenate([np.zeros(0, dtype=np.intp), *pool.classes]),
+        class_of=pool.classes,
         size=int(mail[-1]),
         memory=_memory(rows, order, rank),
     )
@@ -146,95 +147,70 @@ def _starts(lengths: Ints) -> Ints:
     return np.concatenate([np.zeros(1, dtype=np.intp), np.cumsum(lengths, dtype=np.intp)])
 
 
-class _Pool:
-    """The distinct matrices of a problem, thin, both ways up, and where those of each arc are (into u, then v)."""
+class Pool:
+    """The distinct matrices of problems, both ways up, one after the other; those of one more problem follow.
 
-    def __init__(self, problem: Problem) -> None:
-        self.pieces: list[Floats] = []
-        self.classes: list[Ints] = []
-        self.where: list[tuple[int, ...]] = []
-        self._count = self._labels = 0
-        known: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
-        for edge in problem.edges:
-            if id(edge.cost) not in known:
-                known[id(edge.cost)] = self._put(edge.cost)
-            self.where += known[id(edge.cost)]
+    `entries` and `classes` are what a `Flat` has as `pool` and `class_of`: what is put later moves nothing in them.
+    """
+
+    def __init__(self) -> None:
+        self._entries, self._classes = Growing(np.float64), Growing(np.intp)
+        self._where: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+        self._matrices: list[Floats] = []  # they keep their ids
+
+    @property
+    def entries(self) -> Floats:
+        """All matrices."""
+        return self._entries.values
+
+    @property
+    def classes(self) -> Ints:
+        """The numbers of rows and columns."""
+        return self._classes.values
+
+    def put(self, problem: Problem) -> Ints:
+        """Where the matrices of each arc are, `where[arc]` as `_put` says; arcs into u, then v, by edge."""
+        fresh = {id(edge.cost): edge.cost for edge in problem.edges if id(edge.cost) not in self._where}
+        self._entries.expect(_COPIES * sum(cost.size for cost in fresh.values()))
+        for key, cost in fresh.items():
+            self._where[key] = self._put(cost)
+        self._matrices += fresh.values()
+        where = [place for edge in problem.edges for place in self._where[id(edge.cost)]]
+        return np.array(where, dtype=np.intp).reshape(-1, 5)
 
     def _put(self, cost: Floats) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Where a matrix lies: thin, tall, wide, rows_at, columns_at of the arc into u and of the one into v."""
-        rows = columns = None
-        if cost.size >= _THINNED:
-            cost, rows = _thinned(cost)
-            turned, columns = _thinned(cost.T)
-            cost = turned.T
-        tall, wide = cost.shape
-        row_at = self._name(np.arange(tall) if rows is None else rows)
-        column_at = self._name(np.arange(wide) if columns is None else columns)
-        return (self._add(cost.T), wide, tall, column_at, row_at), (self._add(cost), tall, wide, row_at, column_at)
-
-    def entries(self) -> Floats:
-        """All matrices, one after the other."""
-        result, at = np.empty(self._count), 0
-        for piece in self.pieces:
-            result[at : at + piece.size].reshape(piece.shape)[...] = piece
-            at += piece.size
-        return result
-
-    def _add(self, cost: Floats) -> int:
-        self.pieces.append(cost)
-        self._count += cost.size
-        return self._count - cost.size
-
-    def _name(self, classes: Ints) -> int:
-        self.classes.append(classes)
-        self._labels += len(classes)
-        return self._labels - len(classes)
+        thin, rows, columns = thinned(cost)
+        tall, wide = thin.shape
+        to_u, to_v = self._entries.add(thin.T), self._entries.add(thin)
+        row_at, column_at = self._classes.add(rows), self._classes.add(columns)
+        return (to_u, wide, tall, column_at, row_at), (to_v, tall, wide, row_at, column_at)
 
 
-def _thinned(cost: Floats) -> tuple[Floats, Ints]:
-    """The distinct rows in the order in which they come first, and for every row which of them it is."""
-    first, classes = np.empty(len(cost), dtype=np.intp), np.empty(len(cost), dtype=np.intp)
-    count = number_rows(np.ascontiguousarray(cost).view(np.uint64), first, classes)
-    return (cost, classes) if count == len(cost) else (cost[first[:count]], classes)
+class Growing:
+    """A vector to which arrays are added; `values` are those so far. Room that is not used yet takes no memory."""
 
+    def __init__(self, dtype: type[np.generic]) -> None:
+        self._room, self._count = np.empty(_ROOM, dtype=dtype), 0
 
-def _number_by_bytes(words: Words, first: Ints, classes: Ints) -> int:
-    known: dict[bytes, int] = {}
-    for s, row in enumerate(words):
-        before = len(known)
-        classes[s] = known.setdefault(row.tobytes(), before)
-        if len(known) > before:
-            first[before] = s
-    return len(known)
+    @property
+    def values(self) -> NDArray[Any]:
+        """All entries so far."""
+        return self._room[: self._count]
 
+    def expect(self, count: int) -> None:
+        """Has room for so many entries more."""
+        if self._count + count > len(self._room):
+            values = self.values
+            self._room = np.empty(2 * (self._count + count), dtype=values.dtype)
+            self._room[: self._count] = values
 
-@compiled_or(_number_by_bytes)
-def number_rows(words: Words, first: Ints, classes: Ints) -> int:
-    """Writes which of the distinct rows every row is, and where each of them comes first; returns how many there are.
-
-    Distinct rows are found by a hash table, and compared word by word.
-    """
-    rows, columns, count, size = len(words), words.shape[1], 0, 2
-    while size < 2 * rows:
-        size *= 2
-    table = np.full(size, -1, dtype=np.intp)
-    for s in range(rows):
-        row, mixed = words[s], _SEED
-        for t in range(columns):
-            mixed = (mixed ^ row[t]) * _FACTOR
-        slot = np.intp(mixed >> _UPPER) & (size - 1)
-        while table[slot] >= 0:
-            other, t = words[first[table[slot]]], 0
-            while t < columns and other[t] == row[t]:
-                t += 1
-            if t == columns:
-                break
-            slot = (slot + 1) & (size - 1)
-        if table[slot] < 0:
-            table[slot], first[count] = count, s
-            count += 1
-        classes[s] = table[slot]
-    return count
+    def add(self, array: NDArray[Any]) -> int:
+        """Where its entries, row by row, begin."""
+        self.expect(array.size)
+        at, self._count = self._count, self._count + array.size
+        self._room[at : self._count].reshape(array.shape)[...] = array
+        return at
 
 
 def _memory(rows: Rows, order: Ints, rank: Ints) -> Memory:

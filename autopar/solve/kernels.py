@@ -131,7 +131,7 @@ def visit(
 @compiled
 def sweep(p: Flat, eager: bool, nodes: Floats, messages: Floats) -> None:
     """Every node, upwards and then downwards, collects from where the sweep comes and hands on to where it goes."""
-    gain = np.empty(3 * p.widest)
+    gain = np.empty(3 * p.widest, dtype=p.pool.dtype)
     count = len(p.start) - 1
     for v in range(count):
         visit(p, v, eager, (p.near[v], p.split[v]), (p.split[v], p.near[v + 1]), nodes, messages, gain)

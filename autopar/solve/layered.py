@@ -34,7 +34,7 @@ def by_layers(few: Few, best: Answer, options: SolveOptions, watch: Watch) -> An
     for edge, (to_u, to_v) in zip(short.problem.edges, messages, strict=True):
         by_ends[min(edge.u, edge.v), max(edge.u, edge.v)] = (to_u, to_v) if edge.u < edge.v else (to_v, to_u)
     edges: list[int] = short.edges.tolist()
-    row = Row(whole.problem, order, layers, tuple(messages[e] for e in edges), by_ends)
+    row = Row(whole.problem, order, layers, tuple(messages[e] for e in edges), by_ends, whole.dual.pool)
     found = _tables(row, best.choice, best.objective, options, watch)
     return None if found is None else Chain(row, found).answer()
 

@@ -12,6 +12,7 @@ from autopar.solve.closing import closing, may_squeeze, mixed
 from autopar.solve.exact import lifted
 from autopar.solve.few import Few, few_of
 from autopar.solve.first import first_choice
+from autopar.solve.flat import Pool
 from autopar.solve.known import Known, Search, answer, is_large, is_narrow
 from autopar.solve.layered import by_layers
 from autopar.solve.options import SolveOptions
@@ -47,6 +48,8 @@ def closed_by_messages(
         tiled = _added_up(few, tiled, options, watch)
         if is_closed(tiled.bound, min(upper, tiled.objective)):
             return answer(tiled, min(upper, tiled.objective), upper)
+    if few is not None:
+        few.begin()
     settle = ascent.settle if problem.usages and not is_narrow(problem) else ascent.sweeps
     best, certificate = settle(min(upper, tiled.objective), watch)
     best = better(tiled, best)
@@ -88,12 +91,12 @@ def _added_up(few: Few, best: Answer, options: SolveOptions, watch: Watch) -> An
     return best
 
 
-def _ascent(problem: Problem, options: SolveOptions, *, rough: bool) -> Ascent:
+def _ascent(problem: Problem, options: SolveOptions, *, rough: bool, pool: Pool | None = None) -> Ascent:
     """Messages to begin with, and short annealings where a gap is let be."""
     more = _PRICED_SWEEPS if problem.usages and is_narrow(problem) else 1
     passes = min(options.anneal_passes, _SHORT)
     little = replace(options, max_sweeps=more * options.max_sweeps, anneal_passes=passes)
-    return Ascent(problem, little, rough=rough)
+    return Ascent(problem, little, rough=rough, pool=pool)
 
 
 def _few(whole: Ascent, options: SolveOptions, watch: Watch, rest: Search) -> Few | None:
@@ -102,7 +105,10 @@ def _few(whole: Ascent, options: SolveOptions, watch: Watch, rest: Search) -> Fe
         return None
     little = replace(options, max_rounds=0, large_gap=0.0)
 
+    def begun(short: Problem) -> Ascent:
+        return _ascent(short, little, rough=may_squeeze(short, options), pool=whole.dual.pool)
+
     def search(ascent: Ascent) -> Answer:
         return closed_by_messages(ascent.problem, little, Apart(watch), np.inf, 0, rest, ascent)
 
-    return few_of(whole, lambda short: _ascent(short, little, rough=whole.rough), search)
+    return few_of(whole, begun, search)

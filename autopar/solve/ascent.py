@@ -161,8 +161,8 @@ class Ascent:
         self.held, self.prices.step = self.dual.state(), _SHORT_STEP
 
     def _unproven(self) -> State:
-        """Where the dual is; what that proves, which takes half a sweep to say, is left to the first sweeps."""
-        return State(self.dual.messages.copy(), self.dual.prices, -np.inf)
+        """Wherever the dual is; what that proves, which takes half a sweep to say, is left to the first sweeps."""
+        return State(self.dual.messages, self.dual.prices, -np.inf)
 
     def round(self, number: int, upper: float, start: Choice | None, watch: Watch) -> tuple[Certificate, Answer]:
         """The best bound found so far, and the best choice met; `start` is a good choice known already."""

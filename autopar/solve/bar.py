@@ -15,6 +15,7 @@ reductions go far. Costs stay moved: sweeps on what is left begin where the mess
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -22,9 +23,10 @@ from numpy.typing import NDArray
 
 from autopar.solve.dual import Certificate, rounding_error
 from autopar.solve.jit import compiled, compiled_or
+from autopar.solve.narrow import narrowed
 from autopar.solve.problem import Edge, Floats, Infeasible, Problem, derived
 from autopar.solve.proof import Bar, Exceed, Messages, Pass
-from autopar.solve.reduction import Bools, Ints, Reduction, restrict
+from autopar.solve.reduction import Bools, Ints, Reduction, restrict, unchanged
 
 _SAMPLE = 2_000_000  # entries of edges
 
@@ -41,9 +43,15 @@ def barred(certificate: Certificate, window: float) -> Reduction:
     Raises:
       Infeasible: if a node loses all its strategies.
     """
-    problem, (prices, messages), keep = certificate.problem, certificate.parts(), certificate.keep(window)
-    nodes = derived(problem.node_costs, (), problem.usages, problem.usage_limit)
-    left = restrict(nodes, keep, lambda ids: Exceed(ids, prices, _UNMOVED))
+    problem, (prices, messages) = certificate.problem, certificate.parts()
+    left = unchanged(derived(problem.node_costs, (), problem.usages, problem.usage_limit))
+    keep = [np.ones(n, dtype=np.bool_) for n in problem.counts]
+    for closer in narrowed(certificate, window):
+        of_left = [mask[before] for mask, before in zip(closer, keep, strict=True)]
+        left, keep = (
+            left.then(partial(restrict, keep=of_left, because=lambda ids: Exceed(ids, prices, _UNMOVED))),
+            closer,
+        )
     if not all(mask.any() for mask in keep):
         raise Infeasible("no choice lies within the window", witness=(Pass(messages), *left.steps))
     costs, moved = _moved(problem, certificate.messages, keep)
@@ -53,10 +61,10 @@ def barred(certificate: Certificate, window: float) -> Reduction:
     return Reduction(smaller, 0.0, left.lift, (Pass(messages), *left.steps, *((Bar(bars, prices),) if bars else ())))
 
 
-def sampled(certificate: Certificate) -> tuple[Floats, float]:
+def sampled(certificate: Certificate, most: int = _SAMPLE) -> tuple[Floats, float]:
     """What pairs of strategies cost above the bound, at least, of some of the edges; how many pairs each stands for."""
     total = sum(edge.cost.size for edge in certificate.problem.edges)
-    stride = max(1, total // _SAMPLE)
+    stride = max(1, total // most)
     values: list[Floats] = []
     for e in range(0, len(certificate.messages), stride):
         edge, (to_u, to_v) = certificate.problem.edges[e], certificate.messages[e]
@@ -77,7 +85,7 @@ def window_of(above: Floats, pairs: float) -> float:
 def _moved(
     problem: Problem, messages: Sequence[tuple[Floats, Floats]], keep: Sequence[Bools]
 ) -> tuple[list[Floats], tuple[list[Edge], Floats]]:
-    """Nodes' costs and edges after what is left of the messages went from edges to nodes; the edges' entries in a row."""
+    """Nodes' costs and edges after what is left of the messages went from edges to nodes; all edges' entries."""
     index = [np.flatnonzero(mask) for mask in keep]
     costs, edges, at = [cost[ids] for cost, ids in zip(problem.node_costs, index, strict=True)], list[Edge](), 0
     pool = np.empty(sum(len(index[edge.u]) * len(index[edge.v]) for edge in problem.edges))

@@ -25,10 +25,13 @@ class Few:
     best: Answer
 
     @property
-    def is_worth_adding_up(self) -> bool:
-        """Whether its optimum is known, and messages alone do not prove it."""
-        proven = is_closed(self.best.bound, self.best.objective)
-        return proven and not is_closed(self.ascent.held.bound, self.best.objective)
+    def is_proven(self) -> bool:
+        """Whether its optimum is known."""
+        return is_closed(self.best.bound, self.best.objective)
+
+    def searched(self, search: Callable[[Ascent], Answer]) -> Few:
+        """With what a search that goes on from its messages finds."""
+        return replace(self, best=search(self.ascent))
 
     @cached_property
     def messages(self) -> list[tuple[Floats, Floats]]:

@@ -138,9 +138,13 @@ def with_messages(flat: Flat, messages: Floats) -> Floats:
     """The costs of all nodes with the messages to them."""
     if not flat.size:
         return flat.cost.copy()
+    return flat.cost + np.bincount(receivers(flat), weights=messages, minlength=len(flat.cost))
+
+
+def receivers(flat: Flat) -> Ints:
+    """For every message the strategy that it goes to, as costs are numbered."""
     counts, into = np.diff(flat.start), np.repeat(np.arange(len(flat.start) - 1), np.diff(flat.near))
-    strategy = np.arange(flat.size) + np.repeat(flat.start[into] - flat.mail, counts[into])
-    return flat.cost + np.bincount(strategy, weights=messages, minlength=len(flat.cost))
+    return np.arange(flat.size) + np.repeat(flat.start[into] - flat.mail, counts[into])
 
 
 def _starts(lengths: Ints) -> Ints:

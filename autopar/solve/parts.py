@@ -33,8 +33,8 @@ class Part:
     """Part `number` of a row, and the `copies` - 1 like it that follow.
 
     Nodes are positions, in order, its own before its visitors; the problem numbers them so. `kept` are those, as the
-    problem numbers them, that other parts have edges to, and the visitors. `messages` are to begin with, by edge. `pool`
-    has most of the matrices.
+    problem numbers them, that other parts have edges to, and the visitors. `messages` are to begin with, by edge.
+    `pool` has most of the matrices.
     """
 
     number: int

@@ -55,10 +55,9 @@ class Columns:
     def of(self, placements: tuple[Placement, ...]) -> Column:
         """The column of these placements."""
         ids, known = [*map(id, placements)], self._by_id
-        fresh = dict(zip(ids, placements, strict=True)) if not known.keys() >= set(ids) else {}
-        for each in [each for each in fresh if each not in known]:
-            known[each] = self._number(fresh[each])
-            self._held.append(fresh[each])
+        fresh = {each: placement for each, placement in zip(ids, placements, strict=True) if each not in known}
+        known.update((each, self._number(placement)) for each, placement in fresh.items())
+        self._held += fresh.values()
         numbers = np.array([known[each] for each in ids], dtype=np.int64)
         key = numbers.tobytes()
         if key not in self._columns:

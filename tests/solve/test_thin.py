@@ -1,10 +1,10 @@
-"""Matrices without their repetitions: compared with a search for the first equal row; kernels read them as the whole."""
+"""Matrices without their repetitions: against a search for the first equal row; kernels read them as the whole."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autopar.solve.flat import flatten
@@ -35,6 +35,7 @@ def slowly(cost: Floats) -> list[int]:
 matrices = st.builds(repeated, st.integers(0, 999), st.integers(1, 40), st.integers(1, 40), st.integers(1, 12))
 
 
+@settings(deadline=None)
 @given(matrices)
 def test_a_thin_matrix_says_the_same_and_repeats_nothing(cost: Floats):
     thin, rows, columns = thinned(cost)
@@ -46,6 +47,7 @@ def test_a_thin_matrix_says_the_same_and_repeats_nothing(cost: Floats):
 
 
 @pytest.mark.parametrize("number", [number_rows, _number_by_bytes])
+@settings(deadline=None)
 @given(matrices)
 def test_rows_are_numbered_as_they_come_first(number, cost: Floats):
     first, classes = np.empty(len(cost), dtype=np.intp), np.empty(len(cost), dtype=np.intp)
@@ -68,6 +70,7 @@ def entries_of(cost: Floats) -> list[tuple[Floats, Floats, Floats]]:
     return found
 
 
+@settings(deadline=None)
 @given(matrices)
 def test_kernels_read_the_whole_matrix(cost: Floats):
     for one, rows, matrix in entries_of(cost):

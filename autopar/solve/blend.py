@@ -144,7 +144,8 @@ def splice_changes(p: Flat, a: Ints, b: Ints, change: Floats, closed: Ints) -> N
         change[v + 1] += p.cost[p.start[v] + a[v]] - p.cost[p.start[v] + b[v]]
         for k in range(p.near[v], p.split[v]):
             u = p.other[k]
-            here, across, there = entry(p, k, a[u], a[v]), entry(p, k, a[u], b[v]), entry(p, k, b[u], b[v])
+            mine, theirs = int(a[u]), int(b[u])
+            here, across, there = entry(p, k, mine, a[v]), entry(p, k, mine, b[v]), entry(p, k, theirs, b[v])
             change[0] += there
             if np.isfinite(across):
                 change[u + 1] += across - there

@@ -95,7 +95,7 @@ def relieve(p: Flat, dearest: float, choice: Ints, used: Floats) -> None:
         first, count = p.start[v], p.start[v + 1] - p.start[v]
         total[:count] = p.cost[first : first + count]
         for k in range(p.near[v], p.near[v + 1]):
-            add_row(p, k, choice[p.other[k]], total[:count])
+            add_row(p, k, int(choice[p.other[k]]), total[:count])
         now, best, least = choice[v], choice[v], dearest
         for s in range(count):
             if s == now or not np.isfinite(total[s]):

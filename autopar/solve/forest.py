@@ -94,7 +94,7 @@ def walk_forest(p: Flat, order: Ints, choice: Ints, desk: Desk) -> int:
             for k in range(p.near[v], p.near[v + 1]):
                 u = p.other[k]
                 if not desk.inside[u]:
-                    add_row(p, k, choice[u], desk.total[first : first + count])
+                    add_row(p, k, int(choice[u]), desk.total[first : first + count])
                 elif desk.via[u] == -2:
                     desk.via[u], desk.walk[found] = p.back[k], u
                     found += 1

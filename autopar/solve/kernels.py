@@ -14,7 +14,7 @@ from autopar.solve.reduction import Ints
 def entry(p: Flat, k: int, s: int, t: int) -> float:
     """What strategy t costs at the end of arc k where its beginning has strategy s."""
     row, column = p.class_of[p.rows_at[k] + s], p.class_of[p.columns_at[k] + t]
-    return p.pool[p.thin[k] + row * p.wide[k] + column]
+    return float(p.pool[p.thin[k] + row * p.wide[k] + column])
 
 
 @compiled
@@ -220,7 +220,7 @@ def decode(p: Flat, nodes: Floats, messages: Floats, choice: Ints) -> None:
             s = choice[p.other[k]]
             message, mine = messages[p.mail[p.back[k]] + s], messages[p.mail[k] : p.mail[k] + count]
             for t in range(count):
-                total[t] += entry(p, k, s, t) - message - mine[t]
+                total[t] += entry(p, k, int(s), t) - message - mine[t]
         choice[v] = np.argmin(total[:count])
 
 
@@ -266,5 +266,5 @@ def cost_of(p: Flat, costs: Floats, choice: Ints) -> float:
     for v in range(len(p.start) - 1):
         total += float(costs[p.start[v] + choice[v]])
         for k in range(p.near[v], p.split[v]):
-            total += entry(p, k, choice[p.other[k]], choice[v])
+            total += entry(p, k, int(choice[p.other[k]]), int(choice[v]))
     return total

@@ -219,6 +219,6 @@ def rise_of(p: Flat, nodes: Ints, place: Place) -> float:
         for k in range(p.near[v], p.near[v + 1]):
             u = p.other[k]
             if u < v or place.choice[u] == place.trial[u]:  # an edge between two that change counts once
-                rise += entry(p, k, place.trial[u], new)
-                rise -= entry(p, k, place.choice[u], old)
+                rise += entry(p, k, int(place.trial[u]), int(new))
+                rise -= entry(p, k, int(place.choice[u]), int(old))
     return rise

@@ -24,7 +24,8 @@ _UPPER = np.uint64(32)  # bits: the upper ones of a product depend on all bits o
 def thinned(cost: Floats) -> tuple[Floats, Ints, Ints]:
     """The matrix without its repetitions, which of its rows every row is, and which of its columns every column."""
     if cost.size < _FEWEST:
-        return cost, np.arange(cost.shape[0]), np.arange(cost.shape[1])
+        rows, columns = (np.arange(count, dtype=np.intp) for count in cost.shape)
+        return cost, rows, columns
     thin, rows = _distinct(cost)
     turned, columns = _distinct(thin.T)
     return turned.T, rows, columns

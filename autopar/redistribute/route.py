@@ -7,7 +7,7 @@ path in the graph of all placements, so it is never dearer than any other sequen
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 from autopar.core.mesh import DeviceMesh
@@ -127,13 +127,11 @@ class Router:
         return graph, self._paths[key], states
 
 
-def _states(graph: StateGraph, fits: Bools, shape: Sequence[int], placements: Iterable[Placement]) -> list[int]:
-    found: list[int] = []
-    for placement in placements:
-        state = graph.index.get(placement)
-        if state is None:
+def _states(graph: StateGraph, fits: Bools, shape: Sequence[int], placements: Sequence[Placement]) -> list[int]:
+    found, legal = [graph.index.get(placement, -1) for placement in placements], fits.tolist()
+    for state, placement in zip(found, placements, strict=True):
+        if state < 0:
             raise ValueError(f"{placement} is no placement of a tensor of shape {tuple(shape)} on this mesh")
-        if not fits[state]:
+        if not legal[state]:
             raise ValueError(f"{placement} does not divide shape {tuple(shape)} evenly")
-        found.append(state)
     return found

@@ -2,13 +2,13 @@
 
 Node v's strategies are start[v] <= i < start[v+1] of one long vector. Every edge is two arcs, one into each of its
 nodes. The arcs into v are near[v] <= k < near[v+1], those from lower nodes before split[v]. Arc k comes from other[k];
-strategy t of v costs pool[place[k] + s * count + t] beside strategy s there, `count` the strategies of v; its messages
-to v begin at mail[k]; the same edge's arc the other way is back[k]. arcs[e] are those into u and v of the problem's
-edge e. Nodes are numbered in the order of sweeps.
+its messages to v begin at mail[k]; the same edge's arc the other way is back[k]. arcs[e] are those into u and v of the
+problem's edge e. Nodes are numbered in the order of sweeps.
 
-Rows of one matrix are often equal (strategies that differ in other tensors only), and so are columns. thin[k] says
-where the matrix of arc k lies without its repetitions, class_of[rows_at[k] + s] which row of it s has,
-class_of[columns_at[k] + t] which column; it has tall[k] rows and wide[k] columns.
+Rows of one matrix are often equal (strategies that differ in other tensors only), and so are columns. Matrices lie in
+the pool without their repetitions, that of arc k, which has tall[k] rows and wide[k] columns, from thin[k] on. Strategy
+s of other[k] has its row class_of[rows_at[k] + s], strategy t of v its column class_of[columns_at[k] + t]. Classes are
+numbered in the order in which they come first.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from autopar.solve.order import sweep_order
 from autopar.solve.problem import Floats, Problem
 from autopar.solve.reduction import Ints
 from autopar.solve.rows import Rows
+from autopar.solve.thin import thinned
 
-_THINNED = 256  # entries: in smaller matrices equal rows are not looked for
 _ROOM = 1024  # entries, to begin with
-_COPIES = 3  # of most matrices: both ways up, and again without equal rows and columns
+_COPIES = 2  # of every matrix, at most: both ways up
 
 
 class Memory(NamedTuple):
@@ -54,7 +54,6 @@ class Flat(NamedTuple):
     near: Ints
     split: Ints
     other: Ints
-    place: Ints
     mail: Ints
     back: Ints
     arcs: Ints
@@ -98,16 +97,15 @@ def flatten(problem: Problem, rows: Rows, order: Ints | None = None, pool: Pool 
         near=near,
         split=near[:-1] + np.bincount(into[other < into], minlength=len(counts)),
         other=other,
-        place=where[0].copy(),
         mail=mail[:-1],
         back=arc_of[partner[arcs]],
         arcs=arc_of.reshape(-1, 2),
         pool=pool.entries,
-        thin=where[1].copy(),
-        tall=where[2].copy(),
-        wide=where[3].copy(),
-        rows_at=where[4].copy(),
-        columns_at=where[5].copy(),
+        thin=where[0].copy(),
+        tall=where[1].copy(),
+        wide=where[2].copy(),
+        rows_at=where[3].copy(),
+        columns_at=where[4].copy(),
         class_of=pool.classes,
         size=int(mail[-1]),
         memory=_memory(rows, order, rank),
@@ -182,20 +180,15 @@ class Pool:
             self._where[key] = self._put(cost)
         self._matrices += fresh.values()
         where = [place for edge in problem.edges for place in self._where[id(edge.cost)]]
-        return np.array(where, dtype=np.intp).reshape(-1, 6)
+        return np.array(where, dtype=np.intp).reshape(-1, 5)
 
     def _put(self, cost: Floats) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Where a matrix lies: place, thin, tall, wide, rows_at, columns_at of the arc into u and of the one into v."""
-        to_u, to_v = self._entries.add(cost.T), self._entries.add(cost)
-        rows, columns = (_classes(side) if cost.size >= _THINNED else np.arange(len(side)) for side in (cost, cost.T))
+        """Where a matrix lies: thin, tall, wide, rows_at, columns_at of the arc into u and of the one into v."""
+        thin, rows, columns = thinned(cost)
+        tall, wide = thin.shape
+        to_u, to_v = self._entries.add(thin.T), self._entries.add(thin)
         row_at, column_at = self._classes.add(rows), self._classes.add(columns)
-        tall, wide = int(rows.max()) + 1, int(columns.max()) + 1
-        thin_u, thin_v = to_u, to_v
-        if tall * wide < cost.size:
-            thin = np.empty((tall, wide))
-            thin[rows[:, None], columns] = cost
-            thin_u, thin_v = self._entries.add(thin.T), self._entries.add(thin)
-        return (to_u, thin_u, wide, tall, column_at, row_at), (to_v, thin_v, tall, wide, row_at, column_at)
+        return (to_u, wide, tall, column_at, row_at), (to_v, tall, wide, row_at, column_at)
 
 
 class Growing:
@@ -222,12 +215,6 @@ class Growing:
         at, self._count = self._count, self._count + array.size
         self._room[at : self._count].reshape(array.shape)[...] = array
         return at
-
-
-def _classes(cost: Floats) -> Ints:
-    """For every row the number of the first that is equal to it, counting distinct ones."""
-    known: dict[bytes, int] = {}
-    return np.array([known.setdefault(row.tobytes(), len(known)) for row in cost], dtype=np.intp)
 
 
 def _memory(rows: Rows, order: Ints, rank: Ints) -> Memory:

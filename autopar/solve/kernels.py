@@ -10,11 +10,33 @@ from autopar.solve.problem import Floats
 from autopar.solve.reduction import Ints
 
 
+@compiled
+def entry(p: Flat, k: int, s: int, t: int) -> float:
+    """What strategy t costs at the end of arc k where its beginning has strategy s."""
+    row, column = p.class_of[p.rows_at[k] + s], p.class_of[p.columns_at[k] + t]
+    return float(p.pool[p.thin[k] + row * p.wide[k] + column])
+
+
+@compiled
+def add_row(p: Flat, k: int, s: int, total: Floats) -> None:
+    """Adds what each strategy costs at the end of arc k where its beginning has strategy s."""
+    wide, count = p.wide[k], len(total)
+    base = p.thin[k] + p.class_of[p.rows_at[k] + s] * wide
+    if wide == count:  # no two columns are equal: each is its own class, which saves looking it up
+        for t in range(count):
+            total[t] += p.pool[base + t]
+        return
+    for t in range(count):
+        total[t] += p.pool[base + p.class_of[p.columns_at[k] + t]]
+
+
 def _gain_by_arrays(p: Flat, v: int, k: int, messages: Floats, gain: Floats) -> None:
     count, other = p.start[v + 1] - p.start[v], p.other[k]
-    theirs, rows = p.mail[p.back[k]], p.start[other + 1] - p.start[other]
-    costs = p.pool[p.place[k] : p.place[k] + rows * count].reshape(rows, count)
-    np.min(costs - messages[theirs : theirs + rows, None], axis=0, out=gain[:count])
+    theirs, rows, tall, wide = p.mail[p.back[k]], p.start[other + 1] - p.start[other], p.tall[k], p.wide[k]
+    highest = np.full(tall, -np.inf)
+    np.maximum.at(highest, p.class_of[p.rows_at[k] : p.rows_at[k] + rows], messages[theirs : theirs + rows])
+    least = np.min(p.pool[p.thin[k] : p.thin[k] + tall * wide].reshape(tall, wide) - highest[:, None], axis=0)
+    gain[:count] = least[p.class_of[p.columns_at[k] : p.columns_at[k] + count]]
 
 
 @compiled_or(_gain_by_arrays)
@@ -196,8 +218,9 @@ def decode(p: Flat, nodes: Floats, messages: Floats, choice: Ints) -> None:
         total[:count] = nodes[p.start[v] : p.start[v + 1]]
         for k in range(p.near[v], p.split[v]):
             s = choice[p.other[k]]
-            message, base = messages[p.mail[p.back[k]] + s], p.place[k] + s * count
-            total[:count] += p.pool[base : base + count] - message - messages[p.mail[k] : p.mail[k] + count]
+            message, mine = messages[p.mail[p.back[k]] + s], messages[p.mail[k] : p.mail[k] + count]
+            for t in range(count):
+                total[t] += entry(p, k, int(s), t) - message - mine[t]
         choice[v] = np.argmin(total[:count])
 
 
@@ -242,7 +265,6 @@ def cost_of(p: Flat, costs: Floats, choice: Ints) -> float:
     total = 0.0
     for v in range(len(p.start) - 1):
         total += float(costs[p.start[v] + choice[v]])
-        count = p.start[v + 1] - p.start[v]
         for k in range(p.near[v], p.split[v]):
-            total += float(p.pool[p.place[k] + choice[p.other[k]] * count + choice[v]])
+            total += entry(p, k, int(choice[p.other[k]]), int(choice[v]))
     return total

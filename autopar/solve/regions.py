@@ -19,7 +19,7 @@ import numpy as np
 from autopar.solve.flat import Flat
 from autopar.solve.forest import Desk, desk_for, grow_forest, solve_forest
 from autopar.solve.jit import compiled
-from autopar.solve.kernels import add_prices, cost_of, use_of
+from autopar.solve.kernels import add_prices, cost_of, entry, use_of
 from autopar.solve.problem import Floats
 from autopar.solve.reduction import Ints
 
@@ -216,10 +216,9 @@ def rise_of(p: Flat, nodes: Ints, place: Place) -> float:
         if old == new:
             continue
         rise += float(p.cost[p.start[v] + new] - p.cost[p.start[v] + old])
-        count = p.start[v + 1] - p.start[v]
         for k in range(p.near[v], p.near[v + 1]):
             u = p.other[k]
             if u < v or place.choice[u] == place.trial[u]:  # an edge between two that change counts once
-                rise += float(p.pool[p.place[k] + place.trial[u] * count + new])
-                rise -= float(p.pool[p.place[k] + place.choice[u] * count + old])
+                rise += entry(p, k, int(place.trial[u]), int(new))
+                rise -= entry(p, k, int(place.choice[u]), int(old))
     return rise

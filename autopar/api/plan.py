@@ -201,14 +201,11 @@ class Plan:
 
         Raises:
           InvalidSolution: the bound is not proven: a bug.
-          AutoparError: for a plan that was loaded, or that computes anew what it does not keep: it holds no proof.
+          AutoparError: for a plan that was loaded: it holds no proof.
         """
         found = recheck(self.bound.planned, search_work)
         if found is None:
-            raise AutoparError(
-                "this plan holds no proof of its bound, as it was loaded, or computes anew what it does not keep: "
-                'plan anew, with SearchOptions(recompute="never") in the second case, then verify'
-            )
+            raise AutoparError("this plan holds no proof of its bound, as it was loaded: plan anew, then verify")
         return found
 
     def diff(self, other: Plan) -> str:

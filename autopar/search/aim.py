@@ -1,8 +1,12 @@
-"""Aim: a plan within one memory limit, where the Problem is too large to be solved fully within one after another.
+"""Aim: a plan within one memory limit, where the Problem need not be solved fully within one after another.
 
 Choices and bounds for all limits near the one asked for come of one `Focus` (`solve.focus`). Programs hold more than
 the Problem counts, by about the same factor where peaks are close: so choices are looked for that leave this much free,
 and the cheapest whose program keeps within the limit is the plan. The bound is that of the limit itself.
+
+On small Problems, which are focused on in no time, choices are looked for that leave free what programs were seen to
+hold, at the times at which they did (`beside`). Last the Problem is solved within the limit, with little work: that
+proves more, and where the program of what is found does not fit, what is learnt of it is counted and it is solved anew.
 """
 
 from __future__ import annotations
@@ -12,15 +16,19 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf, isfinite
 
+from autopar.errors import Unsolved
 from autopar.search.attempt import FEW_ENTRIES, Attempt
+from autopar.search.beside import Beside
 from autopar.search.misfit import unsolved
-from autopar.search.task import Planned
+from autopar.search.task import Planned, quickly
 from autopar.search.tightening import Tightening, misfit
-from autopar.solve import Infeasible, NothingCheaper
+from autopar.solve import Infeasible, NothingCheaper, Solution
 from autopar.solve.clock import ending_at
 from autopar.solve.focus import Focus
 from autopar.solve.least_peak import LeastPeak, least_peak
 from autopar.solve.pareto import Met, met_as
+from autopar.solve.problem import objective
+from autopar.solve.reduction import Choice
 from autopar.solve.rows import least_use
 from autopar.solve.verifier import TOLERANCE
 
@@ -30,29 +38,42 @@ _WORTH = 1e-3  # of the cost: what another program has to save
 _ENOUGH = 2e-2  # of the bound of what the Problem counts: a choice as close is not worth another aim
 _MOST_AN_EDGE = 5_000  # entries
 _CLOSE = 1e-2  # of a peak: another that is as close is not aimed at
+_LESSONS = 8  # programs that are learnt from, where choices are decoded
+_MOST_SOLVED = 10_000  # entries of a Problem that is solved within the limit
+_ENTRIES_ANEW, _MOST_ANEW = 12_000, 6  # entries of all solves beside what is learnt there; solves
 
 
 def plan_within(attempt: Attempt, limit: int, free: Planned, below: float = inf) -> Planned:
     """A plan whose program peaks within `limit`; `free` is the best without one.
 
-    On a large problem on which a gap may be left (`SolveOptions.large_gap`) it is aimed at; elsewhere the Problem is
-    solved within tighter and tighter limits.
+    Where a gap may be left (`SolveOptions.large_gap`) it is aimed at; elsewhere the Problem is solved within tighter
+    and tighter limits, with little work also where it is small and nothing was met.
 
     Raises:
       NoFeasiblePlan: proven that none fits.
       Unsolved: none was found that fits.
       NothingCheaper: none was found that costs less than `below`.
+      KeyboardInterrupt: the search was interrupted before.
     """
-    if attempt.task.options.solve.large_gap and _is_for_lines(attempt):
+    if not attempt.task.halt.within(attempt.task.options.solve).large_gap or _is_wide(attempt):
+        return Tightening(attempt).within(limit, free, below)
+    try:
         with ending_at(attempt.task.halt.ends):
             return Aim(attempt, limit, free, below).plan()
-    return Tightening(attempt).within(limit, free, below)
+    except Unsolved:
+        if _entries(attempt) > FEW_ENTRIES or attempt.task.halt.is_over:
+            raise
+    return Tightening(attempt, quickly(attempt.task.options.solve)).within(limit, free, below)
 
 
-def _is_for_lines(attempt: Attempt) -> bool:
-    """Whether the Problem has many entries, but few an edge: sweeps of wide edges take too long for many lines."""
-    sizes = [edge.cost.size for edge in attempt.problem(0.0).edges]
-    return FEW_ENTRIES < sum(sizes) <= _MOST_AN_EDGE * len(sizes)
+def _entries(attempt: Attempt) -> int:
+    """Of all edges of the Problem."""
+    return sum(edge.cost.size for edge in attempt.problem(0.0).edges)
+
+
+def _is_wide(attempt: Attempt) -> bool:
+    """Whether the Problem has many entries an edge: sweeps take too long for many lines then."""
+    return _entries(attempt) > max(FEW_ENTRIES, _MOST_AN_EDGE * len(attempt.problem(0.0).edges))
 
 
 @dataclass(eq=False)
@@ -70,6 +91,8 @@ class Aim:
 
     def __post_init__(self) -> None:
         self.bound = self.free.plan.lower_bound_s
+        self.beside = Beside(self.attempt, self.limit)
+        self.solved: Solution | None = None  # within the limit, with the bound's witness
 
     @cached_property
     def focus(self) -> Focus:
@@ -92,6 +115,9 @@ class Aim:
         halt = self.attempt.task.halt
         try:
             self._search()
+            if _entries(self.attempt) <= FEW_ENTRIES:
+                self._search_beside()
+                self._solve()
             if not self._fitting:
                 self._search_smallest()
         except Infeasible as proof:
@@ -121,7 +147,7 @@ class Aim:
         """The choice of least peak that the solver finds, if any."""
         problem = self.attempt.problem(float(self.limit))
         least = LeastPeak(None, inf, least_use(problem))
-        if not smallest or least.bound <= self.limit:
+        if not smallest or least.bound <= self.limit or _entries(self.attempt) <= FEW_ENTRIES:
             least = least_peak(problem, self.attempt.task.options.solve, enough=self.limit)
         found = [] if least.choice is None else [met_as(problem, least.choice)]
         if least.bound > self.limit * (1 + TOLERANCE):
@@ -158,9 +184,66 @@ class Aim:
                 return
             aimed = aim
 
+    def _search_beside(self) -> None:
+        """Lowers the cheapest choices that leave free what programs were seen to hold, until one fits."""
+        options, halt = self.attempt.task.options.solve, self.attempt.task.halt
+        for _ in range(_LESSONS):
+            try:
+                focus = Focus(replace(self.beside.problem(), usage_limit=0.0), options, lambda: not halt.is_over)
+            except Infeasible:
+                return
+            focus.turn_to(self.limit)
+            focus.mix(self.limit)
+            met = focus.best(self.limit)
+            if met is None or halt.is_over or not self._is_news(met.cost) or self._is_learnt(met.whole):
+                return
+
+    def _is_news(self, cost: float) -> bool:
+        """Whether it is enough less than what the cheapest costs."""
+        return cost <= self._cost / (1 + _WORTH)
+
+    def _is_learnt(self, choice: Choice) -> bool:
+        """Whether the program of a choice fits; if not, what it holds at its peak is taken up."""
+        met = met_as(self.attempt.problem(float(self.limit)), choice)
+        self._lower(met)
+        if not self._fits(met):
+            self.beside.learn(self.lowered[met])
+        return self._fits(met)
+
+    def _solve(self) -> None:
+        """Proves more of the limit, and lowers what costs the least there, or beside what was learnt."""
+        attempt, best = self.attempt, self.focus.best(self.limit)
+        if best is None or not self._is_worth_solving():
+            return
+        options = quickly(attempt.task.options.solve)
+        messages = replace(options, max_price_steps=0, max_elimination_work=1.0)  # bounds do not matter
+        self.beside.bytes_at.clear()
+        self.solved = attempt.solved_by(attempt.problem(float(self.limit)), self.focus.solved(best), options)
+        self._prove_at_least(self.solved.lower_bound)
+        choice = self.solved.choice
+        for _ in range(min(_MOST_ANEW, max(1, _ENTRIES_ANEW // max(1, _entries(attempt))))):
+            if not self._is_news(objective(self.beside.problem(), choice)) or self._is_learnt(choice):
+                return
+            try:
+                choice = attempt.solved_by(self.beside.problem(), None, messages, self._cost / (1 + _WORTH)).choice
+            except (Infeasible, NothingCheaper, Unsolved):
+                return
+
+    def _is_worth_solving(self) -> bool:
+        """Whether a gap is left, and the Problem is small enough, and this is the last that is looked into."""
+        is_far = self.bound < self._cost * (1 - self.attempt.task.options.solve.large_gap)
+        is_small = _entries(self.attempt) <= _MOST_SOLVED
+        return (
+            is_far and is_small and not self.attempt.task.halt.is_over and self.attempt.is_last(self.free, self._cost)
+        )
+
     def _prove(self) -> None:
+        """Takes up what is proven of the limit by lines."""
+        self._prove_at_least(self.focus.bound(float(self.limit)))
+
+    def _prove_at_least(self, bound: float) -> None:
         """Takes up what is proven of the limit."""
-        self.bound = max(self.bound, self.focus.bound(float(self.limit)))
+        self.bound = max(self.bound, bound)
         self.attempt.prove(self.limit, self.bound)
         if self.bound >= self.below:
             raise NothingCheaper(self.below, self.bound)
@@ -209,10 +292,11 @@ class Aim:
 
     def _bounded(self, met: Met) -> Planned:
         """The plan of a choice, with what is proven of the limit."""
-        solution = self.focus.bounded(self.focus.solved(met), self.limit)
-        planned = self.lowered[met]
+        found, planned = self.focus.solved(met), self.lowered[met]
+        solution = self.focus.bounded(found, self.limit)
+        if self.solved is not None and self.solved.lower_bound > solution.lower_bound:
+            low = min(self.solved.lower_bound, found.objective)
+            solution = replace(found, lower_bound=low, witness=self.solved.witness)
         bound = min(max(self.bound, solution.lower_bound), solution.objective)
         planned = replace(planned, plan=replace(planned.plan, lower_bound_s=max(0.0, bound)))
-        if planned.solution is None:
-            return planned
         return replace(planned, solution=solution, problem=self.attempt.problem(float(self.limit)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import inf
 
 from autopar.core.graph import OpGraph
@@ -17,6 +18,7 @@ from autopar.price.pricing import Pricing, compiler_of
 from autopar.price.work import materialised, recomputed, workspace_bytes
 from autopar.search.ground import Ground
 from autopar.search.misfit import Moments, blame
+from autopar.search.recomputable import recomputable
 from autopar.search.restriction import Restriction, each_alone
 from autopar.search.task import Planned, Task
 from autopar.solve import (
@@ -36,6 +38,8 @@ from autopar.solve.problem import objective
 
 FEW_ENTRIES = 30_000
 """Entries of all edges of a problem that is solved fully within every limit, and for an error's figures alone."""
+WORTH = 0.05
+"""What a memory limit must cost at least, as a share, before recomputing is looked into."""
 CLASH_WORK = 2.0
 """Deterministic time (roughly seconds) of CP-SAT for each question of what clashes."""
 
@@ -72,7 +76,7 @@ class Attempt:
             if limit_bytes <= refused:
                 raise reason
         if limit_bytes not in self._solved:
-            planned = self.planned(self._within_limit(problem, limit_bytes, below))
+            planned = self.planned(self._within_limit(problem, limit_bytes, options, below))
             self._solved[limit_bytes] = replace(planned, problem=problem)
         return self._solved[limit_bytes]
 
@@ -129,9 +133,11 @@ class Attempt:
             halt.note(nothing.stopped)
             raise
 
-    def _within_limit(self, problem: Problem, limit_bytes: float, below: float) -> Solution:
+    def _within_limit(
+        self, problem: Problem, limit_bytes: float, options: SolveOptions | None, below: float
+    ) -> Solution:
         try:
-            solution = self.solved_by(problem, self._cheapest_within(limit_bytes), below=below)
+            solution = self.solved_by(problem, self._cheapest_within(limit_bytes), options, below)
         except Infeasible as reason:
             self._refused.append((limit_bytes, reason))
             raise
@@ -140,6 +146,18 @@ class Attempt:
             raise
         self.met.append(solution)
         return solution
+
+    def is_last(self, free: Planned, cost: float) -> bool:
+        """Whether what is met at this cost is the end; not, if recomputation is looked into, which bounds all plans."""
+        return cost <= free.plan.lower_bound_s * (1 + WORTH) or not self._may_recompute
+
+    @cached_property
+    def _may_recompute(self) -> bool:
+        return self.task.options.recompute != "never" and bool(recomputable(self.task.graph))
+
+    def time_of(self, op: int, planned: Planned) -> int:
+        """The Problem's time of an operator of the graph that the plan is of; of their number, the end."""
+        return op
 
     def least(self) -> Planned | None:
         """The cheapest plan of the least peak that the Problem counts, as far as found; its bound is for that peak."""
@@ -157,11 +175,15 @@ class Attempt:
         return min(fitting, key=lambda solution: solution.objective, default=self.nearby(True))
 
     def nearby(self, is_limited: bool) -> Solution | None:
-        """What the solver gave for a near plan with a limit, or without: their candidates are not the same."""
+        """What the solver gave for a near plan with a limit, or without: their candidates are not the same.
+
+        Nothing, if the near plan recomputes: what it was solved for has more variables.
+        """
         near = self.near
         if near is not None and not is_limited and near.unlimited is not None:
             near = near.unlimited
-        return near.solution if near is not None and near.is_unlimited != is_limited else None
+        is_same = near is not None and near.is_unlimited != is_limited and near.rewritten is None
+        return near.solution if near is not None and is_same else None
 
     def planned(self, solution: Solution) -> Planned:
         """The plan that a choice of the Problem is, and its program."""

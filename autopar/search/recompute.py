@@ -36,9 +36,6 @@ from autopar.search.restriction import Restriction, each_alone, restriction
 from autopar.search.task import Planned, Task
 from autopar.solve import Edge, Group, Infeasible, NothingCheaper, Problem, Solution
 
-WORTH = 0.05
-"""What a memory limit must cost at least, as a share, before recomputing is looked into."""
-
 
 def or_recomputed(
     task: Task, places: Sequence[Place], finish: Finish[Planned], inside: Sequence[Collection[int]], worth: float
@@ -90,7 +87,7 @@ def _better(
             return None
         planned, finish = None, replace(finish, misfits=(*finish.misfits, error))
     bounds = list(finish.bounds)
-    bounds[position] = min(bounds[position], again.bound_within(limit))
+    bounds[position] = again.bound_within(limit)  # of plans that keep everything too
     finish = replace(finish, bounds=tuple(bounds))
     if planned is None or planned.plan.objective_s >= finish.objective:
         return finish
@@ -197,7 +194,17 @@ class RecomputeAttempt(Attempt):
         plan = Plan((stage,), task.fingerprint, solution.objective, solution.lower_bound, step_kinds=self.step_kinds)
         plan = replace(plan, recomputed=_recomputed(final.keys))
         spent, counted = account_of(final.graph, program, pricing), solution.peak
-        return Planned(task, plan, program, spent, pricing, self.base, counted_bytes=counted, rewritten=final.graph)
+        found = Planned(task, plan, program, spent, pricing, self.base, counted_bytes=counted, rewritten=final.graph)
+        return replace(found, solution=solution)
+
+    def is_last(self, free: Planned, cost: float) -> bool:
+        """Always: it holds both choices."""
+        return True
+
+    def time_of(self, op: int, planned: Planned) -> int:
+        """Where an operator of the graph of a plan runs in the one that holds every twin."""
+        keys = with_recomputed(self.task.graph, planned.plan.recomputed).keys
+        return self.rewritten.keys.index(keys[op]) if op < len(keys) else len(self.rewritten.keys)
 
     def decoded(self, choice: Sequence[int]) -> tuple[Rewritten, Stage]:
         """The graph that recomputes what `choice` says, and the stage of it."""

@@ -16,7 +16,7 @@ from autopar.errors import AutoparError, NoFeasiblePlan, PlanFileError, Unsolved
 from autopar.passes.pipeline import build_program, program_states, write_dump
 from autopar.price.pricing import Pricing, restricted
 from autopar.redistribute.route import Router
-from autopar.search.attempt import account_of
+from autopar.search.attempt import WORTH, account_of
 from autopar.search.constraints import show, step_kinds_of
 from autopar.search.ground import Ground
 from autopar.search.mesh_shapes import refines
@@ -24,7 +24,7 @@ from autopar.search.misfit import explained
 from autopar.search.narrowing import axes_of
 from autopar.search.place import Place
 from autopar.search.race import TIE, Finish, race
-from autopar.search.recompute import WORTH, or_recomputed
+from autopar.search.recompute import or_recomputed
 from autopar.search.replicated import warn_unsplit, warn_unwritten
 from autopar.search.restriction import can_name, holds
 from autopar.search.space import check_strategies

@@ -147,6 +147,13 @@ def roughly(options: SolveOptions) -> SolveOptions:
     return replace(options, max_elimination_work=work, max_rounds=0, max_price_steps=0)
 
 
+def quickly(options: SolveOptions) -> SolveOptions:
+    """Work of a second or so on a small problem: what is spent within a limit on which a gap may be left."""
+    little = replace(options, max_price_steps=min(options.max_price_steps, 2), max_rounds=min(options.max_rounds, 1))
+    few = replace(little, anneal_passes=min(options.anneal_passes, 100), region_steps=min(options.region_steps, 1000))
+    return replace(few, cp_sat_work=min(options.cp_sat_work, 0.5), cp_sat_workers=1, branch_entries=0)
+
+
 def barely(options: SolveOptions) -> SolveOptions:
     """Less work still: what is spent on an error's figures."""
     little = replace(roughly(options), max_sweeps=20, max_rounds=1, anneal_passes=100, region_steps=1000)

@@ -16,7 +16,7 @@ from autopar.errors import Unsolved
 from autopar.search.attempt import FEW_ENTRIES, Attempt
 from autopar.search.misfit import Misfit, raise_to, unsolved
 from autopar.search.task import Planned, barely
-from autopar.solve import Infeasible, NothingCheaper, Solution
+from autopar.solve import Infeasible, NothingCheaper, Solution, SolveOptions
 from autopar.solve.problem import objective, peak
 
 SMALL_ENTRIES = 300_000
@@ -25,9 +25,10 @@ SMALL_ENTRIES = 300_000
 
 @dataclass(frozen=True, eq=False)
 class Tightening:
-    """An attempt within one memory limit after another."""
+    """An attempt within one memory limit after another; `options` limit the work on each, else those of the task."""
 
     attempt: Attempt
+    options: SolveOptions | None = None
 
     def within(self, limit: int, planned: Planned, below: float = inf) -> Planned:
         """A plan whose program peaks within `limit`; `planned` is the best without one.
@@ -49,7 +50,7 @@ class Tightening:
         for _ in range(task.options.max_tightenings):
             least = self._least if tight == limit else partial(self._solve_least, limit)
             try:
-                found, refused = _closest(partial(self.attempt.solve, below=below), tight, least)
+                found, refused = _closest(partial(self.attempt.solve, options=self.options, below=below), tight, least)
             except NothingCheaper as nothing:
                 raise nothing if tight == limit else NothingCheaper(below, bound, nothing.stopped) from nothing
             proof = refused if tight == limit else proof
@@ -108,7 +109,7 @@ class Tightening:
         """
         if proof.min_peak_bytes is None or proof.choice is None:
             return None
-        found, choice = self.attempt.solve(proof.min_peak_bytes), proof.choice
+        found, choice = self.attempt.solve(proof.min_peak_bytes, self.options), proof.choice
         if _peak(found) <= limit:
             return found
         problem = self.attempt.problem(proof.min_peak_bytes)
@@ -123,7 +124,8 @@ class Tightening:
         """As `solve`, under a limit on tensors alone, between their making and their last use."""
         problem = self.attempt.problem(limit_bytes, tensors_only=True)
         return replace(
-            self.attempt.planned(self.attempt.solved_by(problem, self.attempt.nearby(True))), problem=problem
+            self.attempt.planned(self.attempt.solved_by(problem, self.attempt.nearby(True), self.options)),
+            problem=problem,
         )
 
 

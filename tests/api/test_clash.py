@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -29,6 +30,8 @@ REST = (
     autopar.tie("params['w2']", "params['w1']"),
     autopar.forbid(autopar.at(kind="tanh"), P(None, "a")),
 )
+SOLVED = autopar.SearchOptions(solve=autopar.SolveOptions())
+"""No gap may be left: every limit is solved for."""
 
 
 def loss(params: Any, x: Any) -> Any:
@@ -116,7 +119,7 @@ def test_an_unknown_is_not_called_infeasible(mesh: Any, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(attempt, "solve", forgetful)
     with pytest.raises(Unsolved, match="none was proven impossible") as error:
-        planned(7 * MEBI, autopar.replicate("params"), mesh=mesh)
+        planned(7 * MEBI, autopar.replicate("params"), mesh=mesh, options=SOLVED)
     assert not isinstance(error.value, NoFeasiblePlan)
     assert "These clash" not in str(error.value)
 
@@ -158,7 +161,7 @@ def test_one_mesh_of_which_nothing_is_known_leaves_all_unknown(monkeypatch: pyte
 
     monkeypatch.setattr(attempt, "solve", forgetful)
     constraints = autopar.replicate("params['w1']"), autopar.replicate("params['w2']")
-    options = autopar.SearchOptions(recompute="never")
+    options = replace(SOLVED, recompute="never")
     with pytest.raises(Unsolved):
         planned(7 * MEBI, *constraints, mesh=None, options=options)
     assert given_up

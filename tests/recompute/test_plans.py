@@ -19,8 +19,10 @@ from autopar.emit.wrap import device_mesh, wrap
 from autopar.errors import InvalidOption, NoFeasiblePlan, PlanFileError
 from autopar.passes.pipeline import build_program
 from autopar.redistribute.route import Router
+from autopar.search.recheck import recheck
 from autopar.search.recomputable import recomputable
 from autopar.search.space import build_space
+from autopar.solve import InvalidSolution
 from tests.recompute.steps import arrays, scanned, specs, unrolled
 
 OPTIONS = autopar.SearchOptions()
@@ -63,6 +65,31 @@ def test_there_is_a_plan_where_none_keeps_everything() -> None:
     assert plan.lower_bound_s <= plan.objective_s
     assert plan.record.recomputed
     assert "kept or recomputed on x=8" in plan.summary.space
+
+
+def test_the_bound_of_a_plan_that_recomputes_is_verified() -> None:
+    """By the Problem that holds both choices, within the limit asked for."""
+    plan = limited(0.6)
+    found = plan.verify()
+    assert plan.lower_bound_s * (1 - 1e-9) <= found.bound_s <= plan.objective_s
+    assert found.limit_bytes is not None
+    assert found.limit_bytes <= int(0.6 * free().peak_memory_bytes)
+    assert str(found).startswith("bound re-checked")
+
+
+def test_a_false_bound_of_a_plan_that_recomputes_is_refused() -> None:
+    """A bound above what its witness proves, no witness to speak of, or one of a limit twice as high."""
+    planned = limited(0.6).bound.planned
+    problem, solution = planned.problem, planned.solution
+    assert problem is not None
+    assert problem.usage_limit is not None
+    assert solution is not None
+    loose = replace(problem, usage_limit=2 * problem.usage_limit)
+    false = [replace(planned, solution=replace(solution, witness=())), replace(planned, problem=loose)]
+    false += [replace(planned, solution=replace(solution, lower_bound=solution.objective))] if solution.gap else []
+    for plan in false:
+        with pytest.raises(InvalidSolution, match="but its witness proves"):
+            recheck(plan, 20.0)
 
 
 def test_its_values_are_the_plain_functions() -> None:

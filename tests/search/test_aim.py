@@ -11,7 +11,8 @@ from autopar.errors import NoFeasiblePlan, Unsolved
 from autopar.search import aim
 from autopar.search.search import find_plan
 from autopar.search.task import Planned, SearchOptions
-from autopar.solve import SolveOptions
+from autopar.solve import SolveOptions, verify
+from autopar.solve.focus import Focus
 from tests.search.test_front import CASES, FOUR, cluster_of, every_plan, task_of
 
 
@@ -91,3 +92,22 @@ def test_a_gap_that_may_not_be_left_is_worked_on_by_full_solves(monkeypatch: pyt
     with pytest.raises(AssertionError, match="aimed at"):
         found_within(0, limit)
     assert found_within(0, limit, SearchOptions(solve=SolveOptions())).account.peak_memory_bytes <= limit
+
+
+def test_a_plan_that_is_not_the_best_has_a_bound_below_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where only the smallest choices are met, plans cost more than the best, and bounds are still below that."""
+    monkeypatch.setattr(Focus, "best", lambda focus, limit: next((m for m in focus.choices() if m.peak <= limit), None))
+    worse = 0
+    for case in range(len(CASES)):
+        for limit in limits_of(case):
+            try:
+                found = found_within(case, limit)
+            except Unsolved:
+                continue
+            best = min(cost for cost, used in every_plan(case) if used <= limit)
+            assert found.plan.lower_bound_s <= best * (1 + 1e-9)
+            assert found.problem is not None
+            assert found.solution is not None
+            verify(found.problem, found.solution)
+            worse += found.plan.objective_s > best * (1 + 1e-6)
+    assert worse >= 3

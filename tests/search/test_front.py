@@ -32,6 +32,7 @@ from autopar.search.mesh_shapes import mesh_shapes
 from autopar.search.progress import SearchProgress
 from autopar.search.task import SearchOptions, Task
 from autopar.solve import SolveOptions, verify
+from autopar.solve.pareto import Pareto
 from autopar.solve.problem import objective
 from autopar.trace import trace
 from cost_models import Cluster, load_cluster, replace_link
@@ -230,6 +231,26 @@ def test_along_several_meshes_one_that_costs_too_much_is_not_drawn(monkeypatch: 
     found = along.within(most)
     assert found is not None
     assert found.plan.lower_bound_s <= found.plan.objective_s
+
+
+@pytest.mark.parametrize("case", [0, 2])  # limits cost nothing in the other
+def test_a_lane_proves_what_its_curve_does_and_what_was_known(case: int) -> None:
+    """Of every limit no more than the best plan costs; where nothing is drawn, what was known of all limits."""
+    fn, shapes, bandwidth = CASES[case]
+    sweep = front_module._Sweep(task_of(fn, shapes, cluster_of(4, bandwidth)), (FOUR,))
+    known = sweep.best(None).plan.lower_bound_s
+    lane = Lane(sweep.places[0].attempt(), known)
+    plans = every_plan(case)
+    limits = sorted({used for _, used in plans})
+    assert {lane.bound_s(limit) for limit in limits} == {known}
+    lane.draw(Pareto(), 0.0)
+    proven = [lane.bound_s(limit) for limit in limits]
+    for limit, bound in zip(limits, proven, strict=True):
+        assert known <= bound <= min(cost for cost, used in plans if used <= limit) * (1 + 1e-9)
+        assert bound == max(known, lane._curves[0].bound(float(limit)))
+    assert proven == sorted(proven, reverse=True)
+    assert proven[0] > known * (1 + 1e-3)
+    assert Lane(lane.attempt, 2 * proven[0]).bound_s(limits[0]) == 2 * proven[0]
 
 
 def test_progress_is_told_of_every_limit(monkeypatch: pytest.MonkeyPatch) -> None:

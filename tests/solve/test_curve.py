@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autopar.solve import Infeasible, Problem, SolveOptions, verify
-from autopar.solve.blend import spliced_costs
+from autopar.solve import Edge, Infeasible, Problem, SolveOptions, Usage, verify
+from autopar.solve.blend import Blend, spliced_costs
 from autopar.solve.curve import Curve
 from autopar.solve.kernels import cost_of
 from autopar.solve.pareto import Met, Pareto
+from autopar.solve.problem import objective, peak
+from autopar.solve.reduction import unchanged
 from tests.solve.draw import chain_with_skips, problems
 from tests.solve.oracle import least_peak, optimum
 
@@ -118,8 +120,8 @@ def met_of(peak: float, cost: float) -> Met:
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=12))
 def test_nothing_kept_is_undercut_and_whatever_went_is(drawn: list[tuple[int, int]]) -> None:
     pareto = Pareto()
-    for peak, cost in drawn:
-        pareto.meet(met_of(peak, cost))
+    for used, cost in drawn:
+        pareto.meet(met_of(used, cost))
     kept = [(met.peak, met.cost) for met in pareto.by_peak()]
     truth = {(p, c) for p, c in drawn if not any(q <= p and d <= c and (q, d) != (p, c) for q, d in drawn)}
     assert kept == sorted(truth)
@@ -131,10 +133,10 @@ def test_nothing_kept_is_undercut_and_whatever_went_is(drawn: list[tuple[int, in
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=20))
 def test_what_is_met_is_what_no_other_undercuts(drawn: list[tuple[int, int]]) -> None:
     pareto = Pareto()
-    for peak, cost in drawn:
-        wanted = pareto.wants(float(cost), float(peak))
-        assert wanted == (not any(met.peak <= peak and met.cost <= cost for met in pareto.met))
-        pareto.meet(met_of(float(peak), float(cost)))
+    for used, cost in drawn:
+        wanted = pareto.wants(float(cost), float(used))
+        assert wanted == (not any(met.peak <= used and met.cost <= cost for met in pareto.met))
+        pareto.meet(met_of(float(used), float(cost)))
     best = {(p, c) for p, c in drawn if not any((q, d) != (p, c) and q <= p and d <= c for q, d in drawn)}
     assert [(met.peak, met.cost) for met in pareto.by_peak()] == sorted(best)
     for limit in range(-1, 8):
@@ -168,3 +170,40 @@ def test_a_splice_costs_what_its_choice_costs(problem: Problem, data: st.DataObj
     assert len(costs) == len(counts) + 1
     for cut, cost in enumerate(costs.tolist()):
         assert cost == pytest.approx(cost_of(flat, flat.cost, np.concatenate([a[:cut], b[cut:]])), abs=1e-9)
+
+
+def two_halves(nodes: int = 8) -> Problem:
+    """A chain whose first half is cheap in strategy 0, the second in 1, which is larger; to change costs a little."""
+    half = nodes // 2
+    costs = tuple(np.array([1.0, 3.0] if v < half else [3.0, 1.0]) for v in range(nodes))
+    costs = (*costs[:-1], np.array([3.0, 0.5]))
+    edges = tuple(Edge(v, v + 1, 0.1 * (1 - np.eye(2))) for v in range(nodes - 1))
+    return Problem(costs, edges, tuple(Usage(v, 0, 1, np.array([1.0, 1.25])) for v in range(nodes)), 0.0)
+
+
+def blend_of_ends(problem: Problem, pareto: Pareto) -> Blend:
+    """It has met the choice of strategy 0 everywhere, and that of 1."""
+    blend = Blend(unchanged(problem), [np.ones(2, dtype=np.bool_)] * len(problem.counts), OPTIONS, pareto)
+    for strategy in (0, 1):
+        blend._meet(np.full(len(blend.reduction.problem.counts), strategy, dtype=np.intp))
+    return blend
+
+
+def test_splices_are_met_where_they_undercut_what_was_met() -> None:
+    """The smallest choice costs 16, the largest 15.5; half of each 8 - 0.5 + 0.1."""
+    problem, pareto = two_halves(), Pareto()
+    blend = blend_of_ends(problem, pareto)
+    assert [met.peak for met in pareto.by_peak()] == pytest.approx([8.0, 10.0])
+    assert [met.cost for met in pareto.by_peak()] == pytest.approx([16.0, 15.5])
+    blend.splice(lambda: True)
+    first, second = pareto.by_peak()
+    assert (first.peak, first.cost) == pytest.approx((8.0, 16.0))
+    assert (second.peak, second.cost) == pytest.approx((9.0, 7.6))
+    assert second.whole == (0, 0, 0, 0, 1, 1, 1, 1)
+    assert (peak(problem, second.whole), objective(problem, second.whole)) == pytest.approx((9.0, 7.6))
+
+
+def test_splices_that_are_not_wanted_are_not_made() -> None:
+    pareto = Pareto()
+    blend_of_ends(two_halves(), pareto).splice(lambda: False)
+    assert len(pareto.met) == 2

@@ -10,12 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autopar.solve import Edge, InvalidSolution, Problem, SolveOptions, proven, solve
+from autopar.solve import within as within_module
 from autopar.solve.ascent import Answer, Ascent, is_closed
 from autopar.solve.few import Few, few_of
 from autopar.solve.layered import by_layers
 from autopar.solve.problem import objective
 from autopar.solve.proof import Piece, Pieces
 from autopar.solve.watch import Best
+from autopar.solve.within import _order, labels
+from tests.solve.draw import problems
 from tests.solve.test_tile import repeating
 
 OPTIONS = SolveOptions(max_table_entries=1, max_elimination_work=1.0)
@@ -199,3 +202,47 @@ def test_training_steps_end_with_it() -> None:
     assert solution.witness is not None
     assert any(isinstance(step, Pieces) for step in solution.witness)
     assert is_closed(proven(problem, solution.witness).bound, solution.objective, 1e-9)
+
+
+@pytest.mark.parametrize("less", [1e-6, 1e-4, 1e-3])
+def test_what_lies_beyond_the_windows_caps_the_bound(less: float) -> None:
+    """Where all windows end below the optimum, what they hold proves no more than where they end."""
+    problem, best = cliques(30), solve(cliques(30))
+    found = few(problem)
+    assert found is not None
+    start = Answer(best.choice, best.objective - less, -np.inf)
+    answer = by_layers(found, start, OPTIONS, Best(problem, None, None))
+    assert answer is not None
+    assert best.objective - 2 * less <= answer.bound <= best.objective - less / 2
+    assert proven(problem, answer.proof).bound <= best.objective + 1e-9
+
+
+@settings(max_examples=60, deadline=None)
+@given(problem=problems(limited=False), data=st.data())
+def test_the_order_takes_the_smallest_table_next(problem: Problem, data: st.DataObject) -> None:
+    """All nodes without labels, each leaving the smallest table of those that are still there."""
+    kept = data.draw(st.lists(st.integers(0, len(problem.counts) - 1), unique=True))
+    labelled = replace(problem, usages=labels(problem, kept), usage_limit=0.0)
+    order = _order(labelled)
+    assert order is not None
+    assert sorted(order) == [v for v in range(len(problem.counts)) if v not in kept]
+    near = [{e.u + e.v - v for e in problem.edges if v in (e.u, e.v)} for v in range(len(problem.counts))]
+    left = set(order)
+    for v in order:
+        size = {u: np.prod([problem.counts[w] for w in near[u]]) for u in left}
+        assert size[v] == min(size.values())
+        left.remove(v)
+        for u in near[v]:
+            near[u] = (near[u] | near[v]) - {u, v}
+
+
+@pytest.mark.parametrize(("name", "most"), [("_MOST_ENTRIES", 63), ("_MOST_WORK", 1e3)])
+def test_a_part_that_is_too_large_has_no_order(monkeypatch: pytest.MonkeyPatch, name: str, most: float) -> None:
+    """Three nodes of 8 strategies, of which two stay: a table of 64 entries, of 64 * 8 * 2 additions."""
+    rng = np.random.default_rng(0)
+    edges = (Edge(0, 1, rng.random((8, 8))), Edge(1, 2, rng.random((8, 8))))
+    problem = Problem(tuple(rng.random((3, 8))), edges)
+    labelled = replace(problem, usages=labels(problem, (0, 2)), usage_limit=0.0)
+    assert _order(labelled) == [1]
+    monkeypatch.setattr(within_module, name, most)
+    assert _order(labelled) is None

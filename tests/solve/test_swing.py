@@ -13,6 +13,7 @@ from autopar.solve import Edge, Problem, SolveOptions, kernels
 from autopar.solve import bar as bars
 from autopar.solve.ascent import Ascent
 from autopar.solve.dual import Dual
+from autopar.solve.momentum import Momentum
 from autopar.solve.rows import memory_rows
 from autopar.solve.watch import Best
 from tests.solve.draw import problems
@@ -68,6 +69,24 @@ def test_a_search_goes_back_where_the_bound_falls(monkeypatch: pytest.MonkeyPatc
     _, certificate = Ascent(problem, SolveOptions(max_sweeps=60)).sweeps(np.inf, Best(problem, None, None))
     assert certificate.bound == pytest.approx(max(met))
     assert any(after < before for before, after in pairwise(met))
+
+
+def test_momentum_grows_while_the_bound_rises_and_is_lost_where_it_falls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The share of the last way is k / (k + 3) after k rises, at most 0.5 here; after a fall k is 0."""
+    shares = list[float]()
+    monkeypatch.setattr("autopar.solve.momentum.push", lambda _flat, share, *_arrays: shares.append(share))
+    problem = grid(3, 2, 0)
+    momentum = Momentum(Dual(problem, memory_rows(problem)), 0.5)
+    for bound in (None, 1.0, 1.0, 2.0, 1.5, 1.6, 1.7):
+        momentum.go_on(with_prices=False)
+        risen = momentum.rises(bound)
+        assert risen == (bound != 1.5)
+    momentum.go_on(with_prices=False)
+    assert shares == pytest.approx([0, 1 / 4, 2 / 5, 1 / 2, 1 / 2, 0, 1 / 4, 2 / 5])
+    momentum.stop_at(3.0)
+    momentum.go_on(with_prices=False)
+    assert shares[-1] == 0
+    assert not momentum.rises(2.9)
 
 
 @settings(max_examples=50, deadline=None)

@@ -1,7 +1,7 @@
 """autopar: finds the fastest way to split a JAX function over a cluster, proves how good it is, and runs it so."""
 
 from autopar import operators
-from autopar.api import Compiled, Front, Plan, compile, front, plan
+from autopar.api import Calibration, Compiled, Front, Plan, calibrate, compile, front, plan
 from autopar.api.constraints import at, data_parallel, forbid, manual, pin, replicate, semi_auto, tie
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
@@ -15,6 +15,7 @@ from cost_models import Cluster, load_cluster
 
 __all__ = [
     "AutoparError",
+    "Calibration",
     "Cluster",
     "Compiled",
     "DeviceMesh",
@@ -25,6 +26,7 @@ __all__ = [
     "SearchProgress",
     "SolveOptions",
     "at",
+    "calibrate",
     "compile",
     "data_parallel",
     "forbid",

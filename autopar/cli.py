@@ -122,6 +122,34 @@ def front(
 
 
 @app.command()
+def calibrate(
+    cluster_name: Annotated[str | None, typer.Option(help="name of the cluster; default: of its devices")] = None,
+    output: Annotated[Path, typer.Option(help="the cluster file, for --cluster")] = Path("calibrated.toml"),
+    plot: Annotated[Path | None, typer.Option(help="measured against predicted times as an image")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="fewer sizes and types")] = False,
+    time_limit: Annotated[float, typer.Option(help="seconds, then what is measured until then", min=1)] = 240.0,
+) -> None:
+    """Measure the devices present, and write a cluster file; Ctrl-C keeps what was measured until then."""
+    with _one_line_errors():
+        for path in (output, plot):
+            check_writable(path)
+        from autopar.api import calibrate as measure
+
+        with Console(stderr=True).status("calibrating") as status:
+            made = measure(
+                name=cluster_name,
+                quick=quick,
+                time_limit_s=time_limit,
+                on_case=lambda text: status.update(f"calibrating {text}"),
+            )
+        made.write(output)
+        _print(made.report())
+        if plot is not None:
+            made.plot().figure.savefig(plot)
+        typer.echo(f"written: {output}")
+
+
+@app.command()
 def demo() -> None:
     """Plan two small models, train them on 8 virtual devices, and compare with the plain programs."""
     with _one_line_errors():

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from cost_models.cluster import Cluster
 from cost_models.profile import (
+    Amount,
     ClusterProfile,
     Count,
     DeviceProfile,
@@ -41,7 +42,7 @@ def load_cluster(name_or_path: str | Path) -> Cluster:
     return _load(name_or_path, PROFILES, ())
 
 
-def figures_of(name_or_path: str | Path) -> tuple[tuple[str, Figure | Count], ...]:
+def figures_of(name_or_path: str | Path) -> tuple[tuple[str, Figure | Amount | Count], ...]:
     """Every number that the cluster rests on: its field, and the number with source, date and how it was obtained.
 
     Those of the device come first, then those of the levels, outermost first.

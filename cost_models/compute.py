@@ -6,6 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import isfinite
 
+import numpy as np
+
+from cost_models.curves import Curve, Efficiency, Floats, HalfSizes, product_dims, slowest_curve
+
 FALLBACKS: dict[str, tuple[str, ...]] = {
     "float64": ("float32",),
     "float16": ("bfloat16", "float32"),
@@ -36,7 +40,7 @@ class Device:
       this. Operators that are not products do not come near any peak: memory bandwidth prices them.
     * never the vendor's figures "with sparsity", which are twice the dense ones.
 
-    `launch_s` is the fixed time of one kernel.
+    `launch_s` is the fixed time of one kernel. `efficiency` is what of all this kernels reach; None: all of it.
 
     Invariants: all numbers are finite and > 0 (`launch_s` >= 0); a float32 peak is there.
     """
@@ -46,6 +50,7 @@ class Device:
     memory_bandwidth_bytes_per_s: float
     peak_flops_per_s: Mapping[str, float] = field(hash=False)
     launch_s: float
+    efficiency: Efficiency | None = None
 
     def __post_init__(self) -> None:
         if "float32" not in self.peak_flops_per_s:
@@ -89,19 +94,45 @@ def slowest_device(devices: tuple[Device, ...]) -> Device:
         memory_bandwidth_bytes_per_s=min(device.memory_bandwidth_bytes_per_s for device in devices),
         peak_flops_per_s={dtype: min(peak_flops_per_s(device, dtype) for device in devices) for dtype in dtypes},
         launch_s=max(device.launch_s for device in devices),
+        efficiency=_slowest_efficiency(devices),
     )
 
 
-def compute_time_s(flops: float, size_bytes: float, dtype: str, device: Device) -> float:
+def rate_per_s(device: Device, kind: str, dtype: str) -> float:
+    """Operations of `kind` per second on large operands: those its `efficiency` states, or the peak."""
+    rate = None if device.efficiency is None else device.efficiency.rate(kind, dtype)
+    return peak_flops_per_s(device, dtype) if rate is None else rate
+
+
+def moving_time_s(size_bytes: float, device: Device) -> float:
+    """Seconds in which a kernel reads and writes `size_bytes`: by the curve of its `efficiency`, or the bandwidth."""
+    if device.efficiency is None or device.efficiency.memory is None:
+        return size_bytes / device.memory_bandwidth_bytes_per_s
+    return device.efficiency.memory.time_s(size_bytes)
+
+
+def compute_time_s(
+    flops: float,
+    size_bytes: float,
+    dtype: str,
+    device: Device,
+    *,
+    kind: str = "",
+    elements: tuple[float, float, float] | None = None,
+) -> float:
     """Seconds of one kernel on one device: the slower of computing and moving, and the launch.
 
-        max(flops / peak, size_bytes / memory bandwidth) + launch
+        max(flops / rate * stretch, moving time) + launch
+
+    Without an `efficiency` the rate is the peak, the stretch 1, and the moving time size_bytes / memory bandwidth.
 
     Args:
       flops: floating-point (or integer) operations; a multiply-add counts two (>= 0).
       size_bytes: bytes read and written in device memory (>= 0).
       dtype: element type of the operands, as numpy or JAX name it.
       device: the device.
+      kind: what is computed, as JAX names its primitives; "": a product.
+      elements: of a product of matrices: those of both operands, and of the result.
 
     Raises:
       ValueError: if `flops` or `size_bytes` is negative.
@@ -110,8 +141,67 @@ def compute_time_s(flops: float, size_bytes: float, dtype: str, device: Device) 
     """
     if not (flops >= 0 and size_bytes >= 0):
         raise ValueError(f"flops and size_bytes must be >= 0, got {flops} and {size_bytes}")
-    computing = flops / peak_flops_per_s(device, dtype)
-    return max(computing, size_bytes / device.memory_bandwidth_bytes_per_s) + device.launch_s
+    computing = flops / rate_per_s(device, kind, dtype)
+    half = None if elements is None else half_sizes(device, dtype)
+    if half is not None and elements is not None and flops:
+        computing *= half.stretch(*product_dims(*elements, flops))
+    return max(computing, moving_time_s(size_bytes, device)) + device.launch_s
+
+
+def compute_times_s(
+    flops: Floats,
+    size_bytes: Floats,
+    dtype: str,
+    device: Device,
+    *,
+    kind: str = "",
+    elements: tuple[Floats, Floats, Floats] | None = None,
+) -> Floats:
+    """`compute_time_s` of several kernels of one kind and type, at once: arrays of one length."""
+    computing = flops / rate_per_s(device, kind, dtype)
+    half = None if elements is None else half_sizes(device, dtype)
+    if half is not None and elements is not None and len(flops) and flops.min() > 0:
+        computing *= half.stretch(*product_dims(*elements, flops))
+    if device.efficiency is None or device.efficiency.memory is None:
+        moving = size_bytes / device.memory_bandwidth_bytes_per_s
+    else:
+        moving = device.efficiency.memory.times_s(size_bytes)
+    return np.maximum(computing, moving) + device.launch_s
+
+
+def half_sizes(device: Device, dtype: str) -> HalfSizes | None:
+    """The half sizes of products of `dtype`; None: they reach their peak at any size. Types fall back as for peaks."""
+    if device.efficiency is None:
+        return None
+    known = device.efficiency.products
+    return next((known[name] for name in (dtype, *_fallbacks(dtype)) if name in known), None)
+
+
+def _slowest_efficiency(devices: tuple[Device, ...]) -> Efficiency | None:
+    """What the slowest of `devices` reach of each; None if none of them says."""
+    known = [device.efficiency for device in devices if device.efficiency is not None]
+    if not known:
+        return None
+    dtypes = dict.fromkeys(dtype for each in known for dtype in each.products)
+    halves = {dtype: [half_sizes(device, dtype) or HalfSizes(0, 0, 0) for device in devices] for dtype in dtypes}
+    kinds = {kind: dict.fromkeys(d for e in known for d in e.rates.get(kind, {})) for e in known for kind in e.rates}
+    return Efficiency(
+        {
+            d: HalfSizes(max(h.m for h in sizes), max(h.n for h in sizes), max(h.k for h in sizes))
+            for d, sizes in halves.items()
+        },
+        {
+            kind: {d: min(rate_per_s(device, kind, d) for device in devices) for d in types}
+            for kind, types in kinds.items()
+        },
+        slowest_curve(tuple(_memory_curve(device) for device in devices)),
+    )
+
+
+def _memory_curve(device: Device) -> Curve:
+    if device.efficiency is None or device.efficiency.memory is None:
+        return Curve((), (), 1 / device.memory_bandwidth_bytes_per_s)
+    return device.efficiency.memory
 
 
 def _fallbacks(dtype: str) -> tuple[str, ...]:

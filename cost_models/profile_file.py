@@ -10,10 +10,19 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from cost_models.profile import ClusterProfile, DeviceProfile, Figure, LevelProfile
+from cost_models.profile import (
+    ClusterProfile,
+    DeviceProfile,
+    Figure,
+    HalfSizesProfile,
+    LevelProfile,
+    PointProfile,
+    TermsProfile,
+)
 
 AnyFile = TypeVar("AnyFile", bound=BaseModel)
-FIELDS = tuple(field for part in (DeviceProfile, ClusterProfile, LevelProfile, Figure) for field in part.model_fields)
+PARTS = (DeviceProfile, ClusterProfile, LevelProfile, TermsProfile, PointProfile, HalfSizesProfile, Figure)
+FIELDS = tuple(field for part in PARTS for field in part.model_fields)
 FIGURE = '{ value = ..., source = "...", date = 2026-01-31, obtained = "measured" }'
 
 

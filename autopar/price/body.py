@@ -21,6 +21,7 @@ class _Kernel:
     """
 
     runs: float
+    kind: str
     flops: float
     dtype: str
     launched: bool
@@ -47,7 +48,7 @@ def body_time_s(op: OpNode, strategy: Strategy, mesh: DeviceMesh, device: Device
     for kernel in _kernels(op.body):
         given = [ins[n] if n < len(ins) else op.body.inputs[n].size_bytes for n in kernel.inputs]
         size = sum(given) + sum(outs[n] for n in kernel.outputs) + kernel.inner_bytes / strategy.split
-        time_s = compute_time_s(kernel.flops / strategy.split, size, kernel.dtype, device)
+        time_s = compute_time_s(kernel.flops / strategy.split, size, kernel.dtype, device, kind=kernel.kind)
         total += kernel.runs * (time_s if kernel.launched else max(0.0, time_s - device.launch_s))
     return total
 
@@ -65,6 +66,7 @@ def _kernels(body: OpGraph) -> tuple[_Kernel, ...]:
         found.append(
             _Kernel(
                 body.tree.weight(op.region),
+                op.kind,
                 work_flops(op),
                 op.ins[0].dtype if op.ins else op.outs[0].dtype,
                 any(tensor.id in in_memory for tensor in op.outs),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import cached_property
-from math import inf
+from math import inf, prod
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -17,8 +17,8 @@ from autopar.core.placement import StepKind
 from autopar.core.strategy import Strategy
 from autopar.price.body import body_time_s
 from autopar.price.work import VIEWS, materialised, work_flops
-from cost_models import Cluster, collective_time_s, compute_time_s, group
-from cost_models.compute import peak_flops_per_s
+from cost_models import Cluster, collective_time_s, compute_time_s, compute_times_s, group
+from cost_models.compute import moving_time_s
 
 Floats = NDArray[np.float64]
 
@@ -157,7 +157,13 @@ class Roofline:
         size += self._lengthening_bytes(op, strategy)
         dtype = op.ins[0].dtype if op.ins else op.outs[0].dtype
         device = self.cluster.device
-        time_s = compute_time_s(work_flops(op) / strategy.split, size, dtype, device)
+        placed = zip((*op.ins, *op.outs), (*strategy.ins, *strategy.outs), strict=True)
+        elements = None
+        if op.kind == "dot_general":
+            lhs, rhs, out = (float(placement.local_size(tensor.shape, self.mesh)) for tensor, placement in placed)
+            elements = lhs, rhs, out
+        flops = work_flops(op) / strategy.split
+        time_s = compute_time_s(flops, size, dtype, device, kind=op.kind, elements=elements)
         return time_s if any(t.id in self._in_memory for t in op.outs) else max(0.0, time_s - device.launch_s)
 
     def op_costs(self, op: OpNode, strategies: tuple[Strategy, ...], layout: Layout) -> Floats | None:
@@ -171,9 +177,10 @@ class Roofline:
             if tensor.id in self._in_memory:
                 size += tensor.size_bytes // parts
         device = self.cluster.device
-        peak = peak_flops_per_s(device, op.ins[0].dtype if op.ins else op.outs[0].dtype)
-        time_s = np.maximum(work_flops(op) / layout.split / peak, size / device.memory_bandwidth_bytes_per_s)
-        time_s += device.launch_s
+        dtype = op.ins[0].dtype if op.ins else op.outs[0].dtype
+        elements = _elements(op, layout.parts) if op.kind == "dot_general" else None
+        flops = work_flops(op) / layout.split
+        time_s = compute_times_s(flops, size, dtype, device, kind=op.kind, elements=elements)
         launched = any(t.id in self._in_memory for t in op.outs)
         return time_s if launched else np.maximum(0.0, time_s - device.launch_s)
 
@@ -193,7 +200,7 @@ class Roofline:
     def step_cost(self, kind: StepKind, axes: tuple[str, ...], size_bytes: int) -> float:
         """Seconds of one redistribution step."""
         if kind == "slice" or kind == "mask":
-            return size_bytes / self.cluster.device.memory_bandwidth_bytes_per_s
+            return moving_time_s(size_bytes, self.cluster.device)
         members = group(self.cluster.topology, self.mesh.sizes, tuple(self.mesh.names.index(a) for a in axes))
         return collective_time_s(kind, size_bytes, members)
 
@@ -201,3 +208,9 @@ class Roofline:
         """All of them."""
         del op
         return strategies
+
+
+def _elements(op: OpNode, parts: NDArray[np.int64]) -> tuple[Floats, Floats, Floats]:
+    """Of a product of matrices the elements that one device holds of both operands and the result."""
+    lhs, rhs, out = (prod(t.shape) / mine for t, mine in zip((*op.ins, *op.outs), parts, strict=True))
+    return lhs, rhs, out

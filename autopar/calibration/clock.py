@@ -1,0 +1,70 @@
+"""Clock: the seconds of one round of a case on the devices, agreed on by all processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from autopar._compat import untyped_jax
+from autopar.calibration.cases import Case
+from autopar.calibration.programs import program_of
+
+Agree = Callable[[float], float]
+"""A number of this process to the largest of all processes."""
+
+
+@dataclass(frozen=True)
+class JaxClock:
+    """Times cases on `devices`: rounds in a loop until a call takes `call_s`, the median of `calls` of them.
+
+    The loop makes what a call costs by itself small beside what it repeats.
+    """
+
+    devices: tuple[Any, ...]
+    agree: Agree
+    call_s: float
+    calls: int
+
+    def __call__(self, case: Case) -> float:
+        """Seconds of one round of `case`.
+
+        Raises:
+          whatever JAX raises if the devices cannot run it.
+        """
+        program = program_of(case, self.devices)
+        operands = program.operands
+        seconds, times = 0.0, 1
+
+        def call() -> float:
+            nonlocal operands
+            start = perf_counter()
+            operands = untyped_jax.block_until_ready(program.run(np.int32(times), *operands))
+            return self.agree(perf_counter() - start)
+
+        call()
+        seconds = call()
+        while seconds < self.call_s and times < 2**20:
+            times = min(2**20, int(times * min(16.0, 1.0 + 1.2 * self.call_s / max(seconds, 1e-6))))
+            seconds = call()
+        return median([seconds, *(call() for _ in range(self.calls - 1))]) / times
+
+
+def sorted_devices(devices: Sequence[Any] | None = None) -> tuple[Any, ...]:
+    """The devices of all processes, those of one process together."""
+    given: Sequence[Any] = untyped_jax.devices() if devices is None else devices
+    return tuple(sorted(given, key=lambda device: (device.process_index, device.id)))
+
+
+def agreement() -> Agree:
+    """How the processes present agree on a number: the largest."""
+    if untyped_jax.process_count() == 1:
+        return float
+    from jax.experimental import multihost_utils
+
+    gather: Any = multihost_utils.process_allgather
+    return lambda value: float(np.max(gather(np.float32(value))))

@@ -1,0 +1,260 @@
+"""Fit: the numbers of a profile from measured times, by robust least squares on their logarithms. Knows no JAX.
+
+Every residual is ln(model / measured), so that all sizes count alike; outliers count by their distance and not by its
+square (soft L1).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Literal, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
+
+from cost_models.cluster import Cluster
+from cost_models.collective import collective_time_s
+from cost_models.compute import compute_time_s
+from cost_models.curves import Curve, HalfSizes
+from cost_models.groups import group
+from cost_models.terms import CollectiveKind, wire_bytes
+from cost_models.topology import Topology
+
+Floats = NDArray[np.float64]
+Elements = tuple[float, float, float]
+SampleKind = Literal["moving", "product", "rate", "collective"]
+_OUTLIER = 0.1  # a residual of 10 %: beyond it, its distance counts, not its square
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One measured time of one device, or of one collective, while all devices do the same.
+
+    | what | kind | operations | size_bytes |
+    |---|---|---|---|
+    | moving | any | | read and written |
+    | product | a primitive | of all `elements` (of both operands and the result) | read and written |
+    | rate | a primitive | | read and written |
+    | collective | all_reduce, ... | | the larger of a device's before and after |
+
+    A collective ran over `axes` of a mesh of `mesh` sizes.
+    """
+
+    what: SampleKind
+    kind: str
+    dtype: str
+    size_bytes: float
+    time_s: float
+    operations: float = 0.0
+    elements: Elements | None = None
+    mesh: tuple[int, ...] = ()
+    axes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Residual:
+    """How far a model is from one sample: `predicted_s` / the sample's time - 1."""
+
+    sample: Sample
+    predicted_s: float
+
+    @property
+    def error(self) -> float:
+        """Relative, > 0 where the model says more."""
+        return self.predicted_s / self.sample.time_s - 1.0
+
+
+@dataclass(frozen=True)
+class FittedTerms:
+    """What was fitted to the samples of one collective on one level, see `Terms`."""
+
+    level: str
+    kind: CollectiveKind
+    members: int
+    alpha_s: float
+    local: Curve
+    beta_s_per_byte: float
+
+
+def fit_moving(samples: Iterable[Sample]) -> tuple[float, Curve]:
+    """The launch, and the curve of a kernel's time by the bytes that it moves.
+
+    The launch is the time of the smallest kernels; the curve goes through the median of what is left at every size,
+    made to ascend, and on from the last at its bandwidth.
+
+    Raises:
+      ValueError: if there are no samples of sizes > 0.
+    """
+    times: dict[float, list[float]] = defaultdict(list)
+    for sample in samples:
+        times[sample.size_bytes].append(sample.time_s)
+    sizes = sorted(size for size in times if size > 0)
+    if not sizes:
+        raise ValueError("no kernel that moves bytes was measured, so there is no bandwidth")
+    medians = np.maximum.accumulate([median(times[size]) for size in sizes])
+    launch_s = float(medians[0]) - float(medians[1] - medians[0]) / (sizes[1] / sizes[0] - 1) if len(sizes) > 1 else 0.0
+    launch_s = min(max(launch_s, 0.0), float(medians[0]))
+    return launch_s, _curve(sizes, medians - launch_s)
+
+
+def fit_products(samples: Sequence[Sample], launch_s: float, memory: Curve) -> tuple[float, HalfSizes]:
+    """The peak in operations per second, and the half sizes, of products of one element type.
+
+        time = max(2 b (m + m0) (n + n0) (k + k0) / peak, memory(bytes)) + launch
+
+    Raises:
+      ValueError: if there are no samples.
+    """
+    if not samples:
+        raise ValueError("no product of matrices was measured, so there is no peak")
+    pairs = np.array([s.operations / 2 for s in samples])
+    lhs, rhs, out = (np.array([(s.elements or (1.0, 1.0, 1.0))[n] for s in samples]) for n in range(3))
+    m, n, k = pairs / rhs, pairs / lhs, pairs / out
+    moving = memory.times_s(np.array([s.size_bytes for s in samples]))
+    measured = np.array([s.time_s for s in samples])
+    start = float(np.log(np.max(2 * pairs / measured)))
+
+    def residuals(x: Floats) -> Floats:
+        stretch = (1 + x[1] / m) * (1 + x[2] / n) * (1 + x[3] / k)
+        return np.log((np.maximum(2 * pairs * stretch / np.exp(x[0]), moving) + launch_s) / measured)
+
+    lows, highs = [start - 5, 0.0, 0.0, 0.0], [start + 5, 1e4, 1e4, 1e4]
+    found = _robust(residuals, [start, 1.0, 1.0, 1.0], (lows, highs))
+    return float(np.exp(found[0])), HalfSizes(*(float(x) if x > 1e-3 else 0.0 for x in found[1:]))
+
+
+def fit_rate(samples: Sequence[Sample], launch_s: float, memory: Curve) -> float:
+    """The operations per second of one kind and element type.
+
+        time = max(operations / rate, memory(bytes)) + launch
+
+    Where moving alone takes as long as was measured, the rate is what was reached.
+
+    Raises:
+      ValueError: if there are no samples.
+    """
+    if not samples:
+        raise ValueError("no operation of the kind was measured, so there is no rate")
+    operations = np.array([s.operations for s in samples])
+    measured = np.array([s.time_s for s in samples])
+    moving = memory.times_s(np.array([s.size_bytes for s in samples]))
+    busy = np.maximum(measured - launch_s, 0.05 * measured)
+    start = float(np.log(np.median(operations / busy)))
+
+    def residuals(x: Floats) -> Floats:
+        return np.log((np.maximum(operations / np.exp(x[0]), moving) + launch_s) / measured)
+
+    return float(np.exp(_robust(residuals, [start], ([start - 3], [start + 3]))[0]))
+
+
+def fit_collectives(samples: Iterable[Sample], topology: Topology) -> tuple[FittedTerms, ...]:
+    """The terms of every kind, level and number of members that was measured.
+
+        time = alpha + local(S) + beta * wire bytes
+
+    Beta is told from what the devices do themselves where groups of several forms cross a level that has others inside,
+    so that wire bytes are not always the same share of S; on the innermost level it is 0, and `local` is all that grows
+    with S.
+    """
+    by_kind: dict[tuple[str, str], list[Sample]] = defaultdict(list)
+    for sample in samples:
+        by_kind[_crossed(sample, topology).name, sample.kind].append(sample)
+    found: list[FittedTerms] = []
+    for (level, kind), mine in sorted(by_kind.items()):
+        beta = 0.0 if level == topology.levels[-1].name else _beta(mine, topology)
+        by_members: dict[int, list[Sample]] = defaultdict(list)
+        for sample in mine:
+            by_members[_members(sample)].append(sample)
+        for members, same in sorted(by_members.items()):
+            alpha, local = _alpha_and_local(same, [beta * _wire(s, topology) for s in same])
+            found.append(FittedTerms(level, cast("CollectiveKind", kind), members, alpha, local, beta))
+    return tuple(found)
+
+
+def fit_link(samples: Sequence[Sample], topology: Topology, level: str) -> tuple[float, float] | None:
+    """Latency and bandwidth of the link of `level`, for collectives that were not measured; None without all-reduces.
+
+    The bandwidth is the most that any all-reduce reached, the latency that of the tree of the shortest.
+    """
+    mine = [s for s in samples if s.kind == "all_reduce" and _crossed(s, topology).name == level]
+    if not mine:
+        return None
+    shortest = min(mine, key=lambda s: s.time_s)
+    rounds = 2 * max(1, int(np.ceil(np.log2(_members(shortest)))))
+    return shortest.time_s / rounds, max(_wire(s, topology) / s.time_s for s in mine)
+
+
+def residuals_of(samples: Iterable[Sample], cluster: Cluster) -> tuple[Residual, ...]:
+    """What `cluster` says of each sample."""
+    return tuple(Residual(sample, predicted_s(sample, cluster)) for sample in samples)
+
+
+def predicted_s(sample: Sample, cluster: Cluster) -> float:
+    """The seconds that `cluster` says the sample takes."""
+    if sample.what == "collective":
+        members = group(cluster.topology, sample.mesh, sample.axes)
+        return collective_time_s(cast("CollectiveKind", sample.kind), sample.size_bytes, members)
+    size = sample.size_bytes
+    kind = "" if sample.what == "moving" else sample.kind
+    operations = 0.0 if sample.what == "moving" else sample.operations
+    return compute_time_s(operations, size, sample.dtype, cluster.device, kind=kind, elements=sample.elements)
+
+
+def _alpha_and_local(samples: Sequence[Sample], beside_s: Sequence[float]) -> tuple[float, Curve]:
+    """The time of the smallest messages, and the curve of what grows with their size; `beside_s` left out."""
+    left: dict[float, list[float]] = defaultdict(list)
+    for sample, beside in zip(samples, beside_s, strict=True):
+        left[sample.size_bytes].append(max(sample.time_s - beside, 0.0))
+    sizes = sorted(left)
+    medians = np.maximum.accumulate([median(left[size]) for size in sizes])
+    alpha = float(medians[0])
+    return alpha, _curve(sizes[1:], medians[1:] - alpha) if len(sizes) > 1 else Curve((), (), alpha / sizes[0])
+
+
+def _curve(sizes: Sequence[float], seconds: Floats) -> Curve:
+    """The curve through the points; the last slope is that of all that came before, so that it is no noise."""
+    return Curve(tuple(map(float, sizes)), tuple(map(float, seconds)), float(seconds[-1]) / float(sizes[-1]))
+
+
+def _beta(samples: Sequence[Sample], topology: Topology) -> float:
+    """Seconds per wire byte by non-negative least squares of alpha, gamma S and beta wire bytes, relative."""
+    wires = np.array([_wire(s, topology) for s in samples])
+    sizes = np.array([s.size_bytes for s in samples])
+    ratios = wires / sizes
+    if ratios.max() < 1.2 * ratios.min():
+        return 0.0
+    measured = np.array([s.time_s for s in samples])
+
+    def residuals(x: Floats) -> Floats:
+        return np.log((np.exp(x[0]) + np.exp(x[1]) * sizes + np.exp(x[2]) * wires) / measured)
+
+    slope = float(np.log(measured.max() / sizes.max()))
+    start = [float(np.log(measured.min())), slope, slope]
+    found = _robust(residuals, start, ([s - 12 for s in start], [s + 3 for s in start]))
+    return min(float(np.exp(found[2])), float((measured / wires).min())) if found[2] > start[2] - 6 else 0.0
+
+
+def _robust(
+    residuals: Callable[[Floats], Floats], start: Sequence[float], bounds: tuple[Sequence[float], Sequence[float]]
+) -> Floats:
+    solve: Any = least_squares
+    return np.asarray(solve(residuals, start, bounds=bounds, loss="soft_l1", f_scale=_OUTLIER, x_scale="jac").x)
+
+
+def _crossed(sample: Sample, topology: Topology) -> Any:
+    members = group(topology, sample.mesh, sample.axes)
+    return next(span for span in members.spans if span.sharing).level
+
+
+def _wire(sample: Sample, topology: Topology) -> float:
+    members = group(topology, sample.mesh, sample.axes)
+    span = next(span for span in members.spans if span.sharing)
+    return wire_bytes(cast("CollectiveKind", sample.kind), sample.size_bytes, members.size, span)
+
+
+def _members(sample: Sample) -> int:
+    return int(np.prod([sample.mesh[axis] for axis in sample.axes]))

@@ -98,10 +98,10 @@ def slowest_device(devices: tuple[Device, ...]) -> Device:
     )
 
 
-def rate_per_s(device: Device, kind: str, dtype: str) -> float:
-    """Operations of `kind` per second on large operands: those its `efficiency` states, or the peak."""
-    rate = None if device.efficiency is None else device.efficiency.rate(kind, dtype)
-    return peak_flops_per_s(device, dtype) if rate is None else rate
+def work_curve(device: Device, kind: str, dtype: str) -> Curve:
+    """Seconds by the operations of `kind` on large operands: what its `efficiency` states, or at the peak."""
+    stated = None if device.efficiency is None else device.efficiency.of(kind, dtype)
+    return Curve((), (), 1 / peak_flops_per_s(device, dtype)) if stated is None else stated
 
 
 def moving_time_s(size_bytes: float, device: Device) -> float:
@@ -109,6 +109,13 @@ def moving_time_s(size_bytes: float, device: Device) -> float:
     if device.efficiency is None or device.efficiency.memory is None:
         return size_bytes / device.memory_bandwidth_bytes_per_s
     return device.efficiency.memory.time_s(size_bytes)
+
+
+def fresh_time_s(size_bytes: float, device: Device) -> float:
+    """Seconds in which memory that the system has just given is touched for the first time; 0 where nothing says."""
+    if device.efficiency is None or device.efficiency.fresh is None:
+        return 0.0
+    return device.efficiency.fresh.time_s(size_bytes)
 
 
 def compute_time_s(
@@ -122,9 +129,10 @@ def compute_time_s(
 ) -> float:
     """Seconds of one kernel on one device: the slower of computing and moving, and the launch.
 
-        max(flops / rate * stretch, moving time) + launch
+        max(flops / peak, size_bytes / memory bandwidth) + launch
 
-    Without an `efficiency` the rate is the peak, the stretch 1, and the moving time size_bytes / memory bandwidth.
+    With an `efficiency`, flops / peak is stretched by half sizes where `elements` are given, or gives way to the curve
+    of its kind; and size_bytes / memory bandwidth gives way to the curve of memory.
 
     Args:
       flops: floating-point (or integer) operations; a multiply-add counts two (>= 0).
@@ -141,7 +149,8 @@ def compute_time_s(
     """
     if not (flops >= 0 and size_bytes >= 0):
         raise ValueError(f"flops and size_bytes must be >= 0, got {flops} and {size_bytes}")
-    computing = flops / rate_per_s(device, kind, dtype)
+    work = None if device.efficiency is None else device.efficiency.of(kind, dtype)
+    computing = flops / peak_flops_per_s(device, dtype) if work is None else work.time_s(flops)
     half = None if elements is None else half_sizes(device, dtype)
     if half is not None and elements is not None and flops:
         computing *= half.stretch(*product_dims(*elements, flops))
@@ -158,7 +167,8 @@ def compute_times_s(
     elements: tuple[Floats, Floats, Floats] | None = None,
 ) -> Floats:
     """`compute_time_s` of several kernels of one kind and type, at once: arrays of one length."""
-    computing = flops / rate_per_s(device, kind, dtype)
+    work = None if device.efficiency is None else device.efficiency.of(kind, dtype)
+    computing = flops / peak_flops_per_s(device, dtype) if work is None else work.times_s(flops)
     half = None if elements is None else half_sizes(device, dtype)
     if half is not None and elements is not None and len(flops) and flops.min() > 0:
         computing *= half.stretch(*product_dims(*elements, flops))
@@ -184,17 +194,18 @@ def _slowest_efficiency(devices: tuple[Device, ...]) -> Efficiency | None:
         return None
     dtypes = dict.fromkeys(dtype for each in known for dtype in each.products)
     halves = {dtype: [half_sizes(device, dtype) or HalfSizes(0, 0, 0) for device in devices] for dtype in dtypes}
-    kinds = {kind: dict.fromkeys(d for e in known for d in e.rates.get(kind, {})) for e in known for kind in e.rates}
+    kinds = {kind: dict.fromkeys(d for e in known for d in e.work.get(kind, {})) for e in known for kind in e.work}
+    fresh = [each.fresh for each in known if each.fresh is not None]
     return Efficiency(
-        {
-            d: HalfSizes(max(h.m for h in sizes), max(h.n for h in sizes), max(h.k for h in sizes))
-            for d, sizes in halves.items()
+        products={
+            dtype: HalfSizes(*(max(h.sizes[n] for h in mine) for n in range(3))) for dtype, mine in halves.items()
         },
-        {
-            kind: {d: min(rate_per_s(device, kind, d) for device in devices) for d in types}
+        work={
+            kind: {d: slowest_curve(tuple(work_curve(device, kind, d) for device in devices)) for d in types}
             for kind, types in kinds.items()
         },
-        slowest_curve(tuple(_memory_curve(device) for device in devices)),
+        memory=slowest_curve(tuple(_memory_curve(device) for device in devices)),
+        fresh=slowest_curve(tuple(fresh)) if fresh else None,
     )
 
 

@@ -27,43 +27,43 @@ OTHER = "other"
 
 @dataclass(frozen=True)
 class Curve:
-    """Seconds by size in bytes: straight lines from (0, 0) through the points, and `seconds_per_byte` after the last.
+    """Seconds by size (bytes, or operations): straight lines from (0, 0) through the points, then of slope `slope`.
 
-    Continuous and monotone. Invariants: as many sizes as seconds, sizes ascend, seconds do not descend, all are finite
-    and >= 0, and no size is 0.
+    Continuous and monotone. Invariants: as many sizes as seconds, sizes ascend from above 0, seconds do not descend,
+    all are finite and >= 0.
     """
 
-    sizes_bytes: tuple[float, ...]
+    sizes: tuple[float, ...]
     seconds: tuple[float, ...]
-    seconds_per_byte: float
+    slope: float
 
     def __post_init__(self) -> None:
-        if len(self.sizes_bytes) != len(self.seconds):
-            raise ValueError(f"a curve has {len(self.sizes_bytes)} sizes and {len(self.seconds)} seconds")
-        for name, values in (("sizes_bytes", self.sizes_bytes), ("seconds", self.seconds)):
-            if not all(isfinite(v) for v in values) or any(b < a for a, b in zip((0.0, *values), values, strict=False)):
-                raise ValueError(f"a curve's {name} must ascend from 0, got {values}")
-        if 0.0 in self.sizes_bytes or len(set(self.sizes_bytes)) != len(self.sizes_bytes):
-            raise ValueError(f"a curve's sizes_bytes must differ and be > 0, got {self.sizes_bytes}")
-        if not (isfinite(self.seconds_per_byte) and self.seconds_per_byte >= 0):
-            raise ValueError(f"a curve's seconds_per_byte must be finite and >= 0, got {self.seconds_per_byte}")
+        if len(self.sizes) != len(self.seconds):
+            raise ValueError(f"a curve has {len(self.sizes)} sizes and {len(self.seconds)} seconds")
+        steps = [b - a for a, b in zip((0.0, *self.sizes), self.sizes, strict=False)]
+        if not all(isfinite(step) and step > 0 for step in steps):
+            raise ValueError(f"a curve's sizes must be finite and ascend from above 0, got {self.sizes}")
+        rises = [b - a for a, b in zip((0.0, *self.seconds), self.seconds, strict=False)]
+        if not all(isfinite(rise) and rise >= 0 for rise in rises):
+            raise ValueError(f"a curve's seconds must be finite, >= 0 and not descend, got {self.seconds}")
+        if not (isfinite(self.slope) and self.slope >= 0):
+            raise ValueError(f"a curve's slope must be finite and >= 0, got {self.slope}")
 
-    def time_s(self, size_bytes: float) -> float:
-        """Seconds at `size_bytes` (>= 0)."""
-        position = bisect_right(self.sizes_bytes, size_bytes)
-        if position == len(self.sizes_bytes):
-            last_size, last = (self.sizes_bytes[-1], self.seconds[-1]) if position else (0.0, 0.0)
-            return last + (size_bytes - last_size) * self.seconds_per_byte
-        low_size, low = (self.sizes_bytes[position - 1], self.seconds[position - 1]) if position else (0.0, 0.0)
-        share = (size_bytes - low_size) / (self.sizes_bytes[position] - low_size)
+    def time_s(self, size: float) -> float:
+        """Seconds at `size` (>= 0)."""
+        position = bisect_right(self.sizes, size)
+        low_size, low = (self.sizes[position - 1], self.seconds[position - 1]) if position else (0.0, 0.0)
+        if position == len(self.sizes):
+            return low + (size - low_size) * self.slope
+        share = (size - low_size) / (self.sizes[position] - low_size)
         return low + share * (self.seconds[position] - low)
 
-    def times_s(self, sizes_bytes: Floats) -> Floats:
+    def times_s(self, sizes: Floats) -> Floats:
         """`time_s` of each."""
-        if not self.sizes_bytes:
-            return sizes_bytes * self.seconds_per_byte
-        inside = np.interp(sizes_bytes, (0.0, *self.sizes_bytes), (0.0, *self.seconds))
-        return inside + np.maximum(0.0, sizes_bytes - self.sizes_bytes[-1]) * self.seconds_per_byte
+        if not self.sizes:
+            return sizes * self.slope
+        inside = np.interp(sizes, (0.0, *self.sizes), (0.0, *self.seconds))
+        return inside + np.maximum(0.0, sizes - self.sizes[-1]) * self.slope
 
 
 @dataclass(frozen=True)
@@ -86,40 +86,51 @@ class HalfSizes:
         if not all(isfinite(size) and size >= 0 for size in (self.m, self.n, self.k)):
             raise ValueError(f"half sizes must be finite and >= 0, got {(self.m, self.n, self.k)}")
 
+    @property
+    def sizes(self) -> tuple[float, float, float]:
+        """All three."""
+        return self.m, self.n, self.k
+
     def stretch(self, m: Number, n: Number, k: Number) -> Number:
         """How many times as long as at the peak the product takes: (1 + m0 / m) (1 + n0 / n) (1 + k0 / k)."""
         return (1.0 + self.m / m) * (1.0 + self.n / n) * (1.0 + self.k / k)
+
+
+Curves = Mapping[str, Mapping[str, Curve]]
 
 
 @dataclass(frozen=True)
 class Efficiency:
     """What a device reaches.
 
-    `products`: for each element type the half sizes of products of matrices; none: the peak at any size.
-    `rates`: operations per second of a kind of operation (JAX's names of primitives, `OTHER`), for each element type:
-    one for every element where they are no products. `memory`: seconds of a kernel that moves so many bytes; None:
-    bytes / bandwidth.
+    * `products`: for each element type the half sizes of products of matrices; none: the peak at any size.
+    * `work`: seconds by the number of operations of a kind (JAX's names of primitives, `OTHER`), for each element type.
+      One rate is a curve without points. What is no product has one operation for every element.
+    * `memory`: seconds of a kernel by the bytes that it reads and writes; None: bytes / bandwidth.
+    * `fresh`: seconds by the bytes that are touched for the first time since the system gave them; None: nothing. Each
+      call pays for what it allocates anew, on processors that is all temporary memory.
 
-    Invariant: rates are finite and > 0, and every kind has one for float32.
+    Invariant: every kind of `work` has a curve for float32, and none of them is 0 everywhere.
     """
 
     products: Mapping[str, HalfSizes] = field(default_factory=dict[str, HalfSizes], hash=False)
-    rates: Mapping[str, Mapping[str, float]] = field(default_factory=dict[str, Mapping[str, float]], hash=False)
+    work: Curves = field(default_factory=dict[str, Mapping[str, Curve]], hash=False)
     memory: Curve | None = None
+    fresh: Curve | None = None
 
     def __post_init__(self) -> None:
-        for kind, by_dtype in self.rates.items():
+        for kind, by_dtype in self.work.items():
             if "float32" not in by_dtype:
-                raise ValueError(f"rates of {kind!r} have none for float32, to which other types fall back")
-            for dtype, rate in by_dtype.items():
-                if not (isfinite(rate) and rate > 0):
-                    raise ValueError(f"rates[{kind}][{dtype}] must be finite and > 0, got {rate}")
+                raise ValueError(f"work of {kind!r} has none for float32, to which other types fall back")
+            for dtype, curve in by_dtype.items():
+                if not curve.slope > 0:
+                    raise ValueError(f"work[{kind}][{dtype}] must take time, its slope is {curve.slope}")
 
-    def rate(self, kind: str, dtype: str) -> float | None:
-        """Operations per second of `kind`; None: the peak. A type without a rate takes that of float32."""
-        by_dtype = self.rates.get(kind)
+    def of(self, kind: str, dtype: str) -> Curve | None:
+        """Seconds by the operations of `kind`; None: at the peak. A type without a curve takes that of float32."""
+        by_dtype = self.work.get(kind)
         if by_dtype is None and kind not in PRODUCTS:
-            by_dtype = self.rates.get(OTHER)
+            by_dtype = self.work.get(OTHER)
         return None if by_dtype is None else by_dtype.get(dtype, by_dtype["float32"])
 
 
@@ -131,6 +142,6 @@ def product_dims(left: Number, right: Number, out: Number, operations: Number) -
 
 def slowest_curve(curves: tuple[Curve, ...]) -> Curve:
     """The curve that is nowhere below any of these: their largest at the sizes of all of them."""
-    sizes = tuple(sorted({size for curve in curves for size in curve.sizes_bytes}))
+    sizes = tuple(sorted({size for curve in curves for size in curve.sizes}))
     seconds = tuple(max(curve.time_s(size) for curve in curves) for size in sizes)
-    return Curve(sizes, seconds, max(curve.seconds_per_byte for curve in curves))
+    return Curve(sizes, seconds, max(curve.slope for curve in curves))

@@ -14,11 +14,11 @@ from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import least_squares
+from scipy import optimize
 
 from cost_models.cluster import Cluster
 from cost_models.collective import collective_time_s
-from cost_models.compute import compute_time_s
+from cost_models.compute import compute_time_s, fresh_time_s
 from cost_models.curves import Curve, HalfSizes
 from cost_models.groups import group
 from cost_models.terms import CollectiveKind, wire_bytes
@@ -26,7 +26,7 @@ from cost_models.topology import Topology
 
 Floats = NDArray[np.float64]
 Elements = tuple[float, float, float]
-SampleKind = Literal["moving", "product", "rate", "collective"]
+SampleKind = Literal["moving", "fresh", "product", "work", "collective"]
 _OUTLIER = 0.1  # a residual of 10 %: beyond it, its distance counts, not its square
 
 
@@ -38,7 +38,8 @@ class Sample:
     |---|---|---|---|
     | moving | any | | read and written |
     | product | a primitive | of all `elements` (of both operands and the result) | read and written |
-    | rate | a primitive | | read and written |
+    | work | a kind | | read and written |
+    | fresh | any | | touched for the first time |
     | collective | all_reduce, ... | | the larger of a device's before and after |
 
     A collective ran over `axes` of a mesh of `mesh` sizes.
@@ -89,13 +90,9 @@ def fit_moving(samples: Iterable[Sample]) -> tuple[float, Curve]:
     Raises:
       ValueError: if there are no samples of sizes > 0.
     """
-    times: dict[float, list[float]] = defaultdict(list)
-    for sample in samples:
-        times[sample.size_bytes].append(sample.time_s)
-    sizes = sorted(size for size in times if size > 0)
+    sizes, medians = _ascending((s.size_bytes, s.time_s) for s in samples if s.size_bytes > 0)
     if not sizes:
         raise ValueError("no kernel that moves bytes was measured, so there is no bandwidth")
-    medians = np.maximum.accumulate([median(times[size]) for size in sizes])
     launch_s = float(medians[0]) - float(medians[1] - medians[0]) / (sizes[1] / sizes[0] - 1) if len(sizes) > 1 else 0.0
     launch_s = min(max(launch_s, 0.0), float(medians[0]))
     return launch_s, _curve(sizes, medians - launch_s)
@@ -127,28 +124,24 @@ def fit_products(samples: Sequence[Sample], launch_s: float, memory: Curve) -> t
     return float(np.exp(found[0])), HalfSizes(*(float(x) if x > 1e-3 else 0.0 for x in found[1:]))
 
 
-def fit_rate(samples: Sequence[Sample], launch_s: float, memory: Curve) -> float:
-    """The operations per second of one kind and element type.
+def fit_work(samples: Iterable[Sample], launch_s: float) -> Curve:
+    """The seconds of one kind and element type by the number of operations, less the launch.
 
-        time = max(operations / rate, memory(bytes)) + launch
-
-    Where moving alone takes as long as was measured, the rate is what was reached.
+    The median at each number, made to ascend; one number gives a rate.
 
     Raises:
       ValueError: if there are no samples.
     """
-    if not samples:
+    numbers, seconds = _ascending((s.operations, max(s.time_s - launch_s, 0.05 * s.time_s)) for s in samples)
+    if not numbers:
         raise ValueError("no operation of the kind was measured, so there is no rate")
-    operations = np.array([s.operations for s in samples])
-    measured = np.array([s.time_s for s in samples])
-    moving = memory.times_s(np.array([s.size_bytes for s in samples]))
-    busy = np.maximum(measured - launch_s, 0.05 * measured)
-    start = float(np.log(np.median(operations / busy)))
+    return _curve(numbers, seconds) if len(numbers) > 1 else Curve((), (), float(seconds[0]) / numbers[0])
 
-    def residuals(x: Floats) -> Floats:
-        return np.log((np.maximum(operations / np.exp(x[0]), moving) + launch_s) / measured)
 
-    return float(np.exp(_robust(residuals, [start], ([start - 3], [start + 3]))[0]))
+def fit_fresh(samples: Iterable[Sample]) -> Curve | None:
+    """The seconds by the bytes that are touched for the first time; None without samples that take time."""
+    sizes, seconds = _ascending((s.size_bytes, s.time_s) for s in samples if s.time_s > 0)
+    return _curve(sizes, seconds) if sizes else None
 
 
 def fit_collectives(samples: Iterable[Sample], topology: Topology) -> tuple[FittedTerms, ...]:
@@ -195,6 +188,8 @@ def residuals_of(samples: Iterable[Sample], cluster: Cluster) -> tuple[Residual,
 
 def predicted_s(sample: Sample, cluster: Cluster) -> float:
     """The seconds that `cluster` says the sample takes."""
+    if sample.what == "fresh":
+        return fresh_time_s(sample.size_bytes, cluster.device)
     if sample.what == "collective":
         members = group(cluster.topology, sample.mesh, sample.axes)
         return collective_time_s(cast("CollectiveKind", sample.kind), sample.size_bytes, members)
@@ -206,13 +201,35 @@ def predicted_s(sample: Sample, cluster: Cluster) -> float:
 
 def _alpha_and_local(samples: Sequence[Sample], beside_s: Sequence[float]) -> tuple[float, Curve]:
     """The time of the smallest messages, and the curve of what grows with their size; `beside_s` left out."""
-    left: dict[float, list[float]] = defaultdict(list)
-    for sample, beside in zip(samples, beside_s, strict=True):
-        left[sample.size_bytes].append(max(sample.time_s - beside, 0.0))
-    sizes = sorted(left)
-    medians = np.maximum.accumulate([median(left[size]) for size in sizes])
+    placed = zip(samples, beside_s, strict=True)
+    sizes, medians = _ascending((s.size_bytes, max(s.time_s - beside, 0.0)) for s, beside in placed)
     alpha = float(medians[0])
     return alpha, _curve(sizes[1:], medians[1:] - alpha) if len(sizes) > 1 else Curve((), (), alpha / sizes[0])
+
+
+def _ascending(points: Iterable[tuple[float, float]]) -> tuple[list[float], Floats]:
+    """The sizes, ascending, and the median of the seconds at each, made not to descend."""
+    by_size: dict[float, list[float]] = defaultdict(list)
+    for size, seconds in points:
+        by_size[size].append(seconds)
+    sizes = sorted(by_size)
+    medians = [median(by_size[size]) for size in sizes]
+    return sizes, _pooled(np.array(medians, dtype=np.float64))
+
+
+def _pooled(values: Floats) -> Floats:
+    """The closest values to these, in logarithms, that do not descend: neighbours that do are averaged.
+
+    Reference: Barlow and Brunk 1972, "The isotonic regression problem and its dual" (pool adjacent violators).
+    """
+    pools: list[list[float]] = []
+    for value in np.log(np.maximum(values, 1e-12)):
+        pools.append([float(value), 1.0])
+        while len(pools) > 1 and pools[-2][0] > pools[-1][0]:
+            (low, many), (high, more) = pools.pop(-2), pools.pop()
+            pools.append([(low * many + high * more) / (many + more), many + more])
+    spread = [np.exp(value) for value, count in pools for _ in range(int(count))]
+    return np.where(values > 0, np.array(spread), 0.0) if len(values) else values
 
 
 def _curve(sizes: Sequence[float], seconds: Floats) -> Curve:
@@ -241,8 +258,10 @@ def _beta(samples: Sequence[Sample], topology: Topology) -> float:
 def _robust(
     residuals: Callable[[Floats], Floats], start: Sequence[float], bounds: tuple[Sequence[float], Sequence[float]]
 ) -> Floats:
-    solve: Any = least_squares
-    return np.asarray(solve(residuals, start, bounds=bounds, loss="soft_l1", f_scale=_OUTLIER, x_scale="jac").x)
+    library: Any = optimize
+    return np.asarray(
+        library.least_squares(residuals, start, bounds=bounds, loss="soft_l1", f_scale=_OUTLIER, x_scale="jac").x
+    )
 
 
 def _crossed(sample: Sample, topology: Topology) -> Any:

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import date
 
 from cost_models.cluster import Cluster
 from cost_models.curves import Curve
-from cost_models.fit import FittedTerms, Sample, fit_collectives, fit_link, fit_moving, fit_products, fit_rate
+from cost_models.fit import (
+    FittedTerms,
+    Sample,
+    fit_collectives,
+    fit_fresh,
+    fit_link,
+    fit_moving,
+    fit_products,
+    fit_work,
+)
 from cost_models.profile import (
     Amount,
     ClusterProfile,
@@ -20,6 +29,8 @@ from cost_models.profile import (
     Obtained,
     PointProfile,
     TermsProfile,
+    WorkPointProfile,
+    WorkProfile,
     build_cluster,
 )
 from cost_models.topology import Level, Link, Topology
@@ -74,20 +85,20 @@ def _device(samples: Sequence[Sample], machine: Machine) -> DeviceProfile:
     """The device; of shared ones the numbers are those of all of them together."""
     part = machine.device_count if machine.shared else 1
     launch_s, memory = fit_moving(s for s in samples if s.what == "moving")
-    products, rates = _by_kind(samples, "product"), _by_kind(samples, "rate")
+    products, works = _by_kind(samples, "product"), _by_kind(samples, "work")
     fits = {dtype: fit_products(mine, launch_s, memory) for (_, dtype), mine in products.items()}
     if "float32" not in fits:
         raise ValueError("no product of float32 matrices was measured, so there is no peak")
     counts = {dtype: len(mine) for (_, dtype), mine in products.items()}
-    rate_figures: dict[str, dict[str, Figure]] = defaultdict(dict)
-    for (kind, dtype), mine in rates.items():
-        value = fit_rate(mine, launch_s, memory) * part
-        rate_figures[kind][dtype] = _figure(value, f"{len(mine)} programs of {kind} of {dtype}", machine)
+    work: dict[str, dict[str, WorkProfile]] = defaultdict(dict)
+    for (kind, dtype), mine in works.items():
+        work[kind][dtype] = _work(fit_work(mine, launch_s), part, f"{len(mine)} programs of {kind} of {dtype}", machine)
+    fresh = fit_fresh(s for s in samples if s.what == "fresh")
     return DeviceProfile(
         name=machine.device,
         shared_by_all=machine.shared,
         memory_bytes=_figure(machine.memory_bytes, "what the system reports", machine, "measured"),
-        memory_bandwidth_bytes_per_s=_figure(part / memory.seconds_per_byte, "the largest arrays", machine),
+        memory_bandwidth_bytes_per_s=_figure(part / memory.slope, "the largest arrays", machine),
         launch_s=_figure(max(launch_s, 1e-9), "what is left of the smallest arrays", machine),
         peak_flops_per_s={
             d: _figure(peak * part, f"{counts[d]} products of {d} matrices", machine) for d, (peak, _) in fits.items()
@@ -96,9 +107,20 @@ def _device(samples: Sequence[Sample], machine: Machine) -> DeviceProfile:
             d: HalfSizesProfile(**{n: _amount(getattr(half, n), f"products of {d} matrices", machine) for n in "mnk"})
             for d, (_, half) in fits.items()
         },
-        rates_per_s={kind: by_dtype for kind, by_dtype in rate_figures.items() if "float32" in by_dtype},
+        work={kind: by_dtype for kind, by_dtype in work.items() if "float32" in by_dtype},
         memory=_points(memory, part, "kernels that read and write so much, less the launch", machine),
+        fresh=[] if fresh is None else _points(fresh, part, "results in new memory, less results in old", machine),
     )
+
+
+def _work(curve: Curve, part: int, what: str, machine: Machine) -> WorkProfile:
+    placed = zip(curve.sizes, curve.seconds, strict=True)
+    points = [
+        WorkPointProfile(operations=_rounded(n * part), seconds=_figure(seconds, what, machine, "measured"))
+        for n, seconds in placed
+        if seconds > 0
+    ]
+    return WorkProfile(rate_per_s=_figure(part / curve.slope, what, machine), points=points)
 
 
 def _by_kind(samples: Sequence[Sample], what: str) -> dict[tuple[str, str], list[Sample]]:
@@ -136,7 +158,7 @@ def _terms(fitted: FittedTerms, machine: Machine) -> TermsProfile:
         kind=fitted.kind,
         members=fitted.members,
         alpha_s=_amount(fitted.alpha_s, f"{what}, the smallest messages", machine),
-        gamma_s_per_byte=_amount(fitted.local.seconds_per_byte, f"{what}, the largest messages", machine),
+        gamma_s_per_byte=_amount(fitted.local.slope, f"{what}, the largest messages", machine),
         beta_s_per_byte=_amount(fitted.beta_s_per_byte, f"{what}, beside other groups", machine),
         local=_points(fitted.local, 1, what, machine),
     )
@@ -144,7 +166,7 @@ def _terms(fitted: FittedTerms, machine: Machine) -> TermsProfile:
 
 def _points(curve: Curve, part: int, what: str, machine: Machine) -> list[PointProfile]:
     """The points of a curve; those that take no time are left out, as a straight line leads there, too."""
-    placed = zip(curve.sizes_bytes, curve.seconds, strict=True)
+    placed = zip(curve.sizes, curve.seconds, strict=True)
     return [
         PointProfile(size_bytes=_rounded(size * part), seconds=_figure(seconds, what, machine, "measured"))
         for size, seconds in placed
@@ -171,8 +193,3 @@ def _source(what: str, machine: Machine) -> str:
 def _rounded(value: float) -> float:
     """To four digits: more were never measured."""
     return float(f"{value:.4g}")
-
-
-def renamed(machine: Machine, name: str) -> Machine:
-    """`machine` under another name."""
-    return replace(machine, name=name)

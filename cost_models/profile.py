@@ -62,6 +62,25 @@ class PointProfile(Strict):
     seconds: Figure
 
 
+class WorkPointProfile(Strict):
+    """A point of a curve: the seconds that so many operations take. See `Curve`."""
+
+    operations: PositiveFloat
+    seconds: Figure
+
+
+class WorkProfile(Strict):
+    """Operations per second of a kind: at any number, or after the last point of a curve where there are `points`."""
+
+    rate_per_s: Figure
+    points: list[WorkPointProfile] = []
+
+    def curve(self, part: int) -> Curve:
+        """The curve, for one of `part` devices that compute as much each at the same time."""
+        sizes = tuple(point.operations / part for point in self.points)
+        return Curve(sizes, tuple(point.seconds.value for point in self.points), part / self.rate_per_s.value)
+
+
 class HalfSizesProfile(Strict):
     """See `HalfSizes`."""
 
@@ -77,8 +96,8 @@ class DeviceProfile(Strict):
     the cluster share: each gets its part, at the same time as the others.
 
     What a device reaches of its peaks is optional, see `Efficiency`: `half_sizes` of products by element type,
-    `rates_per_s` by kind of operation and element type, `memory` as points of a curve, which goes on at the memory
-    bandwidth. Without any of them, all.
+    `work` by kind of operation and element type, `memory` as points of a curve, which goes on at the memory bandwidth,
+    `fresh` as points of one that goes on as up to the last. Without any of them, all.
     """
 
     name: Name
@@ -88,8 +107,9 @@ class DeviceProfile(Strict):
     peak_flops_per_s: dict[Name, Figure]
     shared_by_all: bool = False
     half_sizes: dict[Name, HalfSizesProfile] = {}
-    rates_per_s: dict[Name, dict[Name, Figure]] = {}
+    work: dict[Name, dict[Name, WorkProfile]] = {}
     memory: list[PointProfile] = []
+    fresh: list[PointProfile] = []
 
     @model_validator(mode="after")
     def _check(self) -> DeviceProfile:
@@ -110,12 +130,14 @@ class DeviceProfile(Strict):
 
     def _efficiency(self, part: int) -> Efficiency | None:
         """What one of `part` that share the device reaches; None if the file says nothing of that."""
-        if not (self.half_sizes or self.rates_per_s or self.memory):
+        if not (self.half_sizes or self.work or self.memory or self.fresh):
             return None
+        last = self.fresh[-1] if self.fresh else None
         return Efficiency(
             {dtype: HalfSizes(h.m.value, h.n.value, h.k.value) for dtype, h in self.half_sizes.items()},
-            {k: {d: rate.value / part for d, rate in rates.items()} for k, rates in self.rates_per_s.items()},
+            {kind: {d: work.curve(part) for d, work in mine.items()} for kind, mine in self.work.items()},
             _curve(self.memory, part / self.memory_bandwidth_bytes_per_s.value, part) if self.memory else None,
+            _curve(self.fresh, part * last.seconds.value / last.size_bytes, part) if last else None,
         )
 
 
@@ -242,10 +264,10 @@ def build_around(name: str, profile: ClusterProfile, sizes: tuple[int, ...], ins
     return Cluster(name, inner.device, Topology((*levels, *inner.topology.levels)))
 
 
-def _curve(points: list[PointProfile], seconds_per_byte: float, part: int = 1) -> Curve:
+def _curve(points: list[PointProfile], slope: float, part: int = 1) -> Curve:
     """The curve through the points, for one of `part` devices that move as much each at the same time."""
     sizes = tuple(point.size_bytes / part for point in points)
-    return Curve(sizes, tuple(point.seconds.value for point in points), seconds_per_byte)
+    return Curve(sizes, tuple(point.seconds.value for point in points), slope)
 
 
 def figures_in(profile: BaseModel, path: str = "") -> Iterator[tuple[str, Figure | Amount | Count]]:
@@ -276,6 +298,8 @@ def _label(item: object) -> str:
             return f".{item.kind}.{item.members}"
         case PointProfile():
             return f".{item.size_bytes:g}"
+        case WorkPointProfile():
+            return f".{item.operations:g}"
         case _:
             return ""
 

@@ -18,10 +18,22 @@ from cost_models.profile import (
     LevelProfile,
     PointProfile,
     TermsProfile,
+    WorkPointProfile,
+    WorkProfile,
 )
 
 AnyFile = TypeVar("AnyFile", bound=BaseModel)
-PARTS = (DeviceProfile, ClusterProfile, LevelProfile, TermsProfile, PointProfile, HalfSizesProfile, Figure)
+PARTS = (
+    DeviceProfile,
+    ClusterProfile,
+    LevelProfile,
+    TermsProfile,
+    PointProfile,
+    WorkProfile,
+    WorkPointProfile,
+    HalfSizesProfile,
+    Figure,
+)
 FIELDS = tuple(field for part in PARTS for field in part.model_fields)
 FIGURE = '{ value = ..., source = "...", date = 2026-01-31, obtained = "measured" }'
 

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from datetime import date
 from typing import Any, cast
 
+from pydantic import BaseModel
+
 from cost_models.profile import Amount, ClusterProfile, Count, Figure
 
 
@@ -23,9 +25,9 @@ def _data(value: Any) -> Any:
     """Records as mappings, without what is left at its default."""
     if isinstance(value, Figure | Amount | Count):
         return value
-    if hasattr(value, "model_fields_set"):
+    if isinstance(value, BaseModel):
         fields = type(value).model_fields
-        given = {name: getattr(value, name) for name in fields}
+        given: dict[str, Any] = {name: getattr(value, name) for name in fields}
         return {name: _data(v) for name, v in given.items() if v != fields[name].get_default(call_default_factory=True)}
     if isinstance(value, dict):
         return {key: _data(item) for key, item in cast("dict[str, Any]", value).items()}
@@ -42,7 +44,8 @@ def _table(data: Mapping[str, Any], path: str) -> Iterator[str]:
             yield f"{_key(key)} = {_value(value)}"
     for key, value in inner.items():
         name = f"{path}.{_key(key)}" if path else _key(key)
-        for item in value if isinstance(value, list) else [value]:
+        tables = cast("list[Any]", value if isinstance(value, list) else [value])
+        for item in tables:
             yield ""
             yield f"[[{name}]]" if isinstance(value, list) else f"[{name}]"
             yield from _table(item, name)

@@ -15,8 +15,8 @@ CHAIN = 8
 ELEMENTWISE = ("exp", "tanh", "log", "div", "sqrt", "rsqrt", "logistic", "erf", "sin", "pow")
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute")
 TYPES = ("float32", "bfloat16", "float16", "float8_e4m3fn", "int8")
-VARIANTS = ("forward", "input", "weights")
-"""A convolution, and its gradients of the image and of the window."""
+CONVOLUTIONS = ("conv_general_dilated", "conv_general_dilated:image", "conv_general_dilated:window")
+"""A convolution, and its gradients of the image and of the window, which are convolutions in another order of dims."""
 
 
 @dataclass(frozen=True)
@@ -27,11 +27,12 @@ class Case:
     |---|---|---|
     | product | dot_general | b, m, n, k |
     | moving | axpy, scale | elements |
-    | rate | elementwise, other | elements |
-    | rate | reductions, cumsum, argmax | rows, columns, dim |
-    | rate | transpose, gather, scatter-add, sort | rows, columns |
-    | rate | conv_general_dilated | batch, image, window, channels in and out, variant |
-    | rate | attention | batch, length, heads, width |
+    | fresh | scale | elements |
+    | work | elementwise, other | elements |
+    | work | reductions, cumsum, argmax | rows, columns, dim |
+    | work | transpose, gather, scatter-add, sort | rows, columns |
+    | work | those of `CONVOLUTIONS` | batch, image, window, channels in and out |
+    | work | attention | batch, length, heads, width |
     | collective | all_reduce, ... | elements of the larger of a device's operand and result |
 
     A collective goes over the `axes` of a mesh of `mesh` sizes.
@@ -49,10 +50,10 @@ class Case:
         """How much is computed, as `autopar.price` counts it."""
         if self.what == "product":
             return 2.0 * prod(self.dims)
-        if self.what != "rate":
+        if self.what != "work":
             return 0.0
-        if self.kind == "conv_general_dilated":
-            batch, image, window, c_in, c_out, _ = self.dims
+        if self.kind in CONVOLUTIONS:
+            batch, image, window, c_in, c_out = self.dims
             return 2.0 * batch * image**2 * window**2 * c_in * c_out
         if self.kind == "attention":
             batch, length, heads, width = self.dims
@@ -96,11 +97,13 @@ class Case:
     def _moved_elements(self) -> float:
         if self.elements is not None:
             return sum(self.elements)
-        if self.kind == "conv_general_dilated":
-            batch, image, window, c_in, c_out, _ = self.dims
+        if self.kind in CONVOLUTIONS:
+            batch, image, window, c_in, c_out = self.dims
             return float(batch * image**2 * (c_in + c_out) + window**2 * c_in * c_out)
         if self.kind == "attention":
             return 4.0 * prod(self.dims)
+        if self.what == "fresh":
+            return float(self.dims[0])
         times = {"axpy": 3, "other": 3, "scatter-add": 3, "reduce_sum": 1, "reduce_max": 1, "argmax": 1}
         whole = prod(self.dims[:2])
         return float(whole * (1 if self.what == "collective" else times.get(self.kind, 2)))
@@ -123,6 +126,7 @@ def cases_of(extent: Extent, processes: int, local_devices: int) -> tuple[Case, 
     kinds = (
         _moving(extent),
         _products(extent),
+        _fresh(extent),
         _collectives(extent, processes, local_devices),
         _elementwise(extent),
         _rearranging(extent),
@@ -145,6 +149,12 @@ def _moving(extent: Extent) -> Iterator[Case]:
         size *= step
 
 
+def _fresh(extent: Extent) -> Iterator[Case]:
+    for exponent in (24, 20) if extent.quick else (24, 20, 22, 18, 26):
+        if 2**exponent <= extent.most_bytes:
+            yield Case("fresh", "scale", (2**exponent // 4,))
+
+
 def _products(extent: Extent) -> Iterator[Case]:
     side = extent.side
     shapes = [(1, s, s, s) for s in (side, side // 8, side // 2, side // 32, side // 4, side // 16)]
@@ -158,31 +168,31 @@ def _products(extent: Extent) -> Iterator[Case]:
 
 def _elementwise(extent: Extent) -> Iterator[Case]:
     size = min(2**16, int(extent.most_bytes) // 16) if extent.side <= 2048 else 2**24
-    yield Case("rate", "other", (size,))
+    yield Case("work", "other", (size,))
     for kind in ELEMENTWISE[:4] if extent.quick else ELEMENTWISE:
-        yield Case("rate", kind, (size,))
-    yield from (Case("rate", kind, (size,), "bfloat16") for kind in (("other",) if extent.quick else ("other", "exp")))
+        yield Case("work", kind, (size,))
+    yield from (Case("work", kind, (size,), "bfloat16") for kind in (("other",) if extent.quick else ("other", "exp")))
 
 
 def _rearranging(extent: Extent) -> Iterator[Case]:
     side = extent.side
     for kind in ("reduce_sum", "reduce_max", "argmax", "cumsum"):
         for dim in (1,) if extent.quick or kind in ("argmax", "cumsum") else (1, 0):
-            yield Case("rate", kind, (side, side, dim))
+            yield Case("work", kind, (side, side, dim))
     for kind in ("transpose", "gather", "scatter-add"):
-        for rows in (side,) if extent.quick else (side, side // 4):
-            yield Case("rate", kind, (rows, side))
+        for rows in (side, side // 4) if extent.quick else (side, side // 4, side // 16):
+            yield Case("work", kind, (rows, side))
     if not extent.quick:
-        yield Case("rate", "sort", (side // 4, side))
-        yield Case("rate", "attention", (2, side // 4, 4, 64))
+        yield Case("work", "sort", (side // 16, side // 4))
+        yield Case("work", "attention", (2, side // 4, 4, 64))
 
 
 def _convolutions(extent: Extent) -> Iterator[Case]:
     channels = max(16, extent.side // 16)
-    for variant in range(1 if extent.quick else len(VARIANTS)):
-        yield Case("rate", "conv_general_dilated", (4, 16, 3, channels, channels, variant))
+    for kind in CONVOLUTIONS:
+        yield Case("work", kind, (4, 16, 3, channels, channels))
         if not extent.quick:
-            yield Case("rate", "conv_general_dilated", (2, 32, 3, channels // 2, channels, variant))
+            yield Case("work", kind, (2, 32, 3, channels // 2, channels))
 
 
 def _collectives(extent: Extent, processes: int, local_devices: int) -> Iterator[Case]:

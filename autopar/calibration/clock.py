@@ -12,7 +12,7 @@ import numpy as np
 
 from autopar._compat import untyped_jax
 from autopar.calibration.cases import Case
-from autopar.calibration.programs import program_of
+from autopar.calibration.programs import fresh_programs, program_of
 
 Agree = Callable[[float], float]
 """A number of this process to the largest of all processes."""
@@ -22,7 +22,8 @@ Agree = Callable[[float], float]
 class JaxClock:
     """Times cases on `devices`: rounds in a loop until a call takes `call_s`, the median of `calls` of them.
 
-    The loop makes what a call costs by itself small beside what it repeats.
+    The loop makes what a call costs by itself small beside what it repeats: what JAX does to begin it, and memory that
+    is touched for the first time.
     """
 
     devices: tuple[Any, ...]
@@ -36,6 +37,8 @@ class JaxClock:
         Raises:
           whatever JAX raises if the devices cannot run it.
         """
+        if case.what == "fresh":
+            return self._fresh_s(case)
         program = program_of(case, self.devices)
         operands = program.operands
         seconds, times = 0.0, 1
@@ -48,10 +51,23 @@ class JaxClock:
 
         call()
         seconds = call()
-        while seconds < self.call_s and times < 2**20:
-            times = min(2**20, int(times * min(16.0, 1.0 + 1.2 * self.call_s / max(seconds, 1e-6))))
+        while (seconds < self.call_s and times < 2**20) or (seconds < 4 * self.call_s and times < 4):
+            wanted = times * min(16.0, 1.0 + 1.2 * self.call_s / max(seconds, 1e-6))
+            times = min(2**20, max(int(wanted), min(4, 2 * times)))
             seconds = call()
         return median([seconds, *(call() for _ in range(self.calls - 1))]) / times
+
+    def _fresh_s(self, case: Case) -> float:
+        """How much longer a kernel takes whose result is in new memory than one that writes over its operand."""
+        new, old, operand = fresh_programs(case, self.devices)
+        times: dict[bool, list[float]] = {True: [], False: []}
+        for number in range(2 * (2 * self.calls + 1)):
+            start = perf_counter()
+            made = untyped_jax.block_until_ready((new if number % 2 else old)(operand))
+            times[bool(number % 2)].append(self.agree(perf_counter() - start))
+            operand = operand if number % 2 else made
+            del made
+        return max(0.0, median(times[True][1:]) - median(times[False][1:]))
 
 
 def sorted_devices(devices: Sequence[Any] | None = None) -> tuple[Any, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -11,11 +12,12 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from autopar._compat import make_mesh, shard_map, untyped_jax
-from autopar.calibration.cases import CHAIN, VARIANTS, Case
+from autopar.calibration.cases import CHAIN, CONVOLUTIONS, Case
 
 lax = untyped_jax.lax
 jnp = untyped_jax.numpy
-Body = Callable[..., tuple[Any, ...]]
+Operands = tuple[Any, ...]
+Body = Callable[[Any], Operands] | Callable[[Any, Any], Operands] | Callable[[Any, Any, Any], Operands]
 """The operands of one device to those of the next round."""
 
 
@@ -33,14 +35,17 @@ def program_of(case: Case, devices: Sequence[Any]) -> Program:
     Every round needs what the one before made, so none is left out; loops hold no other kernels but one that hands on
     a single element. The number of rounds is an argument, so it is compiled once.
     """
-    sizes = case.mesh or (len(devices),)
-    names = tuple(f"axis{n}" for n in range(len(sizes)))
-    mesh = make_mesh(sizes, names, devices)
+    mesh = _mesh(case, devices)
+    names = mesh.axis_names
     shapes, body = _made(case, names)
     spec = PartitionSpec(names)
 
-    def rounds(times: Any, *operands: Any) -> tuple[Any, ...]:
-        return lax.fori_loop(0, times, lambda _, held: body(*held), operands)
+    def one(_: Any, held: Operands) -> Operands:
+        again: Callable[..., Operands] = body
+        return again(*held)
+
+    def rounds(times: Any, *operands: Any) -> Operands:
+        return lax.fori_loop(0, times, one, operands)
 
     in_specs = (PartitionSpec(), *(spec for _ in shapes))
     mapped = shard_map(rounds, mesh, in_specs, tuple(spec for _ in shapes), check_vma=False)
@@ -49,13 +54,35 @@ def program_of(case: Case, devices: Sequence[Any]) -> Program:
     return Program(run, tuple(_filled(mesh, spec, shape, dtype) for shape, dtype in shapes))
 
 
+def fresh_programs(case: Case, devices: Sequence[Any]) -> tuple[Callable[[Any], Any], Callable[[Any], Any], Any]:
+    """Twice the operand, in memory that is new, and in the operand's own; and the operand."""
+    mesh = _mesh(case, devices)
+    spec = PartitionSpec(mesh.axis_names)
+    mapped = shard_map(_scaled, mesh, (spec,), spec, check_vma=False)
+    new, old = untyped_jax.jit(mapped), untyped_jax.jit(mapped, donate_argnums=(0,))
+    return new, old, _filled(mesh, spec, case.dims, case.dtype)
+
+
+def _scaled(x: Any) -> Any:
+    return x * 1.001
+
+
+def _mesh(case: Case, devices: Sequence[Any]) -> Mesh:
+    sizes = case.mesh or (len(devices),)
+    return make_mesh(sizes, tuple(f"axis{n}" for n in range(len(sizes))), devices)
+
+
 def _filled(mesh: Mesh, spec: PartitionSpec, shape: tuple[int, ...], dtype: str) -> Any:
     """An array of `shape` on every device, of small numbers that are not all the same."""
     whole = (shape[0] * mesh.size, *shape[1:])
     block = np.random.default_rng(0).uniform(0.5, 1.0, shape)
     block = (block * shape[0]).astype(np.int64) if dtype == "int32" else block
     made = np.asarray(block).astype(jnp.dtype(dtype))
-    return untyped_jax.make_array_from_callback(whole, NamedSharding(mesh, spec), lambda _: made)
+
+    def block_of(_: Any) -> Any:
+        return made
+
+    return untyped_jax.make_array_from_callback(whole, NamedSharding(mesh, spec), block_of)
 
 
 Shapes = tuple[tuple[tuple[int, ...], str], ...]
@@ -68,7 +95,7 @@ def _made(case: Case, names: tuple[str, ...]) -> tuple[Shapes, Body]:
         return _product(case)
     if case.what == "moving" or len(case.dims) == 1:
         return _elementwise(case)
-    if case.kind == "conv_general_dilated":
+    if case.kind in CONVOLUTIONS:
         return _convolution(case)
     if case.kind == "attention":
         return _attention(case)
@@ -148,7 +175,7 @@ def _by_rows(case: Case) -> tuple[Shapes, Body]:
 
 
 def _convolution(case: Case) -> tuple[Shapes, Body]:
-    batch, image, window, c_in, c_out, variant = case.dims
+    batch, image, window, c_in, c_out = case.dims
     x_shape, w_shape = (batch, image, image, c_in), (window, window, c_in, c_out)
     y_shape = (batch, image, image, c_out)
 
@@ -156,12 +183,12 @@ def _convolution(case: Case) -> tuple[Shapes, Body]:
         return lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
 
     def body(x: Any, w: Any, y: Any) -> tuple[Any, ...]:
-        if VARIANTS[variant] == "forward":
+        if case.kind == CONVOLUTIONS[0]:
             return _touch(x, y), w, convolve(x, w)
-        if VARIANTS[variant] == "input":
-            (x,) = untyped_jax.linear_transpose(lambda v: convolve(v, w), x)(y)
+        if case.kind == CONVOLUTIONS[1]:
+            (x,) = untyped_jax.linear_transpose(partial(convolve, w=w), x)(y)
             return x, w, _touch(y, x)
-        (w,) = untyped_jax.linear_transpose(lambda v: convolve(x, v), w)(y)
+        (w,) = untyped_jax.linear_transpose(partial(convolve, x), w)(y)
         return x, w, _touch(y, w)
 
     return ((x_shape, case.dtype), (w_shape, case.dtype), (y_shape, case.dtype)), body

@@ -8,6 +8,7 @@ from functools import lru_cache
 from autopar.core.graph import OpGraph, OpNode
 from autopar.core.mesh import DeviceMesh
 from autopar.core.strategy import Strategy
+from autopar.price.rate_kind import rate_kind
 from autopar.price.work import VIEWS, materialised, work_flops
 from cost_models import compute_time_s
 from cost_models.compute import Device
@@ -66,7 +67,7 @@ def _kernels(body: OpGraph) -> tuple[_Kernel, ...]:
         found.append(
             _Kernel(
                 body.tree.weight(op.region),
-                op.kind,
+                rate_kind(op),
                 work_flops(op),
                 op.ins[0].dtype if op.ins else op.outs[0].dtype,
                 any(tensor.id in in_memory for tensor in op.outs),

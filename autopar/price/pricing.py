@@ -16,6 +16,7 @@ from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import StepKind
 from autopar.core.strategy import Strategy
 from autopar.price.body import body_time_s
+from autopar.price.rate_kind import rate_kind
 from autopar.price.work import VIEWS, materialised, work_flops
 from cost_models import Cluster, collective_time_s, compute_time_s, compute_times_s, group
 from cost_models.compute import moving_time_s
@@ -163,7 +164,7 @@ class Roofline:
             lhs, rhs, out = (float(placement.local_size(tensor.shape, self.mesh)) for tensor, placement in placed)
             elements = lhs, rhs, out
         flops = work_flops(op) / strategy.split
-        time_s = compute_time_s(flops, size, dtype, device, kind=op.kind, elements=elements)
+        time_s = compute_time_s(flops, size, dtype, device, kind=rate_kind(op), elements=elements)
         return time_s if any(t.id in self._in_memory for t in op.outs) else max(0.0, time_s - device.launch_s)
 
     def op_costs(self, op: OpNode, strategies: tuple[Strategy, ...], layout: Layout) -> Floats | None:
@@ -180,7 +181,7 @@ class Roofline:
         dtype = op.ins[0].dtype if op.ins else op.outs[0].dtype
         elements = _elements(op, layout.parts) if op.kind == "dot_general" else None
         flops = work_flops(op) / layout.split
-        time_s = compute_times_s(flops, size, dtype, device, kind=op.kind, elements=elements)
+        time_s = compute_times_s(flops, size.astype(np.float64), dtype, device, kind=rate_kind(op), elements=elements)
         launched = any(t.id in self._in_memory for t in op.outs)
         return time_s if launched else np.maximum(0.0, time_s - device.launch_s)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from autopar._compat import untyped_jax
 from autopar.calibration.cases import cases_of
-from autopar.calibration.clock import JaxClock, agreement, sorted_devices
+from autopar.calibration.clock import JaxClock, NoDifference, agreement, sorted_devices
 from autopar.calibration.machine import extent_of, machine_of
 from autopar.calibration.session import Clock, Measured, Stop, Told, measure, stopped_by_interrupt
 from autopar.errors import AutoparError
@@ -124,7 +124,7 @@ def calibrate(
     cases = cases_of(extent, processes, len(present) // processes)
     used = clock or JaxClock(present, agree, 0.015 if quick else 0.03, 3 if quick else 5)
     stop = Stop(start + time_limit_s)
-    failures = (untyped_jax.errors.JaxRuntimeError, TypeError, NotImplementedError)
+    failures = (NoDifference, untyped_jax.errors.JaxRuntimeError, TypeError, NotImplementedError)
     told: Told | None = None if on_case is None else lambda n, of, case: on_case(f"{n + 1} of {of}: {case}")
     with stopped_by_interrupt(stop):
         measured = measure(cases, used, stop, agree=agree, failures=failures, told=told)

@@ -13,9 +13,14 @@ import numpy as np
 from autopar._compat import untyped_jax
 from autopar.calibration.cases import Case
 from autopar.calibration.programs import fresh_programs, program_of
+from autopar.errors import AutoparError
 
 Agree = Callable[[float], float]
 """A number of this process to the largest of all processes."""
+
+
+class NoDifference(AutoparError):
+    """A case that is a difference of two times, where there is none."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,7 @@ class JaxClock:
         """Seconds of one round of `case`.
 
         Raises:
+          NoDifference: if the case is a difference of two times, and there is none.
           whatever JAX raises if the devices cannot run it.
         """
         if case.what == "fresh":
@@ -67,7 +73,10 @@ class JaxClock:
             times[bool(number % 2)].append(self.agree(perf_counter() - start))
             operand = operand if number % 2 else made
             del made
-        return max(0.0, median(times[True][1:]) - median(times[False][1:]))
+        longer = median(times[True][1:]) - median(times[False][1:])
+        if longer <= 0:
+            raise NoDifference("new memory takes no longer than old")
+        return longer
 
 
 def sorted_devices(devices: Sequence[Any] | None = None) -> tuple[Any, ...]:

@@ -9,6 +9,7 @@ from datetime import date
 from typing import Any
 from zlib import crc32
 
+from autopar._compat import jax_version
 from autopar.calibration.cases import Extent
 from autopar.calibration.clock import Agree
 from cost_models import Cluster, UnknownClusterError, cluster_of_devices
@@ -53,13 +54,7 @@ def _how(devices: Sequence[Any], processes: int) -> str:
     what = f"{len(devices)} devices of kind {devices[0].device_kind}"
     cores = f" that share {os.cpu_count()} cores ({platform.machine()})" if devices[0].platform == "cpu" else ""
     split = f" in {processes} processes" if processes > 1 else ""
-    return f"autopar calibrate, JAX {_jax_version()}, {what}{cores}{split}"
-
-
-def _jax_version() -> str:
-    from importlib.metadata import version
-
-    return version("jax")
+    return f"autopar calibrate, JAX {jax_version()}, {what}{cores}{split}"
 
 
 def _memory_bytes(device: Any, agree: Agree) -> float:

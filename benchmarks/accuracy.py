@@ -28,6 +28,7 @@ from autopar.emit.measure import use_virtual_devices
 from autopar.passes.account import Account
 from autopar.passes.program import Compute, Instruction, Move, ShardedProgram
 from autopar.price.pricing import Roofline
+from autopar.redistribute.step import changes_inside
 from autopar.search.attempt import account_of
 from benchmarks import models, sparse_models
 from benchmarks.accuracy_figures import Figures, PeakFigures, agreement, figures, overall, peak_figures
@@ -145,7 +146,8 @@ def predicted(graph: OpGraph, program: ShardedProgram, cluster: Cluster) -> Acco
     pricing = Roofline(graph, program.mesh, cluster)
 
     def priced(move: Move) -> Move:
-        return replace(move, time_s=pricing.step_cost(move.kind, move.axes, move.size_bytes))
+        turned = sum(pricing.turn_cost(move.kind, size) for size in _turned_bytes(program, move))
+        return replace(move, time_s=pricing.step_cost(move.kind, move.axes, move.size_bytes) + turned)
 
     def anew(instruction: Instruction) -> Instruction:
         if isinstance(instruction, Move):
@@ -155,6 +157,15 @@ def predicted(graph: OpGraph, program: ShardedProgram, cluster: Cluster) -> Acco
         return instruction
 
     return account_of(graph, program.with_instructions(tuple(map(anew, program.instructions))), pricing)
+
+
+def _turned_bytes(program: ShardedProgram, move: Move) -> list[int]:
+    """The bytes of each tensor that a move splits or joins along a dim other than the first."""
+    if move.role == "exchange":
+        return []
+    pairs = [(v, w) for v, w in zip(move.ins, move.outs, strict=True)]
+    placed = [(v, w, program.values[v].placement, program.values[w].placement) for v, w in pairs]
+    return [max(map(program.local_bytes, (v, w))) for v, w, a, b in placed if changes_inside(a, b)]
 
 
 def show_plans(console: Console, result: Result) -> None:

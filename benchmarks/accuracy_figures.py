@@ -13,7 +13,7 @@ from scipy import stats
 class Figures:
     """Of some plans: errors relative to what was measured, rank correlations, and what the predicted best loses.
 
-        error = |predicted / measured - 1|        regret = measured time of the predicted best / measured best - 1
+    error = |predicted / measured - 1|        regret = measured time of the predicted best / measured best - 1
     """
 
     plans: int
@@ -62,7 +62,7 @@ def overall(parts: Sequence[tuple[Sequence[float], Sequence[float]]]) -> Figures
 
 
 def agreement(rounds: Sequence[Sequence[float]]) -> float:
-    """Kendall's tau between the medians of the even and of the odd rounds of a measurement: no prediction can do better.
+    """Kendall's tau between the medians of even and of odd rounds of a measurement: no prediction can do better.
 
     `rounds[plan]` are the times of one plan; at least two.
     """

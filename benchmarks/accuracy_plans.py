@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import count
 from math import exp
 from typing import Any
 from zlib import crc32
@@ -25,7 +25,6 @@ from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import StepKind
 from autopar.core.strategy import Strategy
 from autopar.errors import AutoparError
-from autopar.passes.program import ShardedProgram
 from autopar.price.pricing import Pricing, Roofline
 from benchmarks.models import Model
 from cost_models import Cluster

@@ -16,7 +16,7 @@ from autopar.errors import AutoparError
 from autopar.redistribute.collective import size_bytes
 from autopar.redistribute.graph import Bools, Floats, Quote, StateGraph, state_graph, weigh
 from autopar.redistribute.shortest import ShortestPaths
-from autopar.redistribute.step import Step, StepPrice
+from autopar.redistribute.step import Step, StepPrice, TurnPrice, no_turn
 from autopar.redistribute.steps import steps_from
 
 CACHE_BYTES = 2**28
@@ -34,9 +34,10 @@ class Router:
     inequality; where prices do not fall as bytes grow, costs do not either.
     """
 
-    def __init__(self, mesh: DeviceMesh, price: StepPrice) -> None:
+    def __init__(self, mesh: DeviceMesh, price: StepPrice, turn: TurnPrice = no_turn) -> None:
         self.mesh = mesh
         self._price = price
+        self._turn = turn
         self._prices: dict[Quote, float] = {}
         self._routes: dict[tuple[tuple[int, ...], int, Placement, Placement], tuple[Step, ...]] = {}
         self._paths: dict[tuple[int, frozenset[Kind], int, bytes], ShortestPaths] = {}
@@ -92,7 +93,7 @@ class Router:
 
     def step_cost(self, step: Step, shape: Sequence[int], itemsize: int) -> float:
         """The price of one step for a tensor of global `shape`."""
-        return self._quote((step.kind, step.axes, size_bytes(step, shape, itemsize, self.mesh)))
+        return self._quote((step.kind, step.axes, size_bytes(step, shape, itemsize, self.mesh), step.is_inner))
 
     def _cheapest_step(self, shape: Sequence[int], itemsize: int, before: Placement, after: Placement) -> Step:
         steps = steps_from(before, shape, self.mesh, (after.kind,))
@@ -101,8 +102,8 @@ class Router:
 
     def _quote(self, quote: Quote) -> float:
         if quote not in self._prices:
-            kind, axes, size = quote
-            price = float(self._price(kind, axes, size))
+            kind, axes, size, is_inner = quote
+            price = float(self._price(kind, axes, size)) + (self._turn(kind, size) if is_inner else 0.0)
             if math.isnan(price) or price < 0:
                 raise ValueError(f"the price of {kind} over {axes} of {size} bytes is {price}; prices are >= 0")
             self._prices[quote] = price

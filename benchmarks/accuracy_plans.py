@@ -33,7 +33,7 @@ LINE, GRID, HAND = {"x": 8}, {"x": 2, "y": 4}, {"data": 2, "model": 4}
 SPREADS = (1.0, 2.0, 3.0)
 """Standard deviations of the logarithms of the factors on prices."""
 PINNED = 4
-"""Inputs that a random plan is held to."""
+"""Inputs that a random plan is held to, at least; half of them where there are more."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def _random_pins(
     """Pins of some inputs: each mesh axis splits one of the dims that it divides, or none."""
     able = [n for n, shape in enumerate(shapes) if any(size % 8 == 0 and size >= 64 for size in shape)]
     pins = []
-    for number in draw.sample(able, min(PINNED, len(able))):
+    for number in draw.sample(able, min(len(able), max(PINNED, len(able) // 2))):
         dims: list[list[str]] = [[] for _ in shapes[number]]
         for axis in mesh:
             fitting = [n for n, size in enumerate(shapes[number]) if size % 8 == 0]

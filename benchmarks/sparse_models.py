@@ -55,7 +55,7 @@ def experts(
 
 
 def embeddings(
-    rows: int = 16384, width: int = 64, fields: int = 2, bag: int = 16, hidden: int = 512, batch: int = 1024
+    rows: int = 16384, width: int = 64, fields: int = 2, bag: int = 16, hidden: int = 1024, batch: int = 2048
 ) -> Model:
     """Sums of embeddings from wide tables, then a perceptron, SGD. By hand: tables by rows on the model axis."""
     draw = np.random.default_rng(0)

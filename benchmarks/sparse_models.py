@@ -13,7 +13,7 @@ from benchmarks.models import Model, Split, Tree, cross_entropy, dense, dense_in
 
 
 def experts(
-    count: int = 8, width: int = 128, hidden: int = 256, groups: int = 16, tokens: int = 128, classes: int = 256
+    count: int = 8, width: int = 128, hidden: int = 256, groups: int = 32, tokens: int = 128, classes: int = 256
 ) -> Model:
     """A layer of experts between a dense layer and a head, momentum. By hand: experts on the model axis.
 

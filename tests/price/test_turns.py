@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -21,10 +22,15 @@ from autopar.redistribute.route import Router
 from autopar.redistribute.steps import steps_from
 from autopar.trace import trace
 from cost_models import load_cluster
+from cost_models.curves import Curve, Efficiency
 from tests.passes.build import Builder
 
 MESH = DeviceMesh.of({"x": 2, "y": 4})
-CPU, ACCELERATOR = load_cluster("cpu8"), load_cluster("8xh100")
+ACCELERATOR = load_cluster("8xh100")
+_BARE = load_cluster("cpu8")
+_TURNING = Efficiency(work={"transpose": {"float32": Curve((), (), 1e-8)}})
+CPU = replace(_BARE, device=replace(_BARE.device, efficiency=_TURNING))
+"""Devices that transpose 1e8 elements in a second."""
 WHOLE, ROWS, COLUMNS = Placement(((), ())), Placement((("y",), ())), Placement(((), ("y",)))
 
 

@@ -87,7 +87,7 @@ def _cluster_profiles() -> tuple[ClusterProfile, ...]:
     return tuple(read_profile(path, ClusterProfile) for path in sorted((PROFILES / "clusters").glob("*.toml")))
 
 
-def _figures(profile: ClusterProfile, folder: Path) -> tuple[tuple[str, Figure | Count], ...]:
+def _figures(profile: ClusterProfile, folder: Path) -> tuple[tuple[str, Figure | Amount | Count], ...]:
     """The numbers of the profile, whose files are relative to `folder`, and of all that is inside."""
     if profile.device is not None:
         device = figures_in(_device_of(profile, folder), "device.")

@@ -8,7 +8,7 @@ from typing import Literal
 
 from cost_models.cluster import Cluster, replace_link
 from cost_models.overlap import Overlap
-from cost_models.profile import Count, Figure, Obtained
+from cost_models.profile import Amount, Count, Figure, Obtained
 
 RELATIVE_ERRORS: Mapping[Obtained, float] = {
     "measured": 0.05,
@@ -29,7 +29,7 @@ _TIMES = ("launch_s", "latency_s")
 
 
 def relative_errors(
-    figures: Iterable[tuple[str, Figure | Count]], by_way: Mapping[Obtained | Literal["formula"], float]
+    figures: Iterable[tuple[str, Figure | Amount | Count]], by_way: Mapping[Obtained | Literal["formula"], float]
 ) -> dict[str, float]:
     """The relative error of each of `figures`, by its path: its own, else by the way in which it was obtained.
 

@@ -75,6 +75,7 @@ class Amount(Strict):
     source: Name
     date: date
     obtained: Obtained
+    relative_error: PositiveFloat | None = None
 
 
 class PointProfile(Strict):

@@ -9,7 +9,7 @@ from autopar.passes.program import Move
 
 def unfold_move(work: Draft, position: int, move: Move, ins: tuple[int, ...]) -> None:
     """Adds the nodes of `move` on the buffers `ins`."""
-    if len(move.ins) > 1:
+    if len(move.ins) != 1:
         _bucket(work, position, move, ins)
         return
     value, out = ins[0], move.outs[0]

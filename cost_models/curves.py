@@ -58,6 +58,10 @@ class Curve:
         share = (size - low_size) / (self.sizes[position] - low_size)
         return low + share * (self.seconds[position] - low)
 
+    def slower(self, factor: float) -> Curve:
+        """The curve that takes `factor` times as long at every size."""
+        return Curve(self.sizes, tuple(time * factor for time in self.seconds), self.slope * factor)
+
     def times_s(self, sizes: Floats) -> Floats:
         """`time_s` of each."""
         if not self.sizes:

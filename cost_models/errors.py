@@ -7,8 +7,11 @@ from dataclasses import replace
 from typing import Literal
 
 from cost_models.cluster import Cluster, replace_link
+from cost_models.compute import Device
 from cost_models.overlap import Overlap
 from cost_models.profile import Amount, Count, Figure, Obtained
+from cost_models.terms import Terms
+from cost_models.topology import Topology
 
 RELATIVE_ERRORS: Mapping[Obtained, float] = {
     "measured": 0.05,
@@ -68,7 +71,9 @@ def uncertain_figures(cluster: Cluster) -> dict[str, float]:
 def slower_cluster(cluster: Cluster, path: str, error: float) -> Cluster:
     """`cluster` with the number at `path` worse by the relative error.
 
-    Times grow by it, rates are divided by 1 + `error`; of a slowdown s it is s - 1 that grows.
+    Times grow by it, rates are divided by 1 + `error`; of a slowdown s it is s - 1 that grows. What was measured in the
+    place of a number errs as that does: curves of moving with the memory bandwidth, those of an element type's
+    operations with its peak; of the terms of a level alpha with its latency, the others with its bandwidth.
 
     Raises:
       ValueError: if times do not depend on such a number.
@@ -76,20 +81,54 @@ def slower_cluster(cluster: Cluster, path: str, error: float) -> Cluster:
     factor, (room, *where) = 1 + error, path.split(".")
     if room == "levels" and len(where) == 2:
         level, field = where
-        link = cluster.topology.levels[cluster.topology.index(level)].link
-        return replace_link(cluster, level, **{field: _worse(field, getattr(link, field), factor)})
+        old = cluster.topology.levels[cluster.topology.index(level)]
+        slower = replace_link(cluster, level, **{field: _worse(field, getattr(old.link, field), factor)})
+        return _with_terms(slower, level, tuple(_slower_terms(terms, field, factor) for terms in old.terms))
     if path not in uncertain_figures(cluster):
         raise ValueError(f"{path!r} is no number of {cluster.name!r} that times depend on")
     device = cluster.device
     if where[0] == "peak_flops_per_s":
         peaks = {dtype: peak / factor if dtype == where[1] else peak for dtype, peak in device.peak_flops_per_s.items()}
-        return replace(cluster, device=replace(device, peak_flops_per_s=peaks))
+        return replace(cluster, device=replace(_slower_work(device, where[1], factor), peak_flops_per_s=peaks))
     if where[0] == "overlap":
         assert device.overlap is not None
         slowdown = 1 + (getattr(device.overlap, where[1]) - 1) * factor
         overlap: Overlap = replace(device.overlap, **{where[1]: slowdown})
         return replace(cluster, device=replace(device, overlap=overlap))
+    if where[0] == "memory_bandwidth_bytes_per_s":
+        device = _slower_moving(device, factor)
     return replace(cluster, device=replace(device, **{where[0]: _worse(where[0], getattr(device, where[0]), factor)}))
+
+
+def _with_terms(cluster: Cluster, level: str, terms: tuple[Terms, ...]) -> Cluster:
+    levels, position = list(cluster.topology.levels), cluster.topology.index(level)
+    levels[position] = replace(levels[position], terms=terms)
+    return replace(cluster, topology=Topology(tuple(levels)))
+
+
+def _slower_terms(terms: Terms, field: str, factor: float) -> Terms:
+    if field == "latency_s":
+        return replace(terms, alpha_s=terms.alpha_s * factor)
+    return replace(terms, local=terms.local.slower(factor), beta_s_per_byte=terms.beta_s_per_byte * factor)
+
+
+def _slower_work(device: Device, dtype: str, factor: float) -> Device:
+    if device.efficiency is None:
+        return device
+    work = {
+        kind: {name: curve.slower(factor) if name == dtype else curve for name, curve in curves.items()}
+        for kind, curves in device.efficiency.work.items()
+    }
+    return replace(device, efficiency=replace(device.efficiency, work=work))
+
+
+def _slower_moving(device: Device, factor: float) -> Device:
+    if device.efficiency is None:
+        return device
+    memory, fresh = (
+        None if curve is None else curve.slower(factor) for curve in (device.efficiency.memory, device.efficiency.fresh)
+    )
+    return replace(device, efficiency=replace(device.efficiency, memory=memory, fresh=fresh))
 
 
 def _worse(field: str, value: float, factor: float) -> float:

@@ -10,6 +10,9 @@ import pytest
 from cost_models import (
     RELATIVE_ERRORS,
     Cluster,
+    CollectiveKind,
+    Curve,
+    Efficiency,
     Overlap,
     ProfileError,
     collective_time_s,
@@ -94,20 +97,29 @@ def test_what_nobody_speaks_of_is_assumed() -> None:
     assert set(uncertain_figures(bare).values()) == {RELATIVE_ERRORS["assumed"]}
 
 
-@pytest.mark.parametrize("name", ["4x8xh100", "tpu-v5e-slices-2x4x4", "cpu8"])
+def reached() -> Cluster:
+    """A cluster whose device states what it reaches of its peaks."""
+    cluster, curve = load_cluster("cpu8"), Curve((1e3,), (1e-6,), 1e-10)
+    device = replace(cluster.device, efficiency=Efficiency({}, {"exp": {"float32": curve}}, curve, curve))
+    return replace(cluster, device=device)
+
+
+@pytest.mark.parametrize("name", ["4x8xh100", "tpu-v5e-slices-2x4x4", "cpu8", "2x2xcpu-1gbit", "reached"])
 def test_a_worse_number_makes_something_slower_and_nothing_faster(name: str) -> None:
-    cluster = load_cluster(name)
+    cluster = reached() if name == "reached" else load_cluster(name)
     members = range(len(cluster.topology.sizes))
 
     def times(of: Cluster) -> list[float]:
         topology = of.topology
         groups = [group(topology, topology.sizes, (n,)) for n in members]
-        moving = [collective_time_s("all_reduce", size, g) for size in (8, 2**26) for g in groups]
+        kinds: tuple[CollectiveKind, ...] = ("all_reduce", "all_gather", "all_to_all", "permute")
+        moving = [collective_time_s(kind, size, g) for kind in kinds for size in (8, 2**26) for g in groups]
         work = [
             compute_time_s(*w, of.device)
             for dtype in of.device.peak_flops_per_s
             for w in ((1e12, 8, dtype), (1, 2**30, dtype))
         ]
+        work += [compute_time_s(1e9, 8, "float32", of.device, kind="exp")]
         overlap = of.device.overlap or Overlap(1.0, 1.0)
         return [*moving, *work, overlap.computing_slowdown, overlap.communicating_slowdown]
 

@@ -134,7 +134,7 @@ def _row(drawn: Drawn, steps_s: Sequence[float], peak_bytes: int, profiles: dict
         str(drawn.plan.mesh),
         len(program.collectives),
         tuple(steps_s),
-        {name: account.step_time_s for name, account in spent.items()},
+        {name: account.serial_time_s for name, account in spent.items()},
         {name: account.communication_time_s for name, account in spent.items()},
         next(iter(spent.values())).peak_memory_bytes,
         peak_bytes,

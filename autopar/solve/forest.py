@@ -78,7 +78,8 @@ def grow_forest(p: Flat, order: Ints, desk: Desk) -> None:
 @compiled
 def walk_forest(p: Flat, order: Ints, choice: Ints, desk: Desk) -> int:
     """Writes the forest's nodes, parents first, and their costs beside the nodes outside. Returns how many."""
-    desk.via[order] = -2
+    for v in order:
+        desk.via[v] = -2
     found = 0
     for i in range(len(order)):
         if not desk.inside[order[i]] or desk.via[order[i]] != -2:

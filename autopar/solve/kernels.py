@@ -176,8 +176,24 @@ def bound_of(p: Flat, nodes: Floats, messages: Floats) -> float:
         count = p.start[v + 1] - p.start[v]
         for k in range(p.near[v], p.split[v]):
             gain_of(p, v, k, messages, gain)
-            total += float((gain[:count] - messages[p.mail[k] : p.mail[k] + count]).min())
+            low = np.inf
+            for t in range(count):
+                low = min(low, gain[t] - messages[p.mail[k] + t])
+            total += low
     return total
+
+
+@compiled
+def add_excess(p: Flat, v: int, k: int, messages: Floats, gain: Floats, excess: Floats) -> float:
+    """Adds to the excess of v what arc k adds above the least that it adds to any strategy. Returns that least."""
+    gain_of(p, v, k, messages, gain)
+    count, low = p.start[v + 1] - p.start[v], np.inf
+    for t in range(count):
+        gain[t] -= messages[p.mail[k] + t]
+        low = min(low, gain[t])
+    for t in range(count):
+        excess[p.start[v] + t] += gain[t] - low
+    return float(low)
 
 
 @compiled
@@ -191,21 +207,13 @@ def reparametrise(p: Flat, nodes: Floats, messages: Floats, excess: Floats) -> f
     for v in range(len(p.start) - 1):
         mine = nodes[p.start[v] : p.start[v + 1]]
         least = mine.min()
-        mine -= least
-        excess[p.start[v] : p.start[v + 1]] += mine
+        for t in range(len(mine)):
+            mine[t] -= least
+            excess[p.start[v] + t] += mine[t]
         total += float(least)
         for k in range(p.near[v], p.split[v]):
-            u, back = p.other[k], p.back[k]
-            count = p.start[v + 1] - p.start[v]
-            gain_of(p, v, k, messages, gain)
-            rise = gain[:count] - messages[p.mail[k] : p.mail[k] + count]
-            low = rise.min()
-            total += float(low)
-            excess[p.start[v] : p.start[v + 1]] += rise - low
-            count = p.start[u + 1] - p.start[u]
-            gain_of(p, u, back, messages, gain)
-            rise = gain[:count] - messages[p.mail[back] : p.mail[back] + count]
-            excess[p.start[u] : p.start[u + 1]] += rise - rise.min()
+            total += add_excess(p, v, k, messages, gain, excess)
+            add_excess(p, p.other[k], p.back[k], messages, gain, excess)
     return total
 
 
@@ -215,7 +223,8 @@ def decode(p: Flat, nodes: Floats, messages: Floats, choice: Ints) -> None:
     total = np.empty(p.widest)
     for v in range(len(p.start) - 1):
         count = p.start[v + 1] - p.start[v]
-        total[:count] = nodes[p.start[v] : p.start[v + 1]]
+        for t in range(count):
+            total[t] = nodes[p.start[v] + t]
         for k in range(p.near[v], p.split[v]):
             s = choice[p.other[k]]
             message, mine = messages[p.mail[p.back[k]] + s], messages[p.mail[k] : p.mail[k] + count]
@@ -236,7 +245,8 @@ def add_prices(p: Flat, prices: Floats, nodes: Floats) -> None:
         if price != 0.0:
             first = p.start[m.node[i]]
             count = p.start[m.node[i] + 1] - first
-            nodes[first : first + count] += price * m.size[m.at[i] : m.at[i] + count]
+            for s in range(count):
+                nodes[first + s] += price * m.size[m.at[i] + s]
 
 
 @compiled

@@ -161,19 +161,23 @@ def move(p: Flat, steps: int, heat: float, rate: float, draws: Draws, region: Re
                 desk.costs[s] = place.base[s] - _NOISE * heat * gumbel(draws)
         grow_forest(p, nodes, desk)
         solve_forest(p, nodes, place.trial, desk)
-        desk.inside[nodes] = 0
+        for v in nodes:
+            desk.inside[v] = 0
         fits = shift(p, nodes, 1.0, place)
         reprice(p, nodes, rate, place)
         rise = rise_of(p, nodes, place)
         if fits and (rise <= 0 or (heat > 0 and uniform(draws) < np.exp(-rise / heat))):
-            place.choice[nodes] = place.trial[nodes]
+            for v in nodes:
+                place.choice[v] = place.trial[v]
             place.cost[0] += rise
             if place.cost[0] < place.cost[1]:
                 place.cost[1] = place.cost[0]
-                place.best[:] = place.choice
+                for v in range(len(place.best)):
+                    place.best[v] = place.choice[v]
         else:
             shift(p, nodes, -1.0, place)
-            place.trial[nodes] = place.choice[nodes]
+            for v in nodes:
+                place.trial[v] = place.choice[v]
 
 
 @compiled
@@ -185,7 +189,8 @@ def shift(p: Flat, nodes: Ints, sign: float, place: Place) -> bool:
             for i in range(m.of[v], m.of[v + 1]):
                 change = m.size[m.at[i] + place.trial[v]] - m.size[m.at[i] + place.choice[v]]
                 if change != 0.0:
-                    place.used[m.low[i] : m.high[i]] += sign * change
+                    for r in range(m.low[i], m.high[i]):
+                        place.used[r] += sign * change
     for v in nodes:
         if place.trial[v] != place.choice[v]:
             for i in range(m.of[v], m.of[v + 1]):

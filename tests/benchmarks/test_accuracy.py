@@ -70,6 +70,6 @@ def test_plans_differ_and_are_predicted_as_they_were_priced() -> None:
         graph, program = d.plan.bound.planned.graph, d.plan.program()
         found = predicted(graph, program, cluster)
         if d.kind != "perturbed":
-            assert found.step_time_s == pytest.approx(d.plan.step_time_s)
+            assert found.serial_time_s == pytest.approx(d.plan.serial_time_s)
         slower = replace_link(cluster, "device", latency_s=1.0)
         assert predicted(graph, program, slower).communication_time_s >= len(program.collectives)

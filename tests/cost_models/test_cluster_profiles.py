@@ -275,7 +275,7 @@ def test_a_file_of_ones_own(tmp_path):
         (cluster_text(latency=FIGURE.format("-1.0")), r"mine.toml: levels.0.latency_s.value: .*got -1.0"),
         (cluster_text(latency=FIGURE.format('"1"')), r"levels.0.latency_s.value: .*got '1'"),
         (cluster_text(latency="{ value = 1.0, date = 2026-01-31 }"), r"levels.0.latency_s.source: .*required"),
-        (cluster_text(more='color = "red"'), r"color: .*got 'red'; take it out"),
+        (cluster_text(more='glow = "red"'), r"glow: .*got 'red'; take it out"),
         (cluster_text(more='devise_kinds = ["x"]'), r"devise_kinds: .*did you mean 'device_kinds'"),
         (cluster_text(latency="1e-6"), r"got 1e-06; a number is written { value = "),
         (cluster_text(latency="{ value = 1.0 }"), r"latency_s.obtained: Field required; add it, as in { value"),

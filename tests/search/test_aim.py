@@ -9,10 +9,13 @@ import pytest
 
 from autopar.errors import NoFeasiblePlan, Unsolved
 from autopar.search import aim
+from autopar.search.beside import Beside
+from autopar.search.place import Place
 from autopar.search.search import find_plan
 from autopar.search.task import Planned, SearchOptions
 from autopar.solve import SolveOptions, verify
 from autopar.solve.focus import Focus
+from autopar.solve.problem import peak
 from tests.search.test_front import CASES, FOUR, cluster_of, every_plan, task_of
 
 
@@ -111,3 +114,39 @@ def test_a_plan_that_is_not_the_best_has_a_bound_below_the_best(monkeypatch: pyt
             verify(found.problem, found.solution)
             worse += found.plan.objective_s > best * (1 + 1e-6)
     assert worse >= 3
+
+
+# what programs hold beside the bytes counted --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", range(len(CASES)))
+def test_what_is_learnt_of_a_program_rules_out_its_choice(case: int) -> None:
+    """Its choice then uses what the program holds, and no choice less than before."""
+    free = found_within(case, None)
+    attempt = Place(free.task, free.ground).attempt()
+    planned = attempt.planned(attempt.solve(None).solution or pytest.fail("no solution"))
+    limit = planned.account.peak_memory_bytes - 1
+    beside, choice = Beside(attempt, limit), planned.solution.choice if planned.solution else ()
+    before = beside.problem()
+    for _ in range(2):
+        beside.learn(planned)
+        after = beside.problem()
+        assert peak(after, choice) >= planned.account.peak_memory_bytes > limit
+        assert after.usage_limit == before.usage_limit == limit
+        assert len(beside.bytes_at) == 1
+    assert all(peak(after, other) >= peak(before, other) for other in (choice, tuple(0 for _ in choice)))
+
+
+def test_small_problems_are_solved_within_the_limit_and_proven(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most plans are proven optimal then; without it fewer, and none costs less."""
+    monkeypatch.setattr(aim, "FEW_ENTRIES", 30_000)
+    limits = limits_of(2)
+    solved = [found_within(2, limit).plan for limit in limits]
+    monkeypatch.setattr(aim, "_MOST_SOLVED", 0)
+    focused = [found_within(2, limit).plan for limit in limits]
+    for some, less, limit in zip(solved, focused, limits, strict=True):
+        best = min(cost for cost, used in every_plan(2) if used <= limit)
+        assert best <= some.objective_s * (1 + 1e-9) <= less.objective_s * (1 + 2e-9)
+        assert less.lower_bound_s * (1 - 1e-9) <= some.lower_bound_s <= best * (1 + 1e-9)
+    assert sum(not plan.gap for plan in solved) >= sum(not plan.gap for plan in focused)
+    assert sum(plan.gap for plan in solved) < sum(plan.gap for plan in focused)

@@ -11,13 +11,14 @@ INSTALLED := $(VENV)/.installed
 WITH_MODELS := $(VENV)/.installed-models
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
-.PHONY: help demo test test-slow test-models lint clean
+.PHONY: help demo test test-slow test-models test-netns lint clean
 
 help:
 	@echo 'make demo         plan and train the two examples on 8 virtual devices'
 	@echo 'make test         the tests, without the slow ones'
 	@echo 'make test-slow    the slow tests'
 	@echo 'make test-models  training steps of models of other libraries; installs these'
+	@echo 'make test-netns   two hosts joined by a slow link, where network namespaces can be made (root)'
 	@echo 'make lint         ruff and pyright'
 	@echo 'make clean        remove .venv and everything generated'
 
@@ -25,13 +26,16 @@ demo: $(INSTALLED)
 	$(BIN)/autopar demo
 
 test: $(INSTALLED)
-	$(PYTEST) -m 'not slow and not models' $(ARGS)
+	$(PYTEST) -m 'not slow and not models and not netns' $(ARGS)
 
 test-slow: $(INSTALLED)
-	$(PYTEST) -m slow $(ARGS)
+	$(PYTEST) -m 'slow and not netns' $(ARGS)
 
 test-models: $(WITH_MODELS)
 	$(PYTEST) -m models $(or $(ARGS),tests/models)
+
+test-netns: $(INSTALLED)
+	$(BIN)/python -m pytest -m netns $(or $(ARGS),tests/slow_links)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -1,8 +1,9 @@
 """autopar: finds the fastest way to split a JAX function over a cluster, proves how good it is, and runs it so."""
 
 from autopar import operators
-from autopar.api import Compiled, Front, Plan, compile, front, plan
+from autopar.api import Calibration, Compiled, Front, Plan, calibrate, compile, front, plan
 from autopar.api.constraints import at, data_parallel, forbid, manual, pin, replicate, semi_auto, tie
+from autopar.api.plan import compare
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
 from autopar.errors import AutoparError
@@ -15,6 +16,7 @@ from cost_models import Cluster, load_cluster
 
 __all__ = [
     "AutoparError",
+    "Calibration",
     "Cluster",
     "Compiled",
     "DeviceMesh",
@@ -25,6 +27,8 @@ __all__ = [
     "SearchProgress",
     "SolveOptions",
     "at",
+    "calibrate",
+    "compare",
     "compile",
     "data_parallel",
     "forbid",

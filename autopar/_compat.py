@@ -30,6 +30,11 @@ COMPOSITE_BODY = "call_jaxpr" if issubclass(jex.ClosedJaxpr, jex.Jaxpr) else "ja
 """The parameter of a composite that holds its body; it changed its name when the two types became one."""
 
 
+def jax_version() -> str:
+    """The version of JAX, as it names it."""
+    return untyped_jax.__version__
+
+
 def open_jaxpr(jaxpr: Any) -> tuple[Any, tuple[Any, ...]]:
     """The jaxpr and the values of its constvars. From 0.12 on a Jaxpr holds its constants itself.
 

@@ -73,13 +73,14 @@ def report(
     json: Annotated[Path | None, typer.Option(help="write the report as JSON")] = None,
     html: Annotated[Path | None, typer.Option(help="write the report as an HTML page")] = None,
     save: Annotated[Path | None, typer.Option(help="write the plan, for autopar.Plan.load")] = None,
+    timeline: Annotated[Path | None, typer.Option(help="write the step as a trace, for ui.perfetto.dev")] = None,
     dump: Annotated[Path | None, typer.Option(help="directory for every stage of the program")] = None,
     verify: Annotated[bool, typer.Option("--verify", help="prove the lower bound anew, by other code")] = False,
     time_limit: Annotated[float | None, typer.Option(help=_TIME_HELP, min=0)] = None,
 ) -> None:
     """Plan a function, or read a saved plan, and print what the plan says."""
     with _one_line_errors():
-        for path in (json, html, save):
+        for path in (json, html, save, timeline):
             check_writable(path)
         given: dict[str, object] = {
             "cluster": cluster,
@@ -89,7 +90,8 @@ def report(
             "dump": dump,
             "time_limit_s": time_limit,
         }
-        made = _report_of(target, {k: v for k, v in given.items() if v is not None}, save, verify)
+        given = {name: value for name, value in given.items() if value is not None}
+        made = _report_of(target, given, save, timeline, verify)
         _print_report(made, json, html)
 
 
@@ -119,6 +121,34 @@ def front(
         for number, plan in enumerate(made if save is not None else ()):
             plan.save(Path(save or "") / f"plan_{number:02d}.json")
         _print(made.report())
+
+
+@app.command()
+def calibrate(
+    cluster_name: Annotated[str | None, typer.Option(help="name of the cluster; default: of its devices")] = None,
+    output: Annotated[Path, typer.Option(help="the cluster file, for --cluster")] = Path("calibrated.toml"),
+    plot: Annotated[Path | None, typer.Option(help="measured against predicted times as an image")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="fewer sizes and types")] = False,
+    time_limit: Annotated[float, typer.Option(help="seconds, then what is measured until then", min=1)] = 240.0,
+) -> None:
+    """Measure the devices present, and write a cluster file; Ctrl-C keeps what was measured until then."""
+    with _one_line_errors():
+        for path in (output, plot):
+            check_writable(path)
+        from autopar.api import calibrate as measure
+
+        with Console(stderr=True).status("calibrating") as status:
+            made = measure(
+                name=cluster_name,
+                quick=quick,
+                time_limit_s=time_limit,
+                on_case=lambda text: status.update(f"calibrating {text}"),
+            )
+        made.write(output)
+        _print(made.report())
+        if plot is not None:
+            made.plot().figure.savefig(plot)
+        typer.echo(f"written: {output}")
 
 
 @app.command()
@@ -262,10 +292,12 @@ def _location(error: BaseException, path: Path) -> str:
     return f" ({path}:{lines[-1]})" if lines else ""
 
 
-def _report_of(target: str, given: Mapping[str, object], save: Path | None, verify: bool) -> Report:
-    """The report of a saved plan, or of a function planned now, saved to `save` and its bound verified."""
+def _report_of(
+    target: str, given: Mapping[str, object], save: Path | None, timeline: Path | None, verify: bool
+) -> Report:
+    """The report of a saved plan, or of a function planned now: saved, its timeline saved, its bound verified."""
     if target.endswith(".json"):
-        if given or verify or save is not None:
+        if given or verify or save is not None or timeline is not None:
             raise BadArgument(f"{target!r} is planned already: only --json and --html go with a saved plan")
         from autopar.api.plan_file import load
 
@@ -278,6 +310,8 @@ def _report_of(target: str, given: Mapping[str, object], save: Path | None, veri
         made = plan(task.fn, *task.args, **keywords)
     if save is not None:
         made.save(save)
+    if timeline is not None:
+        made.timeline().save(timeline)
     if verify:
         _print(f"{made.verify()}\n\n")
     return made.summary

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from difflib import get_close_matches
 from functools import lru_cache
 from operator import le
 from pathlib import Path
 
 from cost_models.cluster import Cluster
+from cost_models.errors import FORMULA, relative_errors
 from cost_models.profile import (
+    Amount,
     ClusterProfile,
     Count,
     DeviceProfile,
@@ -38,10 +41,10 @@ def load_cluster(name_or_path: str | Path) -> Cluster:
       UnknownClusterError: if the name stands for no cluster, or for one that cannot be built.
       ProfileError: if the file cannot be read or a field of it is wrong.
     """
-    return _load(name_or_path, PROFILES, ())
+    return replace(_load(name_or_path, PROFILES, ()), errors=_errors(*_found(name_or_path, PROFILES)[:2]))
 
 
-def figures_of(name_or_path: str | Path) -> tuple[tuple[str, Figure | Count], ...]:
+def figures_of(name_or_path: str | Path) -> tuple[tuple[str, Figure | Amount | Count], ...]:
     """Every number that the cluster rests on: its field, and the number with source, date and how it was obtained.
 
     Those of the device come first, then those of the levels, outermost first.
@@ -51,13 +54,7 @@ def figures_of(name_or_path: str | Path) -> tuple[tuple[str, Figure | Count], ..
       ProfileError: if the file cannot be read or a field of it is wrong.
     """
     load_cluster(name_or_path)
-    profile, folder, _ = _found(name_or_path, PROFILES)
-    if profile.device is not None:
-        device = figures_in(_device_of(profile, folder), "device.")
-        return (*device, *((path, n) for path, n in figures_in(profile) if not path.startswith("device.")))
-    inside = [profile.inside] if isinstance(profile.inside, str) else profile.inside or []
-    parts = [figures_of(_beside(name, folder)) for name in dict.fromkeys(inside)]
-    return (*figures_in(profile), *(figure for part in parts for figure in part))
+    return _figures(*_found(name_or_path, PROFILES)[:2])
 
 
 def known_clusters() -> tuple[str, ...]:
@@ -88,6 +85,31 @@ def cluster_of_devices(device_kind: str, count: int) -> Cluster:
 def _cluster_profiles() -> tuple[ClusterProfile, ...]:
     """All cluster files that ship, in the order of their file names."""
     return tuple(read_profile(path, ClusterProfile) for path in sorted((PROFILES / "clusters").glob("*.toml")))
+
+
+def _figures(profile: ClusterProfile, folder: Path) -> tuple[tuple[str, Figure | Amount | Count], ...]:
+    """The numbers of the profile, whose files are relative to `folder`, and of all that is inside."""
+    if profile.device is not None:
+        device = figures_in(_device_of(profile, folder), "device.")
+        return (*device, *((path, n) for path, n in figures_in(profile) if not path.startswith("device.")))
+    parts = [_figures(*found) for found in _inside(profile, folder)]
+    return (*figures_in(profile), *(figure for part in parts for figure in part))
+
+
+def _inside(profile: ClusterProfile, folder: Path) -> list[tuple[ClusterProfile, Path]]:
+    """The profiles of the clusters inside, each once."""
+    inside = [profile.inside] if isinstance(profile.inside, str) else profile.inside or []
+    return [_found(_beside(name, folder), PROFILES)[:2] for name in dict.fromkeys(inside)]
+
+
+def _errors(profile: ClusterProfile, folder: Path) -> dict[str, float]:
+    """The relative errors of all numbers, and of the formulas where a profile says any; of several the largest."""
+    own = figures_in(profile) if profile.device is None else _figures(profile, folder)
+    stated = profile.relative_errors
+    said = {FORMULA: stated[FORMULA]} if FORMULA in stated else {}
+    parts = [relative_errors(own, stated) | said]
+    parts += [_errors(*found) for found in _inside(profile, folder)]
+    return {path: max(part[path] for part in parts if path in part) for part in parts for path in part}
 
 
 def _load(name_or_path: str | Path, folder: Path, around: tuple[str, ...]) -> Cluster:

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, cast
 
 from pydantic import TypeAdapter
 
 from cost_models.compute import Device, slowest_device
+from cost_models.curves import slowest_curve
+from cost_models.terms import Terms
 from cost_models.topology import Level, Link, Topology
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """`topology.device_count` copies of `device`, connected as `topology` says."""
+    """`topology.device_count` copies of `device`, connected as `topology` says.
+
+    `errors` is how far off its numbers may be, as a share of each, by their paths in its profile; see
+    `cost_models.errors`, where those not in it have one too.
+    """
 
     name: str
     device: Device
     topology: Topology
+    errors: Mapping[str, float] = field(default_factory=dict[str, float], compare=False, repr=False)
 
     @property
     def device_count(self) -> int:
@@ -52,6 +59,8 @@ def replace_link(
 ) -> Cluster:
     """`cluster` with another bandwidth or latency of the link of `level`, for sweeps; None keeps what is there.
 
+    Collectives that were measured on the level go by formulas then: they were not measured on such a link.
+
     Raises:
       ValueError: if there is no such level, or the value is not a possible one.
     """
@@ -62,7 +71,7 @@ def replace_link(
         latency_s=old.latency_s if latency_s is None else latency_s,
         bandwidth_bytes_per_s=old.bandwidth_bytes_per_s if bandwidth_bytes_per_s is None else bandwidth_bytes_per_s,
     )
-    levels[position] = replace(levels[position], link=link)
+    levels[position] = replace(levels[position], link=link, terms=())
     return replace(cluster, topology=Topology(tuple(levels)))
 
 
@@ -94,7 +103,22 @@ def _slowest_level(levels: tuple[Level, ...]) -> Level:
         latency_s=max(level.link.latency_s for level in levels),
         bandwidth_bytes_per_s=min(level.link.bandwidth_bytes_per_s for level in levels),
     )
-    return replace(levels[0], link=link, wrap=all(level.wrap for level in levels))
+    terms = tuple(filter(None, (_slowest_terms(levels, one) for one in levels[0].terms)))
+    return replace(levels[0], link=link, wrap=all(level.wrap for level in levels), terms=terms)
+
+
+def _slowest_terms(levels: tuple[Level, ...], terms: Terms) -> Terms | None:
+    """The terms of a kind and number of members, each number the slowest's; None if a level was not measured so."""
+    same = [t for level in levels for t in level.terms if (t.kind, t.members) == (terms.kind, terms.members)]
+    if len(same) < len(levels):
+        return None
+    return Terms(
+        terms.kind,
+        terms.members,
+        max(t.alpha_s for t in same),
+        slowest_curve(tuple(t.local for t in same)),
+        max(t.beta_s_per_byte for t in same),
+    )
 
 
 def _shape(levels: tuple[tuple[str, str, int], ...]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 from cost_models.algorithms import (
     binomial_scatter_time_s,
@@ -19,8 +18,7 @@ from cost_models.algorithms import (
     tree_broadcast_time_s,
 )
 from cost_models.spans import Group
-
-CollectiveKind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute", "broadcast"]
+from cost_models.terms import CollectiveKind, measured_time_s
 
 
 @dataclass(frozen=True)
@@ -49,6 +47,8 @@ def collective_time_s(kind: CollectiveKind, size_bytes: float, group: Group) -> 
 def best_algorithm(kind: CollectiveKind, size_bytes: float, group: Group) -> tuple[str, float]:
     """The name and the seconds of the fastest algorithm for the collective; ("none", 0.0) on a group of one.
 
+    Where the level was measured it is ("measured", seconds): see `terms`.
+
     Raises:
       ValueError: if the kind is unknown or `size_bytes` is negative.
     """
@@ -58,6 +58,9 @@ def best_algorithm(kind: CollectiveKind, size_bytes: float, group: Group) -> tup
         raise ValueError(f"{kind}: size_bytes must be >= 0, got {size_bytes}")
     if group.size == 1:
         return "none", 0.0
+    measured = measured_time_s(kind, size_bytes, group)
+    if measured is not None:
+        return "measured", measured
     times = [(a.name, a.time_s(size_bytes, group)) for a in ALGORITHMS[kind] if a.applies(group)]
     return min(times, key=lambda named: named[1])
 

@@ -6,6 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import isfinite
 
+import numpy as np
+
+from cost_models.curves import Curve, Efficiency, Floats, HalfSizes, product_dims, slowest_curve
+from cost_models.overlap import Overlap, slowest_overlap
+
 FALLBACKS: dict[str, tuple[str, ...]] = {
     "float64": ("float32",),
     "float16": ("bfloat16", "float32"),
@@ -36,7 +41,10 @@ class Device:
       this. Operators that are not products do not come near any peak: memory bandwidth prices them.
     * never the vendor's figures "with sparsity", which are twice the dense ones.
 
-    `launch_s` is the fixed time of one kernel.
+    `launch_s` is the fixed time of one kernel. `overlap` says how computing and communicating slow each other, where a
+    device does both at once; None: it does one after the other. `efficiency` is what of all this kernels reach; None:
+    all of it. `compiler` is "xla_cpu" where programs are known to be compiled by XLA
+    for CPUs, which decides what memory they need; "" says nothing.
 
     Invariants: all numbers are finite and > 0 (`launch_s` >= 0); a float32 peak is there.
     """
@@ -46,6 +54,9 @@ class Device:
     memory_bandwidth_bytes_per_s: float
     peak_flops_per_s: Mapping[str, float] = field(hash=False)
     launch_s: float
+    overlap: Overlap | None = None
+    efficiency: Efficiency | None = None
+    compiler: str = ""
 
     def __post_init__(self) -> None:
         if "float32" not in self.peak_flops_per_s:
@@ -89,19 +100,55 @@ def slowest_device(devices: tuple[Device, ...]) -> Device:
         memory_bandwidth_bytes_per_s=min(device.memory_bandwidth_bytes_per_s for device in devices),
         peak_flops_per_s={dtype: min(peak_flops_per_s(device, dtype) for device in devices) for dtype in dtypes},
         launch_s=max(device.launch_s for device in devices),
+        overlap=slowest_overlap(tuple(device.overlap for device in devices)),
+        efficiency=_slowest_efficiency(devices),
+        compiler=devices[0].compiler if len({device.compiler for device in devices}) == 1 else "",
     )
 
 
-def compute_time_s(flops: float, size_bytes: float, dtype: str, device: Device) -> float:
+def work_curve(device: Device, kind: str, dtype: str) -> Curve:
+    """Seconds by the operations of `kind` on large operands: what its `efficiency` states, or at the peak."""
+    stated = None if device.efficiency is None else device.efficiency.of(kind, dtype)
+    return Curve((), (), 1 / peak_flops_per_s(device, dtype)) if stated is None else stated
+
+
+def moving_time_s(size_bytes: float, device: Device) -> float:
+    """Seconds in which a kernel reads and writes `size_bytes`: by the curve of its `efficiency`, or the bandwidth."""
+    if device.efficiency is None or device.efficiency.memory is None:
+        return size_bytes / device.memory_bandwidth_bytes_per_s
+    return device.efficiency.memory.time_s(size_bytes)
+
+
+def fresh_time_s(size_bytes: float, device: Device) -> float:
+    """Seconds in which memory that the system has just given is touched for the first time; 0 where nothing says."""
+    if device.efficiency is None or device.efficiency.fresh is None:
+        return 0.0
+    return device.efficiency.fresh.time_s(size_bytes)
+
+
+def compute_time_s(
+    flops: float,
+    size_bytes: float,
+    dtype: str,
+    device: Device,
+    *,
+    kind: str = "",
+    elements: tuple[float, float, float] | None = None,
+) -> float:
     """Seconds of one kernel on one device: the slower of computing and moving, and the launch.
 
         max(flops / peak, size_bytes / memory bandwidth) + launch
+
+    With an `efficiency`, flops / peak gives way to the curve of its kind, and is stretched by half sizes where
+    `elements` are given; size_bytes / memory bandwidth gives way to the curve of memory.
 
     Args:
       flops: floating-point (or integer) operations; a multiply-add counts two (>= 0).
       size_bytes: bytes read and written in device memory (>= 0).
       dtype: element type of the operands, as numpy or JAX name it.
       device: the device.
+      kind: what is computed, as JAX names its primitives; "": a product.
+      elements: of a product of matrices: those of both operands, and of the result.
 
     Raises:
       ValueError: if `flops` or `size_bytes` is negative.
@@ -110,8 +157,70 @@ def compute_time_s(flops: float, size_bytes: float, dtype: str, device: Device) 
     """
     if not (flops >= 0 and size_bytes >= 0):
         raise ValueError(f"flops and size_bytes must be >= 0, got {flops} and {size_bytes}")
-    computing = flops / peak_flops_per_s(device, dtype)
-    return max(computing, size_bytes / device.memory_bandwidth_bytes_per_s) + device.launch_s
+    work = None if device.efficiency is None else device.efficiency.of(kind, dtype)
+    computing = flops / peak_flops_per_s(device, dtype) if work is None else work.time_s(flops)
+    half = None if elements is None else half_sizes(device, dtype)
+    if half is not None and elements is not None and flops:
+        computing *= half.stretch(*product_dims(*elements, flops))
+    return max(computing, moving_time_s(size_bytes, device)) + device.launch_s
+
+
+def compute_times_s(
+    flops: Floats,
+    size_bytes: Floats,
+    dtype: str,
+    device: Device,
+    *,
+    kind: str = "",
+    elements: tuple[Floats, Floats, Floats] | None = None,
+) -> Floats:
+    """`compute_time_s` of several kernels of one kind and type, at once: arrays of one length."""
+    work = None if device.efficiency is None else device.efficiency.of(kind, dtype)
+    computing = flops / peak_flops_per_s(device, dtype) if work is None else work.times_s(flops)
+    half = None if elements is None else half_sizes(device, dtype)
+    if half is not None and elements is not None and len(flops) and flops.min() > 0:
+        computing *= half.stretch(*product_dims(*elements, flops))
+    if device.efficiency is None or device.efficiency.memory is None:
+        moving = size_bytes / device.memory_bandwidth_bytes_per_s
+    else:
+        moving = device.efficiency.memory.times_s(size_bytes)
+    return np.maximum(computing, moving) + device.launch_s
+
+
+def half_sizes(device: Device, dtype: str) -> HalfSizes | None:
+    """The half sizes of products of `dtype`; None: they reach their peak at any size. Types fall back as for peaks."""
+    if device.efficiency is None:
+        return None
+    known = device.efficiency.products
+    return next((known[name] for name in (dtype, *_fallbacks(dtype)) if name in known), None)
+
+
+def _slowest_efficiency(devices: tuple[Device, ...]) -> Efficiency | None:
+    """What the slowest of `devices` reach of each; None if none of them says."""
+    known = [device.efficiency for device in devices if device.efficiency is not None]
+    if not known:
+        return None
+    dtypes = dict.fromkeys(dtype for each in known for dtype in each.products)
+    halves = {dtype: [half_sizes(device, dtype) or HalfSizes(0, 0, 0) for device in devices] for dtype in dtypes}
+    kinds = {kind: dict.fromkeys(d for e in known for d in e.work.get(kind, {})) for e in known for kind in e.work}
+    fresh = [each.fresh for each in known if each.fresh is not None]
+    return Efficiency(
+        products={
+            dtype: HalfSizes(*(max(h.sizes[n] for h in mine) for n in range(3))) for dtype, mine in halves.items()
+        },
+        work={
+            kind: {d: slowest_curve(tuple(work_curve(device, kind, d) for device in devices)) for d in types}
+            for kind, types in kinds.items()
+        },
+        memory=slowest_curve(tuple(_memory_curve(device) for device in devices)),
+        fresh=slowest_curve(tuple(fresh)) if fresh else None,
+    )
+
+
+def _memory_curve(device: Device) -> Curve:
+    if device.efficiency is None or device.efficiency.memory is None:
+        return Curve((), (), 1 / device.memory_bandwidth_bytes_per_s)
+    return device.efficiency.memory
 
 
 def _fallbacks(dtype: str) -> tuple[str, ...]:

@@ -35,12 +35,15 @@ def matmul_time_s(m: int, n: int, k: int, dtype: str, device: Device, *, batch: 
 
         max(2 b m n k / peak, b (m k + k n + m n) itemsize / memory bandwidth) + launch
 
+    Small dims reach less of the peak where the device says so (`curves.HalfSizes`).
+
     Raises:
       ValueError: if a size is below 1.
     """
     _check({"m": m, "n": n, "k": k, "batch": batch})
-    size = batch * (m * k + k * n + m * n) * item_bytes(dtype)
-    return compute_time_s(2.0 * batch * m * n * k, size, dtype, device)
+    elements = (float(batch * m * k), float(batch * k * n), float(batch * m * n))
+    size = sum(elements) * item_bytes(dtype)
+    return compute_time_s(2.0 * batch * m * n * k, size, dtype, device, kind="dot_general", elements=elements)
 
 
 def convolution_time_s(
@@ -73,7 +76,8 @@ def convolution_time_s(
     made = batch * prod(-(-size // stride) for size in image) * channels[1]
     weights = prod(window) * channels[0] // groups * channels[1]
     flops = 2.0 * made * prod(window) * channels[0] / groups
-    return compute_time_s(flops, (given + weights + made) * item_bytes(dtype), dtype, device)
+    size = (given + weights + made) * item_bytes(dtype)
+    return compute_time_s(flops, size, dtype, device, kind="conv_general_dilated")
 
 
 def attention_time_s(
@@ -110,9 +114,9 @@ def attention_time_s(
     if fused:
         looking = min(q, k)  # queries that see any key
         seen = looking * (k - (looking - 1) / 2) / (q * k) if causal else 1.0
-        return compute_time_s(4.0 * scores * width * seen, ends, dtype, device)
+        return compute_time_s(4.0 * scores * width * seen, ends, dtype, device, kind="attention")
     product = compute_time_s(2.0 * scores * width, ends / 2 + scores * item, dtype, device)
-    return 2 * product + compute_time_s(5.0 * scores, 2 * scores * item, "float32", device)
+    return 2 * product + compute_time_s(5.0 * scores, 2 * scores * item, "float32", device, kind="softmax")
 
 
 def elementwise_time_s(size_bytes: float, results_bytes: float, device: Device, *, operations: int = 1) -> float:

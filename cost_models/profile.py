@@ -11,6 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from cost_models.cluster import Cluster, slowest_cluster
 from cost_models.compute import Device
+from cost_models.curves import Curve, Efficiency, HalfSizes
+from cost_models.overlap import Overlap
+from cost_models.terms import CollectiveKind, Terms
 from cost_models.topology import Level, LevelKind, Link, Topology
 
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -27,12 +30,17 @@ class Strict(BaseModel):
 
 
 class Figure(Strict):
-    """A number > 0 in base units, where it is from, when that was read or measured, and how it was obtained."""
+    """A number > 0 in base units, where it is from, when that was read or measured, and how it was obtained.
+
+    `relative_error` is how far off it may be (one standard error), if that is known better than of most numbers that
+    were obtained so: see `cost_models.errors`.
+    """
 
     value: PositiveFloat
     source: Name
     date: date
     obtained: Obtained
+    relative_error: PositiveFloat | None = None
 
 
 class Count(Strict):
@@ -44,11 +52,77 @@ class Count(Strict):
     obtained: Obtained
 
 
+class OverlapProfile(Strict):
+    """How computing and communicating slow each other. See `Overlap`; both figures are >= 1."""
+
+    computing_slowdown: Figure
+    communicating_slowdown: Figure
+
+    @model_validator(mode="after")
+    def _check(self) -> OverlapProfile:
+        self.overlap()
+        return self
+
+    def overlap(self) -> Overlap:
+        """The numbers alone."""
+        return Overlap(self.computing_slowdown.value, self.communicating_slowdown.value)
+
+
+class Amount(Strict):
+    """A number >= 0, with all that a `Figure` has."""
+
+    value: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    source: Name
+    date: date
+    obtained: Obtained
+    relative_error: PositiveFloat | None = None
+
+
+class PointProfile(Strict):
+    """A point of a curve: the seconds that `size_bytes` take. See `Curve`."""
+
+    size_bytes: PositiveFloat
+    seconds: Figure
+
+
+class WorkPointProfile(Strict):
+    """A point of a curve: the seconds that so many operations take. See `Curve`."""
+
+    operations: PositiveFloat
+    seconds: Figure
+
+
+class WorkProfile(Strict):
+    """Operations per second of a kind: at any number, or after the last point of a curve where there are `points`."""
+
+    rate_per_s: Figure
+    points: list[WorkPointProfile] = []
+
+    def curve(self, part: int) -> Curve:
+        """The curve, for one of `part` devices that compute as much each at the same time."""
+        sizes = tuple(point.operations / part for point in self.points)
+        return Curve(sizes, tuple(point.seconds.value for point in self.points), part / self.rate_per_s.value)
+
+
+class HalfSizesProfile(Strict):
+    """See `HalfSizes`."""
+
+    m: Amount
+    n: Amount
+    k: Amount
+
+
 class DeviceProfile(Strict):
     """A device file. See `Device` for the meaning of the numbers.
 
-    `shared_by_all`: memory, memory bandwidth and peaks are those of one machine, which all devices of the cluster
-    share: each gets its part.
+    `shared_by_all`: memory, memory bandwidth, peaks, rates and caches are those of one machine, which all devices of
+    the cluster share: each gets its part, at the same time as the others. Without `overlap`, nothing is computed while
+    anything is communicated.
+
+    What a device reaches of its peaks is optional, see `Efficiency`: `half_sizes` of products by element type,
+    `work` by kind of operation and element type, `memory` as points of a curve, which goes on at the memory bandwidth,
+    `fresh` as points of one that goes on as up to the last. Without any of them, all. `compiler`: who compiles for it,
+    where that is known (see `Device`).
     """
 
     name: Name
@@ -57,6 +131,17 @@ class DeviceProfile(Strict):
     launch_s: Figure
     peak_flops_per_s: dict[Name, Figure]
     shared_by_all: bool = False
+    compiler: Literal["", "xla_cpu"] = ""
+    overlap: OverlapProfile | None = None
+    half_sizes: dict[Name, HalfSizesProfile] = {}
+    work: dict[Name, dict[Name, WorkProfile]] = {}
+    memory: list[PointProfile] = []
+    fresh: list[PointProfile] = []
+
+    @model_validator(mode="after")
+    def _check(self) -> DeviceProfile:
+        self.device(1)
+        return self
 
     def device(self, device_count: int) -> Device:
         """The device, as one of `device_count`."""
@@ -67,7 +152,41 @@ class DeviceProfile(Strict):
             memory_bandwidth_bytes_per_s=self.memory_bandwidth_bytes_per_s.value / part,
             peak_flops_per_s={dtype: peak.value / part for dtype, peak in self.peak_flops_per_s.items()},
             launch_s=self.launch_s.value,
+            overlap=None if self.overlap is None else self.overlap.overlap(),
+            efficiency=self._efficiency(part),
+            compiler=self.compiler,
         )
+
+    def _efficiency(self, part: int) -> Efficiency | None:
+        """What one of `part` that share the device reaches; None if the file says nothing of that."""
+        if not (self.half_sizes or self.work or self.memory or self.fresh):
+            return None
+        last = self.fresh[-1] if self.fresh else None
+        return Efficiency(
+            {dtype: HalfSizes(h.m.value, h.n.value, h.k.value) for dtype, h in self.half_sizes.items()},
+            {kind: {d: work.curve(part) for d, work in mine.items()} for kind, mine in self.work.items()},
+            _curve(self.memory, part / self.memory_bandwidth_bytes_per_s.value, part) if self.memory else None,
+            _curve(self.fresh, part * last.seconds.value / last.size_bytes, part) if last else None,
+        )
+
+
+class TermsProfile(Strict):
+    """Of a kind of collective what was measured on a level in groups of `members`. See `Terms`.
+
+    `local` are points of a curve, which goes on with `gamma_s_per_byte`; without points it is that line.
+    """
+
+    kind: CollectiveKind
+    members: Annotated[int, Field(ge=2)]
+    alpha_s: Amount
+    gamma_s_per_byte: Amount
+    beta_s_per_byte: Amount
+    local: list[PointProfile] = []
+
+    def terms(self) -> Terms:
+        """The terms."""
+        local = _curve(self.local, self.gamma_s_per_byte.value)
+        return Terms(self.kind, self.members, self.alpha_s.value, local, self.beta_s_per_byte.value)
 
 
 class LevelProfile(Strict):
@@ -76,7 +195,7 @@ class LevelProfile(Strict):
     `bandwidth_of`: "unit": the bandwidth of one unit, whatever is in it; "device": of each device in a unit, which
     has a port of its own (a server of 8 sends 8 times as much); "all": of all devices of the cluster together.
     A torus axis wraps if its size is `wraps_at`; with `wraps_in_multiples_of`, if the size of every axis that has it is
-    a multiple of it.
+    a multiple of it. `collectives` are those that were measured; the others go by formulas.
     """
 
     name: Name
@@ -88,6 +207,13 @@ class LevelProfile(Strict):
     max_size: Count | None = None
     wraps_at: Count | None = None
     wraps_in_multiples_of: Count | None = None
+    collectives: list[TermsProfile] = []
+
+    @model_validator(mode="after")
+    def _check(self) -> LevelProfile:
+        for terms in self.collectives:
+            terms.terms()
+        return self
 
     def level(self, size: int, devices_inside: int, device_count: int, whole: bool = False) -> Level:
         """The level, with `size` units of `devices_inside` devices each, in a cluster of `device_count`.
@@ -99,7 +225,8 @@ class LevelProfile(Strict):
         wrap = (self.wraps_at is not None and size == self.wraps_at.value) or (
             self.wraps_in_multiples_of is not None and whole
         )
-        return Level(self.name, size, Link(self.latency_s.value, bandwidth), self.kind, wrap)
+        terms = tuple(measured.terms() for measured in self.collectives)
+        return Level(self.name, size, Link(self.latency_s.value, bandwidth), self.kind, wrap, terms=terms)
 
 
 class ClusterProfile(Strict):
@@ -111,7 +238,8 @@ class ClusterProfile(Strict):
 
     `pattern` says which names mean the same devices and links with other sizes: "{sizes}xh100" stands for 8xh100,
     4x8xh100, ... Fewer sizes than levels leave out the outermost switch levels. `device_kinds` are the names that
-    JAX gives such devices.
+    JAX gives such devices. `relative_errors` are those of numbers that were obtained so, and of the formulas, where the
+    usual ones (`cost_models.errors`) do not hold.
     """
 
     name: Name
@@ -120,6 +248,7 @@ class ClusterProfile(Strict):
     levels: Annotated[list[LevelProfile], Field(min_length=1)]
     pattern: Annotated[str, Field(pattern=r"\{sizes\}")] | None = None
     device_kinds: list[Name] = []
+    relative_errors: dict[Obtained | Literal["formula"], PositiveFloat] = {}
 
     @model_validator(mode="after")
     def _check(self) -> ClusterProfile:
@@ -166,14 +295,20 @@ def build_around(name: str, profile: ClusterProfile, sizes: tuple[int, ...], ins
     return Cluster(name, inner.device, Topology((*levels, *inner.topology.levels)))
 
 
-def figures_in(profile: BaseModel, path: str = "") -> Iterator[tuple[str, Figure | Count]]:
+def _curve(points: list[PointProfile], slope: float, part: int = 1) -> Curve:
+    """The curve through the points, for one of `part` devices that move as much each at the same time."""
+    sizes = tuple(point.size_bytes / part for point in points)
+    return Curve(sizes, tuple(point.seconds.value for point in points), slope)
+
+
+def figures_in(profile: BaseModel, path: str = "") -> Iterator[tuple[str, Figure | Amount | Count]]:
     """All numbers of a profile with the dotted path of their field; levels by name."""
     for field in type(profile).model_fields:
         yield from _figures(getattr(profile, field), f"{path}{field}")
 
 
-def _figures(value: object, path: str) -> Iterator[tuple[str, Figure | Count]]:
-    if isinstance(value, Figure | Count):
+def _figures(value: object, path: str) -> Iterator[tuple[str, Figure | Amount | Count]]:
+    if isinstance(value, Figure | Amount | Count):
         yield path, value
     elif isinstance(value, BaseModel):
         yield from figures_in(value, f"{path}.")
@@ -182,7 +317,22 @@ def _figures(value: object, path: str) -> Iterator[tuple[str, Figure | Count]]:
             yield from _figures(item, f"{path}.{key}")
     elif isinstance(value, list):
         for item in cast("list[object]", value):
-            yield from _figures(item, f"{path}.{item.name}" if isinstance(item, LevelProfile) else path)
+            yield from _figures(item, f"{path}{_label(item)}")
+
+
+def _label(item: object) -> str:
+    """What tells an item of a list from the others, with a dot before it."""
+    match item:
+        case LevelProfile():
+            return f".{item.name}"
+        case TermsProfile():
+            return f".{item.kind}.{item.members}"
+        case PointProfile():
+            return f".{item.size_bytes:g}"
+        case WorkPointProfile():
+            return f".{item.operations:g}"
+        case _:
+            return ""
 
 
 def _levels(

@@ -10,10 +10,33 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from cost_models.profile import ClusterProfile, DeviceProfile, Figure, LevelProfile
+from cost_models.profile import (
+    ClusterProfile,
+    DeviceProfile,
+    Figure,
+    HalfSizesProfile,
+    LevelProfile,
+    OverlapProfile,
+    PointProfile,
+    TermsProfile,
+    WorkPointProfile,
+    WorkProfile,
+)
 
 AnyFile = TypeVar("AnyFile", bound=BaseModel)
-FIELDS = tuple(field for part in (DeviceProfile, ClusterProfile, LevelProfile, Figure) for field in part.model_fields)
+PARTS = (
+    DeviceProfile,
+    ClusterProfile,
+    LevelProfile,
+    OverlapProfile,
+    TermsProfile,
+    PointProfile,
+    WorkProfile,
+    WorkPointProfile,
+    HalfSizesProfile,
+    Figure,
+)
+FIELDS = tuple(field for part in PARTS for field in part.model_fields)
 FIGURE = '{ value = ..., source = "...", date = 2026-01-31, obtained = "measured" }'
 
 

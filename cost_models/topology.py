@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite, prod
 from typing import Literal
+
+from cost_models.terms import Terms
 
 LevelKind = Literal["switch", "full", "torus"]
 KINDS: tuple[LevelKind, ...] = ("switch", "full", "torus")
@@ -44,6 +46,8 @@ class Level:
       in either direction, and `link` is ONE such link in one direction. With `wrap` the last is a neighbour of the
       first. Messages go along the axis link by link.
 
+    `terms` are collectives that were measured on this level; the others go by formulas.
+
     Invariants: the name is not empty; size >= 1; only a torus of at least 3 wraps.
     """
 
@@ -52,6 +56,7 @@ class Level:
     link: Link
     kind: LevelKind = "switch"
     wrap: bool = False
+    terms: tuple[Terms, ...] = field(default=(), hash=False)
 
     def __post_init__(self) -> None:
         if not self.name:

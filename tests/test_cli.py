@@ -272,7 +272,7 @@ def test_nothing_is_planned_if_an_output_cannot_be_written(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = recorded(monkeypatch, fail(AssertionError()))
-    for option in ("--json", "--html", "--save"):
+    for option in ("--json", "--html", "--save", "--timeline"):
         assert "there is no directory" in refused("report", f"{file}:task", option, tmp_path / "gone" / "x")
     assert calls == []
 
@@ -294,9 +294,10 @@ def test_a_front_is_searched_printed_and_saved(file: Path, tmp_path: Path) -> No
 
 def test_a_function_is_planned_reported_and_saved(file: Path, tmp_path: Path) -> None:
     plan, page, data, stages = (tmp_path / name for name in ("plan.json", "page.html", "data.json", "stages"))
+    trace = tmp_path / "trace.json"
     result = run(
         *("report", f"{file}:task", "--cluster", "8xh100", "--mesh", "data=2,model=4"),
-        *("--save", plan, "--html", page, "--json", data, "--dump", stages),
+        *("--save", plan, "--html", page, "--json", data, "--dump", stages, "--timeline", trace),
     )
     assert result.exit_code == 0, result.stderr
     assert result.stderr == ""
@@ -308,6 +309,7 @@ def test_a_function_is_planned_reported_and_saved(file: Path, tmp_path: Path) ->
     assert json.loads(data.read_text())["step_time_s"] == loaded.step_time_s
     assert "Plan of step" in page.read_text()
     assert any(stages.iterdir())
+    assert any("model.py:5" in event["name"] for event in json.loads(trace.read_text())["traceEvents"])
     again = run("report", plan, "--json", tmp_path / "again.json")
     assert again.stdout == result.stdout
     assert (tmp_path / "again.json").read_text() == data.read_text()
@@ -346,6 +348,7 @@ def test_wrong_plans(tmp_path: Path) -> None:
     assert "no plan file" in refused("report", tmp_path / "other.json")
     assert "is planned already" in refused("report", tmp_path / "other.json", "--cluster", "8xh100")
     assert "is planned already" in refused("report", tmp_path / "other.json", "--save", tmp_path / "copy.json")
+    assert "is planned already" in refused("report", tmp_path / "other.json", "--timeline", tmp_path / "copy.json")
 
 
 def test_clusters_are_listed() -> None:

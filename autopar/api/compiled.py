@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Unpack, overload
 
 from autopar._compat import is_tracer, untyped_jax
+from autopar.api.agreement import agreed
 from autopar.api.call import call_signature
 from autopar.api.collection import collection_paused
 from autopar.api.constraints import checked
@@ -75,9 +76,8 @@ class Compiled:
         return self._plans[key]
 
     def _runner(self, plan: Plan) -> Runner:
-        bound = plan.bound
-        devices = self._settings.devices or self._settings.target().devices
-        return Runner(bound, plan.mesh, plan.check_devices(devices))
+        devices = plan.check_devices(self._settings.devices or self._settings.target().devices)
+        return Runner(agreed(plan.bound, devices), devices)
 
 
 @overload
@@ -119,7 +119,9 @@ def compile(  # noqa: A001 - the name that jax users expect
       strict: refuse an operator without a rule instead of replicating it with a warning.
       options: how to search.
       dump: a directory in which every stage is written as a numbered file.
-      devices: the devices to run on, in mesh order; None: those that are present.
+      devices: the devices to run on, in mesh order; None: those that are present. They may belong to several processes
+        (jax.distributed), which all call the function, with arrays over these devices or the same whole values; all
+        run the plan of the first.
       pricing: another pricing than the roofline of the cluster.
       constraints: what the plan is held to: autopar.pin, replicate, forbid, tie.
 
@@ -241,8 +243,14 @@ def _made_file(bound: Bound) -> PlanFile:
         cluster=cluster.name,
         memory_limit_bytes=planned.task.memory_limit_bytes,
         found_rules=found,
+        priced_for=priced_for(bound),
     )
     return plan_file(planned.plan, report, cluster.to_dict(), _signature(bound.traced, bound.settings))
+
+
+def priced_for(bound: Bound) -> Cluster | None:
+    """The cluster whose roofline the plan is priced by; None for a pricing of the user's own."""
+    return bound.cluster if bound.settings.pricing is None else None
 
 
 def task_of(traced: Traced, settings: Settings, cluster: Cluster, known_as: str | None = None) -> Task:

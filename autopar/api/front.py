@@ -27,7 +27,8 @@ class Front:
     """The time/memory front of a function: plans, the least memory first, each faster than all that need less.
 
     Each plan is the best found within its memory limit (`plan.summary.memory_limit_bytes`), and its `lower_bound_s`
-    holds for that limit. Time is `objective_s`, what the solver minimises; `step_time_s` may be lower.
+    holds for that limit. Time is `objective_s`, what the solver minimises; `step_time_s` may be lower,
+    and need not fall from point to point.
     """
 
     points: tuple[Plan, ...]

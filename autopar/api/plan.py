@@ -19,13 +19,17 @@ from autopar.core import plan as core
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
 from autopar.core.strategy import Strategy
+from autopar.emit.several import in_order
 from autopar.emit.wrap import device_mesh, shardings
 from autopar.errors import AutoparError, InvalidMesh
 from autopar.passes.program import ShardedProgram
+from autopar.report.compare import Comparison
+from autopar.report.compare import compare as compare_reports
 from autopar.report.diff import diff
 from autopar.report.explain import explain
 from autopar.report.render import text
-from autopar.report.summary import CollectiveRow, Report
+from autopar.report.summary import CollectiveRow, Report, step_schedule
+from autopar.report.timeline import Timeline
 from autopar.search.constraints import Constraint
 from autopar.search.recheck import Recheck, recheck
 from autopar.search.replan import ConstraintPrice, constraint_prices
@@ -58,8 +62,18 @@ class Plan:
 
     @property
     def step_time_s(self) -> float:
-        """The price of the emitted program."""
+        """How long the emitted program takes, with communicating beside computing where the cluster can do both."""
         return self.summary.step_time_s
+
+    @property
+    def serial_time_s(self) -> float:
+        """The price of the emitted program if nothing overlaps: `compute_time_s` + `communication_time_s`."""
+        return self.summary.serial_time_s
+
+    @property
+    def step_error_s(self) -> float | None:
+        """One standard error of `step_time_s`, as the cluster's numbers and the formulas err; None if not known."""
+        return self.summary.step_error_s
 
     @property
     def objective_s(self) -> float:
@@ -68,12 +82,12 @@ class Plan:
 
     @property
     def compute_time_s(self) -> float:
-        """The part of `step_time_s` that computes."""
+        """What the emitted program computes, with nothing beside it."""
         return self.summary.compute_time_s
 
     @property
     def communication_time_s(self) -> float:
-        """The part of `step_time_s` that communicates."""
+        """What the emitted program communicates, with nothing beside it."""
         return self.summary.communication_time_s
 
     @property
@@ -198,6 +212,17 @@ class Plan:
         """What differs between this plan and another."""
         return diff(self.summary, other.summary)
 
+    def timeline(self) -> Timeline:
+        """The step as it is simulated, for Perfetto: `plan.timeline().save("step.json")`.
+
+        Raises:
+          AutoparError: for a loaded plan.
+        """
+        from autopar.api.compiled import priced_for
+
+        bound = self.bound
+        return Timeline(self.summary.function, self.program(), step_schedule(bound.planned, priced_for(bound)))
+
     def compile(self, fn: Callable[..., Any] | None = None, *, devices: Sequence[Any] | None = None) -> Compiled:
         """The function that runs this plan on `devices` (None: those that are present).
 
@@ -244,7 +269,7 @@ class Plan:
 
     def check_devices(self, devices: Sequence[Any] | None) -> tuple[Any, ...]:
         """`devices` (None: those that are present), refused unless they are as many as the mesh has."""
-        given = tuple(untyped_jax.devices()) if devices is None else checked_devices(devices)
+        given = in_order(untyped_jax.devices()) if devices is None else checked_devices(devices)
         if len(given) != self.mesh.size:
             raise InvalidMesh(
                 f"the plan is for mesh {self.mesh} of {self.mesh.size} devices, {len(given)} are "
@@ -256,3 +281,14 @@ class Plan:
 def _of_keys(placements: Sequence[Placement], keys: Sequence[int]) -> tuple[Placement, ...]:
     """`placements` as the user sees them: PRNG keys, at positions `keys`, without the dim of their data."""
     return tuple(Placement(p.dims[:-1]) if n in keys else p for n, p in enumerate(placements))
+
+
+def compare(this: Plan, other: Plan) -> Comparison:
+    """Which of two plans takes less time in a step, and whether the cost model can tell; if not, measure both.
+
+    What both owe to the same number of the cluster, or to the same kernel, errs alike in both and cancels.
+
+    Raises:
+      AutoparError: of one of them the errors are not known: saved by an older version, or with a pricing of its own.
+    """
+    return compare_reports(this.summary, other.summary)

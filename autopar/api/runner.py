@@ -8,10 +8,10 @@ from typing import Any
 
 import jax
 
-from autopar._compat import untyped_jax, without_mesh
+from autopar._compat import without_mesh
 from autopar.api.call import flatten, unflatten
 from autopar.api.settings import Settings
-from autopar.core.mesh import DeviceMesh
+from autopar.emit.several import placed
 from autopar.emit.wrap import device_mesh, placements, shardings, wrap
 from autopar.search.task import Planned
 from autopar.trace import Traced
@@ -32,16 +32,16 @@ class Bound:
 class Runner:
     """A bound plan on its devices: the jitted program, its shardings, and the constants where they belong."""
 
-    def __init__(self, bound: Bound, mesh: DeviceMesh, devices: Sequence[Any]) -> None:
+    def __init__(self, bound: Bound, devices: Sequence[Any]) -> None:
         program = bound.planned.program
         self._traced = bound.traced
-        jax_mesh = device_mesh(mesh, devices)
+        jax_mesh = device_mesh(program.mesh, devices)
         self._shardings = shardings(placements(program, program.inputs), jax_mesh)
         weak = [n for n, aval in enumerate(bound.traced.output_avals) if aval.weak_type]
         self._run = wrap(program, jax_mesh, bound.traced.graph.donated, weak)
         count = len(self._shardings) - len(bound.traced.constants)
         self._constants = [
-            untyped_jax.device_put(value, sharding)
+            placed(value, sharding)
             for value, sharding in zip(bound.traced.constants, self._shardings[count:], strict=True)
         ]
 
@@ -49,9 +49,9 @@ class Runner:
         """The results for these arguments; donated ones are deleted."""
         leaves = flatten(self._traced, args, kwargs)
         shardings = self._shardings[: len(leaves)]
-        placed = [untyped_jax.device_put(leaf, sharding) for leaf, sharding in zip(leaves, shardings, strict=True)]
+        inputs = [placed(leaf, sharding) for leaf, sharding in zip(leaves, shardings, strict=True)]
         with without_mesh():
-            outputs = self._run(*placed, *self._constants)
+            outputs = self._run(*inputs, *self._constants)
         for position in self._traced.graph.donated:
             _delete(leaves[position])
         return unflatten(self._traced, outputs)

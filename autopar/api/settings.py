@@ -14,6 +14,7 @@ from jax.sharding import Mesh
 from autopar._compat import untyped_jax
 from autopar.core.graph import OpGraph
 from autopar.core.mesh import DeviceMesh
+from autopar.emit.several import in_order
 from autopar.errors import InvalidMesh, InvalidOption, UnknownCluster
 from autopar.price.pricing import MakePricing, Pricing, Roofline
 from autopar.search.constraints import Constraint
@@ -117,7 +118,7 @@ class Settings:
             return tuple(self.mesh.devices.flat)
         if self.devices is not None:
             return checked_devices(self.devices)
-        return tuple(untyped_jax.devices()) if self.cluster is None else None
+        return in_order(untyped_jax.devices()) if self.cluster is None else None
 
     def _cluster(self, devices: tuple[Any, ...] | None) -> Cluster:
         if isinstance(self.cluster, Cluster):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from autopar.core.graph import OpNode
 from autopar.core.regions import BOUNDARY
@@ -25,7 +25,8 @@ class Account:
     """Seconds of computing and of communicating, one after the other, and the peak of one device's memory.
 
     `peak_at` is the position of the instruction at which the peak is reached, `peak_values` what is alive there,
-    largest first.
+    largest first. `held_bytes` is what is held while each instruction runs. `set_aside_bytes` is what the compiler is
+    predicted to set aside, where it is known (`passes.compiled`); the peak is at least that.
     """
 
     compute_time_s: float
@@ -33,10 +34,12 @@ class Account:
     peak_memory_bytes: int
     peak_at: int
     peak_values: tuple[int, ...]
+    held_bytes: tuple[int, ...] = field(default=(), repr=False)
+    set_aside_bytes: int | None = None
 
     @property
-    def step_time_s(self) -> float:
-        """The price of the program: nothing overlaps."""
+    def serial_time_s(self) -> float:
+        """The price of the program where nothing overlaps; `passes.schedule` says what it is where something does."""
         return self.compute_time_s + self.communication_time_s
 
 
@@ -64,8 +67,8 @@ def account(
     compute = sum(program.runs(i) * op_cost(i.op, i.strategy) for i in computes)
     exchanging = sum(program.runs(i) * move.time_s for i in computes for move in i.exchanges)
     moving = sum(program.runs(i) * i.time_s for i in moves) + exchanging
-    peak, peak_at, alive = _peak(program, in_memory, donated, recomputed, workspace)
-    return Account(compute, moving, peak, peak_at, alive)
+    peak, peak_at, alive, held = _peak(program, in_memory, donated, recomputed, workspace)
+    return Account(compute, moving, peak, peak_at, alive, held)
 
 
 def _peak(
@@ -74,8 +77,8 @@ def _peak(
     donated: Sequence[int],
     recomputed: Collection[int],
     workspace: Workspace,
-) -> tuple[int, int, tuple[int, ...]]:
-    """The largest sum of bytes held, where it is reached and by what.
+) -> tuple[int, int, tuple[int, ...], tuple[int, ...]]:
+    """The largest sum of bytes held, where it is reached and by what; what is held while each instruction runs.
 
     Arguments and results have memory of their own from beginning to end, as XLA allocates them; a result takes that
     of a donated argument of its type. Any other value lives from the instruction that makes it to its last use, one
@@ -93,13 +96,15 @@ def _peak(
         change[start] += size[value]
         change[stop] -= size[value]
     now, peak, peak_at = before, before, -1
+    profile: list[int] = []
     for position, instruction in enumerate(program.instructions):
         now += change[position]
         held = now + _beside(instruction, size, workspace)
+        profile.append(held)
         if held > peak:
             peak, peak_at = held, position
     alive = {v for v, (start, stop) in spans.items() if start <= peak_at < stop}.union(program.inputs, program.outputs)
-    return peak, peak_at, tuple(sorted((v for v in alive if size[v]), key=lambda v: (-size[v], v)))
+    return peak, peak_at, tuple(sorted((v for v in alive if size[v]), key=lambda v: (-size[v], v))), tuple(profile)
 
 
 def _alive(program: ShardedProgram, last: Mapping[int, int]) -> dict[int, tuple[int, int]]:

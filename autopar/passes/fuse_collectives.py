@@ -74,11 +74,15 @@ class FuseCollectives:
             outs=tuple(v for move in moves for v in move.outs),
             dim=None,
             size_bytes=size,
-            time_s=self.price(moves[0].kind, moves[0].axes, size),
+            time_s=self.price(moves[0].kind, moves[0].axes, size) + sum(map(self._beside, moves)),
             role=max(roles, key=lambda role: roles[role]),
             source=", ".join(dict.fromkeys(move.source for move in moves)),
             reason=f"bucket of {len(moves)} {moves[0].kind.replace('_', '-')}s",
         )
+
+    def _beside(self, move: Move) -> float:
+        """What a move costs beside its collective: that its device copies in another order."""
+        return max(0.0, move.time_s - self.price(move.kind, move.axes, move.size_bytes))
 
 
 def _early(program: ShardedProgram) -> ShardedProgram:

@@ -8,15 +8,14 @@ from dataclasses import dataclass
 from autopar.passes.program import REDUCTIONS, Convert, Instruction, Move, Role, ShardedProgram, Value
 from autopar.redistribute.collective import size_bytes
 from autopar.redistribute.route import Router
-from autopar.redistribute.step import Step, StepPrice
+from autopar.redistribute.step import Step
 
 
 @dataclass(frozen=True)
 class InsertRedistribution:
-    """Routes every Convert with `router`; moves are priced by `price`, the router's own."""
+    """Routes every Convert with `router`, at whose prices moves are."""
 
     router: Router
-    price: StepPrice
     name: str = "insert_redistribution"
 
     def apply(self, program: ShardedProgram) -> ShardedProgram:
@@ -51,7 +50,7 @@ class InsertRedistribution:
             (before,),
             (after,),
             size,
-            self.price(step.kind, step.axes, size),
+            self.router.step_cost(step, tensor.shape, tensor.itemsize),
             _role(step, convert),
             step.dim,
             step.to_dim,

@@ -38,7 +38,7 @@ class Pass(Protocol):
 def passes(graph: OpGraph, router: Router, price: StepPrice) -> tuple[Pass, ...]:
     """The passes of every plan, in order."""
     return (
-        InsertRedistribution(router, price),
+        InsertRedistribution(router),
         PriceExchanges(price),
         SinkAllReduce(),
         MarkMirror(graph),

@@ -164,7 +164,7 @@ class Builder(Usages):
         key = (tensor.shape, tensor.itemsize, id(made), id(wanted), weight)
         if key not in self._matrices:
             routes = self._routes(tensor, made.distinct, wanted.distinct)
-            self._matrices[key] = weight * routes[made.index[:, None], wanted.index]
+            self._matrices[key] = (weight * routes).take(wanted.index, axis=1).take(made.index, axis=0)
         return self._matrices[key]
 
     def _routes(self, tensor: TensorInfo, sources: Placements, targets: Placements) -> Floats:

@@ -8,6 +8,7 @@ from functools import lru_cache
 from autopar.core.graph import OpGraph, OpNode
 from autopar.core.mesh import DeviceMesh
 from autopar.core.strategy import Strategy
+from autopar.price.rate_kind import rate_kind
 from autopar.price.work import VIEWS, materialised, work_flops
 from cost_models import compute_time_s
 from cost_models.compute import Device
@@ -21,6 +22,7 @@ class _Kernel:
     """
 
     runs: float
+    kind: str
     flops: float
     dtype: str
     launched: bool
@@ -47,7 +49,7 @@ def body_time_s(op: OpNode, strategy: Strategy, mesh: DeviceMesh, device: Device
     for kernel in _kernels(op.body):
         given = [ins[n] if n < len(ins) else op.body.inputs[n].size_bytes for n in kernel.inputs]
         size = sum(given) + sum(outs[n] for n in kernel.outputs) + kernel.inner_bytes / strategy.split
-        time_s = compute_time_s(kernel.flops / strategy.split, size, kernel.dtype, device)
+        time_s = compute_time_s(kernel.flops / strategy.split, size, kernel.dtype, device, kind=kernel.kind)
         total += kernel.runs * (time_s if kernel.launched else max(0.0, time_s - device.launch_s))
     return total
 
@@ -65,6 +67,7 @@ def _kernels(body: OpGraph) -> tuple[_Kernel, ...]:
         found.append(
             _Kernel(
                 body.tree.weight(op.region),
+                rate_kind(op),
                 work_flops(op),
                 op.ins[0].dtype if op.ins else op.outs[0].dtype,
                 any(tensor.id in in_memory for tensor in op.outs),

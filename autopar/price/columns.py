@@ -42,17 +42,23 @@ class Column:
 
 @dataclass(eq=False)
 class Columns:
-    """Makes the columns on one mesh: one object for equal ones."""
+    """Makes the columns on one mesh: one object for equal ones. Placements are looked at once for each object."""
 
     mesh: DeviceMesh
     _numbers: dict[Placement, int] = field(default_factory=dict[Placement, int])
+    _by_id: dict[int, int] = field(default_factory=dict[int, int])
+    _held: list[Placement] = field(default_factory=list[Placement])  # they keep their ids
     _parts: list[int] = field(default_factory=list[int])
     _distinct: dict[bytes, tuple[Placement, ...]] = field(default_factory=dict[bytes, tuple[Placement, ...]])
     _columns: dict[bytes, Column] = field(default_factory=dict[bytes, Column])
 
     def of(self, placements: tuple[Placement, ...]) -> Column:
         """The column of these placements."""
-        numbers = np.array([self._number(placement) for placement in placements], dtype=np.int64)
+        ids, known = [*map(id, placements)], self._by_id
+        fresh = {each: placement for each, placement in zip(ids, placements, strict=True) if each not in known}
+        known.update((each, self._number(placement)) for each, placement in fresh.items())
+        self._held += fresh.values()
+        numbers = np.array([known[each] for each in ids], dtype=np.int64)
         key = numbers.tobytes()
         if key not in self._columns:
             self._columns[key] = self._column(placements, numbers)

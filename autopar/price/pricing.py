@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import cached_property
-from math import inf
+from math import inf, prod
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -16,9 +16,12 @@ from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import StepKind
 from autopar.core.strategy import Strategy
 from autopar.price.body import body_time_s
+from autopar.price.rate_kind import rate_kind
+from autopar.price.turns import left_turn_time_s, step_turn_time_s, turns_left
 from autopar.price.work import VIEWS, materialised, work_flops
-from cost_models import Cluster, collective_time_s, compute_time_s, group
-from cost_models.compute import peak_flops_per_s
+from autopar.redistribute.step import TurnPrice, no_turn
+from cost_models import Cluster, collective_time_s, compute_time_s, compute_times_s, group
+from cost_models.compute import moving_time_s
 
 Floats = NDArray[np.float64]
 
@@ -50,6 +53,20 @@ class Batched(Protocol):
     def op_costs(self, op: OpNode, strategies: tuple[Strategy, ...], layout: Layout) -> Floats | None:
         """What `op_cost` says of each of `strategies`, whose arrays are `layout`; None where it cannot."""
         ...
+
+
+@runtime_checkable
+class Turning(Protocol):
+    """A pricing to which it matters along which dim a step goes."""
+
+    def turn_cost(self, kind: StepKind, size_bytes: int) -> float:
+        """The cost of what is copied beside a step along a dim other than the first, as TurnPrice."""
+        ...
+
+
+def turn_price(pricing: Pricing) -> TurnPrice:
+    """`turn_cost` of a pricing that has one; else nothing."""
+    return pricing.turn_cost if isinstance(pricing, Turning) else no_turn
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +103,14 @@ def without_exchanges(strategies: tuple[Strategy, ...]) -> tuple[Strategy, ...]:
     return tuple(strategy for strategy in strategies if not strategy.exchanges)
 
 
+def compiler_of(pricing: object) -> str:
+    """Who compiles for the device that `pricing` is about, as `cost_models.Device` says; "" if it knows no device."""
+    if isinstance(pricing, Roofline):
+        return pricing.cluster.device.compiler
+    inner = getattr(pricing, "pricing", None)
+    return "" if inner is None else compiler_of(inner)
+
+
 MakePricing = Callable[[OpGraph, DeviceMesh], Pricing]
 
 
@@ -112,6 +137,10 @@ class Restricted:
         """As `pricing`, infinite for what is not allowed."""
         return self.pricing.step_cost(kind, axes, size_bytes) if kind in self.step_kinds else inf
 
+    def turn_cost(self, kind: StepKind, size_bytes: int) -> float:
+        """As `pricing`."""
+        return turn_price(self.pricing)(kind, size_bytes)
+
     def keep(self, op: OpNode, strategies: tuple[Strategy, ...]) -> tuple[Strategy, ...]:
         """As `pricing`, without those that exchange by steps that are not allowed."""
         allowed = (s for s in strategies if all(e.kind in self.step_kinds for e in s.exchanges))
@@ -132,7 +161,7 @@ class Roofline:
 
     Only tensors that reach memory count as bytes (`work.materialised`), and a copy of what is lengthened by a halo; an
     operator none of whose results do is part of another kernel and is not launched. A function treated as one operator
-    costs what is in it (`price.body`). No overlap.
+    costs what is in it (`price.body`). Copies in another order of dims cost what `price.turns` says. No overlap.
     """
 
     graph: OpGraph
@@ -157,7 +186,15 @@ class Roofline:
         size += self._lengthening_bytes(op, strategy)
         dtype = op.ins[0].dtype if op.ins else op.outs[0].dtype
         device = self.cluster.device
-        time_s = compute_time_s(work_flops(op) / strategy.split, size, dtype, device)
+        placed = zip((*op.ins, *op.outs), (*strategy.ins, *strategy.outs), strict=True)
+        elements = None
+        if op.kind == "dot_general":
+            lhs, rhs, out = (float(placement.local_size(tensor.shape, self.mesh)) for tensor, placement in placed)
+            elements = lhs, rhs, out
+        flops = work_flops(op) / strategy.split
+        time_s = compute_time_s(flops, size, dtype, device, kind=rate_kind(op), elements=elements)
+        if elements is not None and turns_left(op):
+            time_s += left_turn_time_s(elements[0], dtype, device)
         return time_s if any(t.id in self._in_memory for t in op.outs) else max(0.0, time_s - device.launch_s)
 
     def op_costs(self, op: OpNode, strategies: tuple[Strategy, ...], layout: Layout) -> Floats | None:
@@ -171,9 +208,12 @@ class Roofline:
             if tensor.id in self._in_memory:
                 size += tensor.size_bytes // parts
         device = self.cluster.device
-        peak = peak_flops_per_s(device, op.ins[0].dtype if op.ins else op.outs[0].dtype)
-        time_s = np.maximum(work_flops(op) / layout.split / peak, size / device.memory_bandwidth_bytes_per_s)
-        time_s += device.launch_s
+        dtype = op.ins[0].dtype if op.ins else op.outs[0].dtype
+        elements = _elements(op, layout.parts) if op.kind == "dot_general" else None
+        flops = work_flops(op) / layout.split
+        time_s = compute_times_s(flops, size.astype(np.float64), dtype, device, kind=rate_kind(op), elements=elements)
+        if elements is not None and turns_left(op):
+            time_s = time_s + left_turn_time_s(elements[0], dtype, device)
         launched = any(t.id in self._in_memory for t in op.outs)
         return time_s if launched else np.maximum(0.0, time_s - device.launch_s)
 
@@ -193,11 +233,21 @@ class Roofline:
     def step_cost(self, kind: StepKind, axes: tuple[str, ...], size_bytes: int) -> float:
         """Seconds of one redistribution step."""
         if kind == "slice" or kind == "mask":
-            return size_bytes / self.cluster.device.memory_bandwidth_bytes_per_s
+            return moving_time_s(size_bytes, self.cluster.device)
         members = group(self.cluster.topology, self.mesh.sizes, tuple(self.mesh.names.index(a) for a in axes))
         return collective_time_s(kind, size_bytes, members)
+
+    def turn_cost(self, kind: StepKind, size_bytes: int) -> float:
+        """Seconds of what a device copies beside a step along a dim other than the first."""
+        return step_turn_time_s(kind, size_bytes, self.cluster.device)
 
     def keep(self, op: OpNode, strategies: tuple[Strategy, ...]) -> tuple[Strategy, ...]:
         """All of them."""
         del op
         return strategies
+
+
+def _elements(op: OpNode, parts: NDArray[np.int64]) -> tuple[Floats, Floats, Floats]:
+    """Of a product of matrices the elements that one device holds of both operands and the result."""
+    lhs, rhs, out = (prod(t.shape) / mine for t, mine in zip((*op.ins, *op.outs), parts, strict=True))
+    return lhs, rhs, out

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from autopar.core.graph import OpGraph, OpNode
 from autopar.core.placement import StepKind
 from autopar.core.strategy import Strategy
-from autopar.price.pricing import Batched, Floats, Layout, Pricing
+from autopar.price.pricing import Batched, Floats, Layout, Pricing, turn_price
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +48,10 @@ class Remembered:
     def step_cost(self, kind: StepKind, axes: tuple[str, ...], size_bytes: int) -> float:
         """As `pricing`."""
         return self.pricing.step_cost(kind, axes, size_bytes)
+
+    def turn_cost(self, kind: StepKind, size_bytes: int) -> float:
+        """As `pricing`."""
+        return turn_price(self.pricing)(kind, size_bytes)
 
     def keep(self, op: OpNode, strategies: tuple[Strategy, ...]) -> tuple[Strategy, ...]:
         """As `pricing`."""

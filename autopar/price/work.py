@@ -64,6 +64,11 @@ def is_fusible(op: OpNode) -> bool:
     return op.body is None and _fuses(op.kind)
 
 
+def is_dear(op: OpNode) -> bool:
+    """Whether a compiler would rather keep the result of `op` than compute it again; whole powers are products."""
+    return op.kind in _EXPENSIVE and op.kind != "integer_pow"
+
+
 @cache
 def _fuses(kind: str) -> bool:
     return kind not in _UNFUSED and not kind.startswith(_UNFUSED_PREFIXES)

@@ -21,7 +21,7 @@ from autopar.redistribute.steps import moves_from
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
 Bools = NDArray[np.bool_]
-Quote = tuple[StepKind, tuple[str, ...], int]
+Quote = tuple[StepKind, tuple[str, ...], int, bool]
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,8 +29,9 @@ class StateGraph:
     """Placements as states 0, 1, ... and steps as edges, ordered by tail and then by head.
 
     `parts[state, dim]` is the number of parts that the state cuts the dim into. Edge e goes from state `tail[e]` to
-    state `head[e]` and has the price of `quotes[quote[e]]`: a step's kind and axes, and the number that divides the
-    tensor's bytes to give the step's size. Where two steps link the same states, both edges are there.
+    state `head[e]` and has the price of `quotes[quote[e]]`: a step's kind and axes, the number that divides the
+    tensor's bytes to give the step's size, and whether it is along a dim other than the first. Where two steps link
+    the same states, both edges are there.
     """
 
     placements: tuple[Placement, ...]
@@ -74,7 +75,9 @@ def state_graph(mesh: DeviceMesh, rank: int, kinds: frozenset[Kind]) -> StateGra
             if head == len(placements):
                 placements.append(step.after)
                 shards.append(mesh.product(step.after.split_axes))
-            quote = quotes.setdefault((step.kind, step.axes, min(shards[tail], shards[head])), len(quotes))
+            quote = quotes.setdefault(
+                (step.kind, step.axes, min(shards[tail], shards[head]), step.is_inner), len(quotes)
+            )
             edges.append((tail, head, quote))
     columns = np.array(sorted(edges), dtype=np.int32).reshape(-1, 3).T
     parts = [[mesh.product(axes) for axes in placement.dims] for placement in placements]
@@ -96,15 +99,15 @@ def weigh(graph: StateGraph, fits: Bools, total_bytes: int, price: Callable[[Quo
       graph: the graph.
       fits: for every state, whether the tensor divides evenly.
       total_bytes: bytes of the whole tensor.
-      price: the price of (kind, axes, size in bytes); asked once for each that occurs.
+      price: the price of (kind, axes, size in bytes, whether along an inner dim); asked once for each that occurs.
     """
     legal = fits[graph.tail] & fits[graph.head]
     costs = np.full(len(graph.quotes), np.inf)
     used = np.zeros(len(graph.quotes), dtype=np.bool_)
     used[graph.quote[legal]] = True
     for quote in np.flatnonzero(used).tolist():
-        kind, axes, divisor = graph.quotes[quote]
-        costs[quote] = price((kind, axes, total_bytes // divisor))
+        kind, axes, divisor, is_inner = graph.quotes[quote]
+        costs[quote] = price((kind, axes, total_bytes // divisor, is_inner))
     legal &= np.isfinite(costs[graph.quote])
     tail, head, cost = graph.tail[legal], graph.head[legal], costs[graph.quote[legal]]
     first = np.flatnonzero((np.diff(tail, prepend=-1) != 0) | (np.diff(head, prepend=-1) != 0))

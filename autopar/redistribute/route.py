@@ -7,16 +7,16 @@ path in the graph of all placements, so it is never dearer than any other sequen
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 from autopar.core.mesh import DeviceMesh
-from autopar.core.placement import Kind, Placement
+from autopar.core.placement import Kind, Placement, StepKind
 from autopar.errors import AutoparError
 from autopar.redistribute.collective import size_bytes
 from autopar.redistribute.graph import Bools, Floats, Quote, StateGraph, state_graph, weigh
 from autopar.redistribute.shortest import ShortestPaths
-from autopar.redistribute.step import Step, StepPrice
+from autopar.redistribute.step import Step, StepPrice, TurnPrice, no_turn
 from autopar.redistribute.steps import steps_from
 
 CACHE_BYTES = 2**28
@@ -34,10 +34,11 @@ class Router:
     inequality; where prices do not fall as bytes grow, costs do not either.
     """
 
-    def __init__(self, mesh: DeviceMesh, price: StepPrice) -> None:
+    def __init__(self, mesh: DeviceMesh, price: StepPrice, turn: TurnPrice = no_turn) -> None:
         self.mesh = mesh
         self._price = price
-        self._prices: dict[Quote, float] = {}
+        self._turn = turn
+        self._prices: dict[tuple[StepKind, tuple[str, ...], int], float] = {}
         self._routes: dict[tuple[tuple[int, ...], int, Placement, Placement], tuple[Step, ...]] = {}
         self._paths: dict[tuple[int, frozenset[Kind], int, bytes], ShortestPaths] = {}
 
@@ -92,7 +93,7 @@ class Router:
 
     def step_cost(self, step: Step, shape: Sequence[int], itemsize: int) -> float:
         """The price of one step for a tensor of global `shape`."""
-        return self._quote((step.kind, step.axes, size_bytes(step, shape, itemsize, self.mesh)))
+        return self._quote((step.kind, step.axes, size_bytes(step, shape, itemsize, self.mesh), step.is_inner))
 
     def _cheapest_step(self, shape: Sequence[int], itemsize: int, before: Placement, after: Placement) -> Step:
         steps = steps_from(before, shape, self.mesh, (after.kind,))
@@ -100,13 +101,15 @@ class Router:
         return min(links, key=lambda step: self.step_cost(step, shape, itemsize))
 
     def _quote(self, quote: Quote) -> float:
-        if quote not in self._prices:
-            kind, axes, size = quote
-            price = float(self._price(kind, axes, size))
-            if math.isnan(price) or price < 0:
-                raise ValueError(f"the price of {kind} over {axes} of {size} bytes is {price}; prices are >= 0")
-            self._prices[quote] = price
-        return self._prices[quote]
+        kind, axes, size, is_inner = quote
+        plain = self._plain(kind, axes, size)
+        return _checked(plain + float(self._turn(kind, size)), kind, axes, size) if is_inner else plain
+
+    def _plain(self, kind: StepKind, axes: tuple[str, ...], size: int) -> float:
+        key = kind, axes, size
+        if key not in self._prices:
+            self._prices[key] = _checked(float(self._price(kind, axes, size)), kind, axes, size)
+        return self._prices[key]
 
     def _solved(
         self, shape: Sequence[int], itemsize: int, placements: Sequence[Placement]
@@ -127,13 +130,17 @@ class Router:
         return graph, self._paths[key], states
 
 
-def _states(graph: StateGraph, fits: Bools, shape: Sequence[int], placements: Iterable[Placement]) -> list[int]:
-    found: list[int] = []
-    for placement in placements:
-        state = graph.index.get(placement)
-        if state is None:
+def _checked(price: float, kind: StepKind, axes: tuple[str, ...], size: int) -> float:
+    if math.isnan(price) or price < 0:
+        raise ValueError(f"the price of {kind} over {axes} of {size} bytes is {price}; prices are >= 0")
+    return price
+
+
+def _states(graph: StateGraph, fits: Bools, shape: Sequence[int], placements: Sequence[Placement]) -> list[int]:
+    found, legal = [graph.index.get(placement, -1) for placement in placements], fits.tolist()
+    for state, placement in zip(found, placements, strict=True):
+        if state < 0:
             raise ValueError(f"{placement} is no placement of a tensor of shape {tuple(shape)} on this mesh")
-        if not fits[state]:
+        if not legal[state]:
             raise ValueError(f"{placement} does not divide shape {tuple(shape)} evenly")
-        found.append(state)
     return found

@@ -32,7 +32,7 @@ class ShortestPaths:
         """About the bytes held."""
         weights = self._weights
         edges = 2 * (weights.tail.nbytes + weights.head.nbytes + weights.cost.nbytes)
-        return edges + sum(row.nbytes for row in self._rows.values())
+        return edges + len(self._rows) * self._states * np.dtype(np.float64).itemsize
 
     def rows(self, sources: Iterable[int]) -> Floats:
         """The distances distance[source, state] of these sources; inf where there is no path."""

@@ -40,6 +40,16 @@ class Step:
         """Whether nothing crosses a link."""
         return self.kind in LOCAL_KINDS
 
+    @property
+    def is_inner(self) -> bool:
+        """Whether it splits or joins a dim other than the first."""
+        return changes_inside(self.before, self.after)
+
+
+def changes_inside(before: Placement, after: Placement) -> bool:
+    """Whether a dim other than the first is split over other axes in `after`."""
+    return before.dims[1:] != after.dims[1:]
+
 
 class StepPrice(Protocol):
     """The price of a step, as routes see it: time or any other cost, >= 0."""
@@ -49,3 +59,17 @@ class StepPrice(Protocol):
         all_gather: after; reduce_scatter: before; the others: both are equal, except slice: before.
         """
         ...
+
+
+class TurnPrice(Protocol):
+    """The price of what a device does beside a step along a dim other than the first: it copies in another order."""
+
+    def __call__(self, kind: StepKind, size_bytes: int) -> float:
+        """The cost beside one step of `size_bytes`, as in `StepPrice`."""
+        ...
+
+
+def no_turn(kind: StepKind, size_bytes: int) -> float:
+    """Steps along all dims cost the same."""
+    del kind, size_bytes
+    return 0.0

@@ -6,7 +6,7 @@ from collections import Counter
 
 from autopar.report.sections import Column, Section
 from autopar.report.units import format_quantity
-from cost_models import figures_of, known_clusters, load_cluster
+from cost_models import Figure, figures_of, known_clusters, load_cluster
 
 
 def cluster_section() -> Section:
@@ -23,14 +23,27 @@ def cluster_section() -> Section:
 
 
 def figure_section(name: str) -> Section:
-    """A row for every number of one cluster, in base units, with how it was obtained, when, and its source.
+    """A row for every number of one cluster, in base units, with its error, how it was obtained, when, and its source.
 
     Raises:
       UnknownClusterError, ProfileError: as `load_cluster`.
     """
-    figures = figures_of(name)
-    rows = tuple((path, f"{f.value:g}", f.obtained, str(f.date), f.source) for path, f in figures)
+    figures, errors = figures_of(name), load_cluster(name).errors
+
+    def error(path: str, figure: object) -> str:
+        return format_quantity(errors[path], "percent") if isinstance(figure, Figure) else ""
+
+    rows = tuple((path, f"{f.value:g}", error(path, f), f.obtained, str(f.date), f.source) for path, f in figures)
     counts = Counter(figure.obtained for _, figure in figures)
     note = "Of these " + ", ".join(f"{count} {obtained}" for obtained, count in counts.most_common()) + "."
-    columns = (Column("field"), Column("value", True), Column("obtained"), Column("date"), Column("source"))
+    note += " The error is how far off a number may be, as a share of it: one standard error."
+    names = (
+        ("field", False),
+        ("value", True),
+        ("error", True),
+        ("obtained", False),
+        ("date", False),
+        ("source", False),
+    )
+    columns = tuple(Column(name, right) for name, right in names)
     return Section(f"Numbers of {name}", columns, rows, note)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from textwrap import fill
 
+from autopar.report.compare import compare
 from autopar.report.groups import group_tensors
-from autopar.report.render import plain, rich_sections
+from autopar.report.render import WIDTH, plain, rich_sections
 from autopar.report.sections import Column, Section, show_axes, show_mesh
 from autopar.report.summary import CollectiveRow, Report, TensorRow
 from autopar.report.units import Quantity, format_quantity
@@ -16,6 +18,7 @@ _Figure = tuple[str, Quantity, Callable[[Report], float]]
 
 _FIGURES: tuple[_Figure, ...] = (
     ("step time", "time", lambda report: report.step_time_s),
+    ("one by one", "time", lambda report: report.serial_time_s),
     ("compute", "time", lambda report: report.compute_time_s),
     ("communication", "time", lambda report: report.communication_time_s),
     ("objective", "time", lambda report: report.objective_s),
@@ -39,7 +42,13 @@ def diff(a: Report, b: Report) -> str:
     shown = [part for part in parts if part.rows]
     if not shown:
         return "No differences in settings, costs, memory, placements of inputs and outputs, or collectives.\n"
-    return plain(rich_sections(shown))
+    verdict = _verdict(a, b)
+    return plain(rich_sections(shown)) + (f"\n{verdict}" if verdict else "")
+
+
+def _verdict(a: Report, b: Report) -> str:
+    """Whether the step times differ by more than the model can tell; "" if that is not known."""
+    return fill(f"Step time: {compare(a, b)}", WIDTH) + "\n" if a.errors and b.errors else ""
 
 
 def _settings(a: Report, b: Report) -> Section:

@@ -15,6 +15,7 @@ from autopar.report.sections import (
     collective_section,
     operator_section,
     show_axes,
+    show_exposed,
     show_type,
     tensor_section,
 )
@@ -100,7 +101,7 @@ def _touching(report: Report, names: Iterable[str]) -> Section:
     wanted = set(names)
     columns = (
         *(Column(name) for name in ("kind", "axes", "does", "for", "role")),
-        *(Column(name, right=True) for name in ("bytes", "time")),
+        *(Column(name, right=True) for name in ("bytes", "time", "exposed")),
     )
     rows = tuple(
         (
@@ -111,6 +112,7 @@ def _touching(report: Report, names: Iterable[str]) -> Section:
             row.role,
             format_quantity(row.runs * row.size_bytes, "bytes"),
             format_quantity(row.runs * row.time_s, "time"),
+            show_exposed(row.exposed_s),
         )
         for row in report.collectives
         if wanted.intersection(row.tensors)

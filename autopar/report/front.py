@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from autopar.report.compare import indistinct
 from autopar.report.sections import Column, Section, show_mesh
 from autopar.report.summary import Report
 from autopar.report.units import format_quantity
@@ -19,7 +20,15 @@ def front_section(reports: Sequence[Report]) -> Section:
     names = ("memory limit", "peak memory", "objective", "step time", "communication", "gap")
     columns = (*(Column(name, right=True) for name in names), Column("mesh"))
     name = reports[0].function if reports else ""
-    return Section(f"Time and memory of {name}", columns, tuple(map(_row, reports)), _NOTE)
+    return Section(f"Time and memory of {name}", columns, tuple(map(_row, reports)), _NOTE + _to_measure(reports))
+
+
+def _to_measure(reports: Sequence[Report]) -> str:
+    """Which neighbours the model cannot tell apart."""
+    pairs = [f"{a + 1} and {b + 1}" for a, b in indistinct(tuple(reports))]
+    if not pairs:
+        return ""
+    return f" Step times of points {', '.join(pairs)} are within the model's error: measure these."
 
 
 def _row(report: Report) -> tuple[str, ...]:

@@ -64,6 +64,12 @@ class CollectiveGroup(RunGroup[CollectiveRow]):
         """The bytes of all runs of all members."""
         return sum(row.runs * row.size_bytes for row in self.members)
 
+    @property
+    def exposed_s(self) -> float | None:
+        """How much longer they make the step; None if that is not known."""
+        known = [row.exposed_s for row in self.members if row.exposed_s is not None]
+        return sum(known) if len(known) == len(self.members) else None
+
 
 def group_tensors(rows: Sequence[TensorRow], among: Sequence[TensorRow] = ()) -> tuple[TensorGroup, ...]:
     """`rows` in groups, in the order of their first members.

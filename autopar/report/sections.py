@@ -19,8 +19,8 @@ from autopar.report.units import format_quantity
 from autopar.search.replan import ConstraintPrice
 
 FORECAST = (
-    "Times are what the plan's pricing predicts, not measurements; nothing is assumed to overlap. "
-    "Bytes are those of one device."
+    "Times are what the plan's pricing predicts, not measurements. Computing and communicating overlap in the step "
+    "time, where the cluster can, and in no other time. Bytes are those of one device."
 )
 
 
@@ -76,17 +76,33 @@ def price_section(prices: Sequence[ConstraintPrice], report: Report) -> Section:
 
 def cost_lines(report: Report) -> tuple[tuple[str, str], ...]:
     """The name and value of what a step costs, and how good that is."""
-    step, compute, communication = (
+    step, serial, compute, communication = (
         format_quantity(seconds, "time")
-        for seconds in (report.step_time_s, report.compute_time_s, report.communication_time_s)
+        for seconds in (report.step_time_s, report.serial_time_s, report.compute_time_s, report.communication_time_s)
     )
     objective, bound = (format_quantity(s, "time") for s in (report.objective_s, report.lower_bound_s))
     return (
-        ("step time", f"{step} = compute {compute} + communication {communication}"),
-        ("objective", f"{objective} (the sum that was minimised: no collectives fused), lower bound {bound}"),
+        ("step time", f"{step}{_error(report)}"),
+        ("one by one", f"{serial} = compute {compute} + communication {communication}{_hidden(report)}"),
+        ("objective", f"{objective} (the sum that was minimised: nothing fused or overlapped), lower bound {bound}"),
         ("quality", _quality(report)),
         *((("stopped", f"by {report.stopped}: the best so far, another run may differ"),) if report.stopped else ()),
     )
+
+
+def _error(report: Report) -> str:
+    """The error of the step time, and what most of it is due to."""
+    if report.step_error_s is None:
+        return ""
+    share = format_quantity(report.step_error_s / report.step_time_s, "percent") if report.step_time_s else "0 %"
+    return f" +- {share} (one standard error, mostly of {report.errors[0].source})"
+
+
+def _hidden(report: Report) -> str:
+    """The share of the communication that is hidden behind computing."""
+    if not report.hidden_time_s or not report.communication_time_s:
+        return ", nothing hidden"
+    return f", of which {_share(report.hidden_time_s, report.communication_time_s)} hidden"
 
 
 def tensor_section(title: str, rows: Sequence[TensorRow], among: Sequence[TensorRow] = ()) -> Section:
@@ -130,19 +146,31 @@ def operator_section(
 
 
 def collective_section(title: str, groups: Sequence[CollectiveGroup]) -> Section:
-    """A row for every group, and their sum."""
+    """A row for every group, and their sum; what the step is longer by, where that is known of all."""
+    exposed = [group.exposed_s for group in groups]
+    total = sum(seconds for seconds in exposed if seconds is not None)
+    is_known = bool(groups) and None not in exposed
+    figures = ("count", "bytes each", "bytes", "time", *(("exposed",) if is_known else ()))
     columns = (
         *(Column(name) for name in ("role", "kind", "axes", "source")),
-        *(Column(name, right=True) for name in ("count", "bytes each", "bytes", "time")),
+        *(Column(name, right=True) for name in figures),
     )
-    rows = [_collective_cells(group) for group in groups]
-    if not rows:
+    if not groups:
         return Section(title, columns, (), "None: nothing crosses a link.")
     runs = sum(group.runs for group in groups)
     size = format_quantity(sum(group.size_bytes for group in groups), "bytes")
     time = format_quantity(sum(group.time_s for group in groups), "time")
-    rows.append(("all", "", "", "", format_quantity(runs, "count"), "", size, time))
-    return Section(title, columns, tuple(rows))
+    rows = [
+        *(_collective_cells(group) for group in groups),
+        ("all", "", "", "", format_quantity(runs, "count"), "", size, time, show_exposed(total)),
+    ]
+    note = "Exposed is the part of the step that is due to it; the rest is hidden behind computing." if is_known else ""
+    return Section(title, columns, tuple(row[: len(columns)] for row in rows), note)
+
+
+def show_exposed(seconds: float | None) -> str:
+    """The part of collectives that is not hidden, where it is known."""
+    return "-" if seconds is None else format_quantity(seconds, "time")
 
 
 def placed_operands(row: OperatorRow) -> str:
@@ -253,6 +281,7 @@ def _collective_cells(group: CollectiveGroup) -> tuple[str, ...]:
         " to ".join(sizes),
         format_quantity(group.size_bytes, "bytes"),
         format_quantity(group.time_s, "time"),
+        show_exposed(group.exposed_s),
     )
 
 

@@ -8,7 +8,12 @@ from autopar.core.graph import OpNode, TensorInfo
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
 from autopar.passes.program import Compute, Move
+from autopar.passes.schedule import Schedule, schedule
+from autopar.report.errors import ErrorShare, error_shares, standard_error_s
 from autopar.search.task import Planned
+from cost_models import Cluster
+
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -45,7 +50,8 @@ class CollectiveRow:
     """A collective of the program: over which axes, how many bytes a device holds of it, what it costs and why.
 
     `tensors` says what it moves: an input's path, or what made it. Bytes and seconds are those of one run; `runs` is
-    how often it runs in a step, on average: more than once in a loop.
+    how often it runs in a step, on average: more than once in a loop. `exposed_s` is how much longer all its runs make
+    the step: less than `runs` x `time_s` where it is hidden behind computing; None if that is not known.
     """
 
     kind: str
@@ -57,6 +63,7 @@ class CollectiveRow:
     reason: str
     tensors: tuple[str, ...]
     runs: float = 1.0
+    exposed_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -76,10 +83,13 @@ class Recomputation:
 class Report:
     """What a plan says. Times are seconds a step under the plan's pricing, bytes are of one device.
 
-    `objective_s` is the sum the solver minimised, `lower_bound_s` proven for it over `space`; `step_time_s` is the
-    price of the emitted program. `peak` names what is alive at the peak of memory, largest first. `found_rules` are
-    operators whose rules were found by trial: their kind and the source line of the first. Operators that run again
-    have the phase "recompute"; `recomputation` sums them up, if there are any. `stopped` says what ended the search
+    `objective_s` is the sum the solver minimised, `lower_bound_s` proven for it over `space`; both know nothing of
+    overlap. `step_time_s` is how long the emitted program takes with what it computes and what it communicates side by
+    side; `compute_time_s` and `communication_time_s` are what these take alone, `serial_time_s` their sum. `errors` are
+    what the uncertainty of the step time is due to; () if not known. `peak` names what is alive at the peak of memory,
+    largest first. `found_rules` are operators whose rules were found by trial: their kind and the source line of the
+    first. Operators that run again have the phase "recompute"; `recomputation` sums them up, if there are any.
+    `stopped` says what ended the search
     before its end ("" if nothing did): another run may then find another plan.
     """
 
@@ -103,6 +113,29 @@ class Report:
     found_rules: tuple[str, ...] = ()
     recomputation: Recomputation | None = None
     stopped: str = ""
+    errors: tuple[ErrorShare, ...] = ()
+
+    @property
+    def serial_time_s(self) -> float:
+        """What the emitted program takes if nothing overlaps."""
+        return self.compute_time_s + self.communication_time_s
+
+    @property
+    def hidden_time_s(self) -> float:
+        """What overlap saves; nothing if it is no more than rounding."""
+        saved = self.serial_time_s - self.step_time_s
+        return saved if saved > _ROUNDING * self.serial_time_s else 0.0
+
+    @property
+    def step_error_s(self) -> float | None:
+        """One standard error of `step_time_s`; None if it is not known."""
+        return standard_error_s(self.errors) if self.errors else None
+
+
+def step_schedule(planned: Planned, overlapping: Cluster | None) -> Schedule:
+    """The step of `planned` on two streams, as `overlapping` says; None: one after the other."""
+    overlap = None if overlapping is None else overlapping.device.overlap
+    return schedule(planned.program, planned.pricing.op_cost, overlap, planned.account.held_bytes)
 
 
 def summarise(
@@ -112,9 +145,16 @@ def summarise(
     cluster: str,
     memory_limit_bytes: int | None,
     found_rules: tuple[str, ...] = (),
+    priced_for: Cluster | None = None,
 ) -> Report:
-    """The Report of `planned`; `function` and `cluster` are names to show, `found_rules` as in Report."""
+    """The Report of `planned`; `function` and `cluster` are names to show, `found_rules` as in Report.
+
+    `priced_for` is the cluster whose roofline `planned` is priced by; with another pricing nothing is known of overlap
+    and errors.
+    """
     plan, program, spent = planned.plan, planned.program, planned.account
+    step = step_schedule(planned, priced_for)
+    exposed = {id(event.instruction): event.weight_s for event in step.events}
     stage, graph = plan.stage, planned.graph
 
     def row(value: int) -> TensorRow:
@@ -131,7 +171,7 @@ def summarise(
         plan.objective_s,
         plan.lower_bound_s,
         plan.gap,
-        spent.step_time_s,
+        min(step.makespan_s, spent.serial_time_s),
         spent.compute_time_s,
         spent.communication_time_s,
         spent.peak_memory_bytes,
@@ -142,11 +182,12 @@ def summarise(
             for n, (t, p) in enumerate(zip(graph.outputs, stage.outputs, strict=True))
         ),
         tuple(_operator_row(planned, i) for i in program.instructions if isinstance(i, Compute)),
-        tuple(_collective_row(planned, move) for move in program.collectives),
+        tuple(_collective_row(planned, move, exposed[id(move)]) for move in program.collectives),
         tuple(row(value) for value in spent.peak_values[:10]),
         found_rules,
         recomputation(planned),
         plan.stopped,
+        () if priced_for is None else error_shares(planned, step, priced_for),
     )
 
 
@@ -176,11 +217,12 @@ def _operator_row(planned: Planned, compute: Compute) -> OperatorRow:
     return OperatorRow(op.kind, op.source, op.scope, phase, ins, outs, strategy.split, time, runs)
 
 
-def _collective_row(planned: Planned, move: Move) -> CollectiveRow:
+def _collective_row(planned: Planned, move: Move, exposed_s: float) -> CollectiveRow:
     tensors = tuple(_label(planned, planned.program.values[v].tensor) for v in move.ins)
     return CollectiveRow(
         *(move.kind, move.axes, move.size_bytes, move.time_s, move.role, move.source, move.reason, tensors),
         runs=planned.program.runs(move),
+        exposed_s=exposed_s,
     )
 
 

@@ -10,10 +10,11 @@ from autopar.core.graph import OpGraph
 from autopar.core.placement import StepKind
 from autopar.core.plan import Plan
 from autopar.passes.account import Account, account
+from autopar.passes.compiled.predict import set_aside_bytes
 from autopar.passes.pipeline import build_program
 from autopar.passes.program import ShardedProgram
 from autopar.price.assemble import placement_choice
-from autopar.price.pricing import Pricing
+from autopar.price.pricing import Pricing, compiler_of
 from autopar.price.work import materialised, recomputed, workspace_bytes
 from autopar.search.ground import Ground
 from autopar.search.misfit import Moments, blame
@@ -219,8 +220,8 @@ class Attempt:
 
 
 def account_of(graph: OpGraph, program: ShardedProgram, pricing: Pricing) -> Account:
-    """What `program` costs in time and memory."""
-    return account(
+    """What `program` costs in time and memory: no less than its compiler sets aside, where that is known."""
+    spent = account(
         program,
         pricing.op_cost,
         materialised(graph),
@@ -228,3 +229,7 @@ def account_of(graph: OpGraph, program: ShardedProgram, pricing: Pricing) -> Acc
         recomputed=recomputed(graph),
         workspace=workspace_bytes,
     )
+    if compiler_of(pricing) != "xla_cpu":
+        return spent
+    compiled = set_aside_bytes(program, graph.donated, workspace_bytes)
+    return replace(spent, peak_memory_bytes=max(spent.peak_memory_bytes, compiled), set_aside_bytes=compiled)

@@ -12,7 +12,7 @@ from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import StepKind
 from autopar.core.space import Space
 from autopar.price.assemble import assemble
-from autopar.price.pricing import MakePricing, Pricing, restricted
+from autopar.price.pricing import MakePricing, Pricing, restricted, turn_price
 from autopar.price.remembered import Remembered
 from autopar.price.variables import Caches
 from autopar.redistribute.route import Router
@@ -66,7 +66,8 @@ class Ground:
     def router(self, step_kinds: StepKinds) -> Router:
         """The routes by these steps."""
         if step_kinds not in self._routers:
-            self._routers[step_kinds] = Router(self.mesh, self.pricing(step_kinds).step_cost)
+            pricing = self.pricing(step_kinds)
+            self._routers[step_kinds] = Router(self.mesh, pricing.step_cost, turn_price(pricing))
         return self._routers[step_kinds]
 
     def problem(self, step_kinds: StepKinds, limit_bytes: float | None, *, tensors_only: bool = False) -> Problem:

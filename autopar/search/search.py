@@ -14,7 +14,7 @@ from autopar.core.plan import Plan
 from autopar.core.recompute import Recomputed, with_recomputed
 from autopar.errors import AutoparError, NoFeasiblePlan, PlanFileError, Unsolved
 from autopar.passes.pipeline import build_program, program_states, write_dump
-from autopar.price.pricing import Pricing, restricted
+from autopar.price.pricing import Pricing, restricted, turn_price
 from autopar.redistribute.route import Router
 from autopar.search.attempt import WORTH, account_of
 from autopar.search.constraints import show, step_kinds_of
@@ -182,7 +182,7 @@ def on_ground(task: Task, ground: Ground, unlimited: Planned | None = None, near
 
 def _dump(graph: OpGraph, flow: Dataflow, plan: Plan, pricing: Pricing, directory: Path) -> None:
     """Writes every stage of `plan` to `directory` as numbered files: the graph, the plan, the program pass by pass."""
-    router = Router(plan.stage.mesh, pricing.step_cost)
+    router = Router(plan.stage.mesh, pricing.step_cost, turn_price(pricing))
     states = program_states(graph, flow, plan.stage, router, pricing.step_cost)
     write_dump(directory, [("graph", graph), ("plan", _lines(graph, plan)), *states])
 

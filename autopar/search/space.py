@@ -172,4 +172,5 @@ def _copies(
 
 
 def _distinct(placements: Iterable[Placement]) -> tuple[Placement, ...]:
-    return tuple(dict.fromkeys(placements))
+    every = {id(placement): placement for placement in placements}  # most that are equal are one object
+    return tuple(dict.fromkeys(every.values()))

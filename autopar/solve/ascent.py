@@ -17,6 +17,7 @@ import numpy as np
 
 from autopar.solve.anneal import Schedule, anneal
 from autopar.solve.dual import Certificate, Dual, State
+from autopar.solve.flat import Pool
 from autopar.solve.glide import glide
 from autopar.solve.momentum import Momentum
 from autopar.solve.options import SolveOptions
@@ -26,6 +27,7 @@ from autopar.solve.proof import Proof
 from autopar.solve.reduction import Choice, Ints
 from autopar.solve.regions import Walk, search_regions
 from autopar.solve.rows import Rows, memory_rows
+from autopar.solve.single import Single, is_worth_it
 from autopar.solve.watch import Watch
 
 _SWEEPS_PER_CHECK = 5
@@ -50,6 +52,7 @@ _NODES_A_STEP = 16  # passes have as many nodes as there are: walks are to take 
 _MOST_SEEDS = 1 << 20  # of one annealing after the other
 _MOST_TIMES_SWEEPS = 4
 _FEWER_SWEEPS = 64  # times, where they begin close to their end
+_NEAR_ENOUGH = 1e-5  # of the cost: messages may prove it in double precision
 _SHORT_STEP = 0.25  # of a price step, from prices that were good for more choices
 
 
@@ -122,7 +125,7 @@ class Ascent:
     If `eager`, so are the first sweeps (`Dual.eager`), until the bound stalls. They end where the gap is `enough`. If
     `rough`, a bound that creeps has stalled: for those who have something better to do then than more sweeps. If
     `swinging`, so are sweeps where no memory has a price (`Dual.swinging`); they settle sooner, at messages that rule
-    out less.
+    out less. `pool` as in `Dual`.
     """
 
     def __init__(
@@ -135,10 +138,11 @@ class Ascent:
         enough: float = CLOSED,
         rough: bool = False,
         swinging: bool = True,
+        pool: Pool | None = None,
     ) -> None:
         self.problem, self.options, self.enough, self.rough = problem, options, enough, rough
         self.rows = memory_rows(problem)
-        self.dual = Dual(problem, self.rows, messages)
+        self.dual = Dual(problem, self.rows, messages, pool)
         self._may_swing = swinging and not self.rows.count
         self.dual.eager, self.dual.swinging = eager, not eager and self._may_swing
         self.prices = Prices(self.rows)
@@ -157,8 +161,8 @@ class Ascent:
         self.held, self.prices.step = self.dual.state(), _SHORT_STEP
 
     def _unproven(self) -> State:
-        """Where the dual is; what that proves, which takes half a sweep to say, is left to the first sweeps."""
-        return State(self.dual.messages.copy(), self.dual.prices, -np.inf)
+        """Wherever the dual is; what that proves, which takes half a sweep to say, is left to the first sweeps."""
+        return State(self.dual.messages, self.dual.prices, -np.inf)
 
     def round(self, number: int, upper: float, start: Choice | None, watch: Watch) -> tuple[Certificate, Answer]:
         """The best bound found so far, and the best choice met; `start` is a good choice known already."""
@@ -173,8 +177,20 @@ class Ascent:
 
     def sweeps(self, upper: float, watch: Watch) -> tuple[Answer, Certificate]:
         """The best choice that sweeps decode, and what they prove, computed from scratch."""
+        if self._begins_singly():
+            settled = Single(self.dual).settled(self.options.max_sweeps, lambda: watch.left_s() > 0)
+            self.dual.start_from(settled)
+            best, _ = self._sweeps(upper, watch, most=1)
+            cutoff = min(upper, best.objective)
+            if is_closed(self.held.bound, cutoff) or not is_closed(self.held.bound, cutoff, _NEAR_ENOUGH):
+                return best, self.dual.certificate(self.held)
         best, _ = self._sweeps(upper, watch)
         return best, self.dual.certificate(self.held)
+
+    def _begins_singly(self) -> bool:
+        """Whether sweeps that are rough anyway read so much that they begin in single precision."""
+        is_new = self.held.bound == -np.inf
+        return self.rough and self.dual.swinging and is_new and is_worth_it(self.dual.flat)
 
     def settle(self, upper: float, watch: Watch) -> tuple[Answer, Certificate]:
         """As `sweeps`, where memory has prices and sweeps take long: messages and prices soon move together."""

@@ -15,16 +15,18 @@ reductions go far. Costs stay moved: sweeps on what is left begin where the mess
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autopar.solve.dual import Certificate, rounding_error
-from autopar.solve.jit import compiled_or
+from autopar.solve.jit import compiled, compiled_or
+from autopar.solve.narrow import narrowed
 from autopar.solve.problem import Edge, Floats, Infeasible, Problem, derived
 from autopar.solve.proof import Bar, Exceed, Messages, Pass
-from autopar.solve.reduction import Bools, Ints, Reduction, restrict
+from autopar.solve.reduction import Bools, Ints, Reduction, restrict, unchanged
 
 _SAMPLE = 2_000_000  # entries of edges
 
@@ -41,22 +43,28 @@ def barred(certificate: Certificate, window: float) -> Reduction:
     Raises:
       Infeasible: if a node loses all its strategies.
     """
-    problem, (prices, messages), keep = certificate.problem, certificate.parts(), certificate.keep(window)
-    nodes = derived(problem.node_costs, (), problem.usages, problem.usage_limit)
-    left = restrict(nodes, keep, lambda ids: Exceed(ids, prices, _UNMOVED))
+    problem, (prices, messages) = certificate.problem, certificate.parts()
+    left = unchanged(derived(problem.node_costs, (), problem.usages, problem.usage_limit))
+    keep = [np.ones(n, dtype=np.bool_) for n in problem.counts]
+    for closer in narrowed(certificate, window):
+        of_left = [mask[before] for mask, before in zip(closer, keep, strict=True)]
+        left, keep = (
+            left.then(partial(restrict, keep=of_left, because=lambda ids: Exceed(ids, prices, _UNMOVED))),
+            closer,
+        )
     if not all(mask.any() for mask in keep):
         raise Infeasible("no choice lies within the window", witness=(Pass(messages), *left.steps))
-    costs, edges = _moved(problem, certificate.messages, keep)
+    costs, moved = _moved(problem, certificate.messages, keep)
     priced = [cost[mask] for cost, mask in zip(certificate.node_costs, keep, strict=True)]
-    edges, bars = _without_dear(priced, edges, window + rounding_error(certificate))
+    edges, bars = _without_dear(priced, *moved, window + rounding_error(certificate))
     smaller = derived(tuple(costs), edges, left.problem.usages, problem.usage_limit)
     return Reduction(smaller, 0.0, left.lift, (Pass(messages), *left.steps, *((Bar(bars, prices),) if bars else ())))
 
 
-def sampled(certificate: Certificate) -> tuple[Floats, float]:
+def sampled(certificate: Certificate, most: int = _SAMPLE) -> tuple[Floats, float]:
     """What pairs of strategies cost above the bound, at least, of some of the edges; how many pairs each stands for."""
     total = sum(edge.cost.size for edge in certificate.problem.edges)
-    stride = max(1, total // _SAMPLE)
+    stride = max(1, total // most)
     values: list[Floats] = []
     for e in range(0, len(certificate.messages), stride):
         edge, (to_u, to_v) = certificate.problem.edges[e], certificate.messages[e]
@@ -76,32 +84,37 @@ def window_of(above: Floats, pairs: float) -> float:
 
 def _moved(
     problem: Problem, messages: Sequence[tuple[Floats, Floats]], keep: Sequence[Bools]
-) -> tuple[list[Floats], list[Edge]]:
-    """Nodes' costs and edges after what is left of the messages went from edges to nodes."""
+) -> tuple[list[Floats], tuple[list[Edge], Floats]]:
+    """Nodes' costs and edges after what is left of the messages went from edges to nodes; all edges' entries."""
     index = [np.flatnonzero(mask) for mask in keep]
-    is_whole = [bool(mask.all()) for mask in keep]
-    costs, edges = [cost[ids] for cost, ids in zip(problem.node_costs, index, strict=True)], list[Edge]()
+    costs, edges, at = [cost[ids] for cost, ids in zip(problem.node_costs, index, strict=True)], list[Edge](), 0
+    pool = np.empty(sum(len(index[edge.u]) * len(index[edge.v]) for edge in problem.edges))
     for edge, (to_u, to_v) in zip(problem.edges, messages, strict=True):
         cost, rows, columns = edge.cost, index[edge.u], index[edge.v]
-        if not (is_whole[edge.u] and is_whole[edge.v]):
-            cost, to_u, to_v = cost[rows[:, None], columns], to_u[rows], to_v[columns]
+        if len(rows) < len(to_u):
+            cost, to_u = cost.take(rows, axis=0), to_u[rows]
+        if len(columns) < len(to_v):
+            cost, to_v = cost.take(columns, axis=1), to_v[columns]
         costs[edge.u] += to_u
         costs[edge.v] += to_v
-        edges.append(Edge(edge.u, edge.v, cost - to_u[:, None] - to_v))
-    return costs, edges
+        left = pool[at : at + cost.size].reshape(cost.shape)
+        np.subtract(cost, to_u[:, None], out=left)
+        left -= to_v
+        edges.append(Edge(edge.u, edge.v, left))
+        at += left.size
+    return costs, (edges, pool)
 
 
 def _without_dear(
-    costs: Sequence[Floats], edges: Sequence[Edge], most: float
+    costs: Sequence[Floats], edges: Sequence[Edge], pool: Floats, most: float
 ) -> tuple[tuple[Edge, ...], dict[tuple[int, int], Bits]]:
     """The edges, with infinity in place of pairs that cost more than `most` above the bound; and where that was put.
 
-    None go if some edge has no finite pair.
+    `pool` has the edges' entries, one after the other, and is changed. None go if some edge has no finite pair.
     """
     start = np.concatenate([[0], np.cumsum([len(cost) for cost in costs])]).astype(np.intp)
     ends = np.array([(edge.u, edge.v) for edge in edges], dtype=np.intp).reshape(-1, 2)
     place = np.concatenate([[0], np.cumsum([edge.cost.size for edge in edges])]).astype(np.intp)
-    pool = np.concatenate([np.zeros(0), *(edge.cost.ravel() for edge in edges)])
     beyond = np.concatenate([np.zeros(0), *(cost - cost.min() for cost in costs)])
     gone = np.zeros(len(pool), dtype=np.bool_)
     least = np.empty(int((start[ends + 1] - start[ends]).sum()))
@@ -134,8 +147,8 @@ def _bar_by_arrays(
         at += tall + wide
     for cost, bits, mine, theirs, rows, columns in sides:
         with np.errstate(invalid="ignore"):  # inf - inf: strategies that no pair is left of
-            over = (cost - cost.min()) + (beyond[mine] - rows)[:, None] + (beyond[theirs] - columns)
-            bits[:] = ~(over <= most) & np.isfinite(cost)
+            limit = most + cost.min() - (beyond[mine] - rows)
+            bits[:] = ~(cost + (beyond[theirs] - columns) <= limit[:, None]) & np.isfinite(cost)
         cost[bits] = np.inf
 
 
@@ -148,18 +161,21 @@ def bar_dear(
     `beyond` has what strategies cost above the least of their node; `least` is room for what edges add to it.
     """
     at = 0
+    lows = np.empty(len(ends))
     for e in range(len(ends)):
         u, v = ends[e]
         tall, wide = start[u + 1] - start[u], start[v + 1] - start[v]
         cost = pool[place[e] : place[e + 1]].reshape(tall, wide)
-        low = cost.min()
+        rows, columns = least[at : at + tall], least[at + tall : at + tall + wide]
+        columns[:] = np.inf
+        for s in range(tall):
+            row = cost[s]
+            for t in range(wide):
+                columns[t] = row[t] if row[t] < columns[t] else columns[t]
+            rows[s] = _least(row)
+        low = lows[e] = _least(rows)
         if low == np.inf:
             return
-        rows, columns = least[at : at + tall], least[at + tall : at + tall + wide]
-        least[at : at + tall + wide] = np.inf
-        for s in range(tall):
-            for t in range(wide):
-                rows[s], columns[t] = min(rows[s], cost[s, t]), min(columns[t], cost[s, t])
         rows -= low
         columns -= low
         beyond[start[u] : start[u + 1]] += rows
@@ -172,9 +188,25 @@ def bar_dear(
         cost, bits = pool[place[e] : place[e + 1]].reshape(tall, wide), gone[place[e] : place[e + 1]]
         rows = beyond[start[u] : start[u + 1]] - least[at : at + tall]
         columns = beyond[start[v] : start[v + 1]] - least[at + tall : at + tall + wide]
-        low = cost.min()
         for s in range(tall):
+            row, goes, limit = cost[s], bits[s * wide : (s + 1) * wide], most + lows[e] - rows[s]
             for t in range(wide):
-                if cost[s, t] < np.inf and not (cost[s, t] - low + rows[s] + columns[t] <= most):
-                    cost[s, t], bits[s * wide + t] = np.inf, True
+                goes[t] = row[t] < np.inf and not (row[t] + columns[t] <= limit)
+            for t in range(wide):
+                row[t] = np.inf if goes[t] else row[t]
         at += tall + wide
+
+
+@compiled
+def _least(values: Floats) -> float:
+    """The least of them; four at a time, none of which waits for another."""
+    a = b = c = d = np.inf
+    last = len(values) - len(values) % 4
+    for i in range(0, last, 4):
+        a = values[i] if values[i] < a else a
+        b = values[i + 1] if values[i + 1] < b else b
+        c = values[i + 2] if values[i + 2] < c else c
+        d = values[i + 3] if values[i + 3] < d else d
+    for i in range(last, len(values)):
+        a = values[i] if values[i] < a else a
+    return min(min(a, b), min(c, d))

@@ -18,7 +18,7 @@ from autopar.solve.dual import Dual
 from autopar.solve.flat import Flat
 from autopar.solve.forest import desk_for, grow_forest, solve_forest
 from autopar.solve.jit import compiled
-from autopar.solve.kernels import add_prices, cost_of, use_of
+from autopar.solve.kernels import add_prices, cost_of, entry, use_of
 from autopar.solve.merge import merge_usages
 from autopar.solve.options import SolveOptions
 from autopar.solve.pareto import Met, Pareto
@@ -142,11 +142,10 @@ def splice_changes(p: Flat, a: Ints, b: Ints, change: Floats, closed: Ints) -> N
     for v in range(len(a)):
         change[0] += p.cost[p.start[v] + b[v]]
         change[v + 1] += p.cost[p.start[v] + a[v]] - p.cost[p.start[v] + b[v]]
-        count = p.start[v + 1] - p.start[v]
         for k in range(p.near[v], p.split[v]):
             u = p.other[k]
-            mine, theirs = p.place[k] + a[u] * count, p.place[k] + b[u] * count
-            here, across, there = p.pool[mine + a[v]], p.pool[mine + b[v]], p.pool[theirs + b[v]]
+            mine, theirs = int(a[u]), int(b[u])
+            here, across, there = entry(p, k, mine, a[v]), entry(p, k, mine, b[v]), entry(p, k, theirs, b[v])
             change[0] += there
             if np.isfinite(across):
                 change[u + 1] += across - there

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autopar.solve.flat import flatten, per_edge, with_messages
+from autopar.solve.flat import Flat, Pool, flatten, per_edge, with_messages
 from autopar.solve.kernels import add_prices, bound_of, decode, reparametrise, sweep, use_of
 from autopar.solve.momentum import Momentum
 from autopar.solve.order import sweep_order
@@ -28,10 +28,21 @@ _SWING = 0.9  # of the way of the last sweep, at most
 
 
 @dataclass(frozen=True, eq=False)
+class Laid:
+    """Messages, and cost' of nodes less their least, as flat arrays; `order` has the nodes of the problem."""
+
+    flat: Flat
+    order: Ints
+    messages: Floats
+    nodes: Floats
+
+
+@dataclass(frozen=True, eq=False)
 class Certificate:
     """Messages and prices, and the bound that they prove.
 
-    `excess[v][s]` is what a choice with strategy s at node v costs above the bound, at least.
+    `excess[v][s]` is what a choice with strategy s at node v costs above the bound, at least. `laid`: the same as flat
+    arrays, if they are at hand.
     """
 
     problem: Problem
@@ -41,6 +52,7 @@ class Certificate:
     bound: float
     node_costs: tuple[Floats, ...]
     excess: tuple[Floats, ...]
+    laid: Laid | None = None
 
     def edge_costs(self) -> Iterator[Floats]:
         """Cost' of every edge less its minimum: >= 0."""
@@ -90,7 +102,8 @@ class State:
 class Dual:
     """Messages that improve by sweeps, and prices that may be set at any time. Costs of nodes must be finite.
 
-    `messages` are those to start from, as `state` gives them for a problem of the same edges and strategies. While
+    `messages` are those to start from, as `state` gives them for a problem of the same edges and strategies; `pool` is
+    that of a dual of a problem with much the same matrices. While
     `eager` is set, nodes hand on all their costs in a sweep, and keep nothing for the way back: news travels further,
     and on training steps half as many sweeps are enough. Elsewhere the bound may stall earlier.
 
@@ -101,13 +114,13 @@ class Dual:
     eager = False
     swinging = False
 
-    def __init__(self, problem: Problem, rows: Rows, messages: Floats | None = None) -> None:
-        self.order = sweep_order(problem)
+    def __init__(self, problem: Problem, rows: Rows, messages: Floats | None = None, pool: Pool | None = None) -> None:
+        self.order, self.pool = sweep_order(problem), pool or Pool()
         self.rank = np.argsort(self.order)
-        self.problem, self.rows, self.flat = problem, rows, flatten(problem, rows, self.order)
+        self.problem, self.rows, self.flat = problem, rows, flatten(problem, rows, self.order, self.pool)
         self.prices = np.zeros(rows.count)
         self.messages = np.zeros(self.flat.size) if messages is None else messages.copy()
-        self.nodes = with_messages(self.flat, self.messages)
+        self.nodes = self.flat.cost.copy() if messages is None else with_messages(self.flat, messages)
         self._momentum: Momentum | None = None
 
     def start_from(self, messages: Floats) -> None:
@@ -166,9 +179,9 @@ class Dual:
         add_prices(flat, state.prices, nodes)
         bound = reparametrise(flat, nodes, state.messages, excess) - limit
         messages = tuple(per_edge(flat, state.messages))
-        return Certificate(
-            self.problem, self.rows, messages, state.prices, bound, self._by_node(nodes), self._by_node(excess)
-        )
+        by_node, over = self._by_node(nodes), self._by_node(excess)
+        laid = Laid(flat, self.order, state.messages, nodes)
+        return Certificate(self.problem, self.rows, messages, state.prices, bound, by_node, over, laid)
 
     def _by_node(self, values: Floats) -> tuple[Floats, ...]:
         """The parts of a flat vector, for the problem's nodes in their own order."""

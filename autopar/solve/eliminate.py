@@ -78,10 +78,7 @@ def plan_elimination(problem: Problem, most_entries: float = math.inf) -> Elimin
     It ends, without the rest of the nodes, at the first table of more than `most_entries`.
     """
     counts = problem.counts
-    near: list[set[int]] = [set() for _ in counts]
-    for edge in problem.edges:
-        near[edge.u].add(edge.v)
-        near[edge.v].add(edge.u)
+    near = _neighbours(problem)
 
     def entries(v: int) -> int:
         """Of the table that v leaves; where those are more than allowed, enough of its factors to say so."""
@@ -114,24 +111,42 @@ def plan_elimination(problem: Problem, most_entries: float = math.inf) -> Elimin
     return EliminationPlan(tuple(order), largest, total, work)
 
 
+def _neighbours(problem: Problem) -> list[set[int]]:
+    """Of every node with more than one strategy, those that it has edges to."""
+    near: list[set[int]] = [set() for _ in problem.counts]
+    for edge in problem.edges:
+        if min(edge.cost.shape) > 1:
+            near[edge.u].add(edge.v)
+            near[edge.v].add(edge.u)
+    return near
+
+
 def eliminate(problem: Problem, plan: EliminationPlan) -> Elimination:
     """Eliminates all nodes along a plan that fits.
+
+    A node of one strategy is no axis of any table, as an array has 64 at most: its edges are costs of its neighbours.
 
     Raises:
       TimeUp: before the end.
     """
     counts = problem.counts
     made = MinSum()
+    costs = list(problem.node_costs)
     tables: list[list[Table]] = [[] for _ in counts]
     for edge in problem.edges:
-        table = Table((edge.u, edge.v), edge.cost)
-        tables[edge.u].append(table)
-        tables[edge.v].append(table)
+        if counts[edge.u] == 1:
+            costs[edge.v] = costs[edge.v] + edge.cost[0]
+        elif counts[edge.v] == 1:
+            costs[edge.u] = costs[edge.u] + edge.cost[:, 0]
+        else:
+            table = Table((edge.u, edge.v), edge.cost)
+            tables[edge.u].append(table)
+            tables[edge.v].append(table)
     buckets: list[Bucket] = []
     cost = 0.0
     for v in plan.order:
         keep_on()
-        mine = (Table((v,), problem.node_costs[v]), *tables[v])
+        mine = (Table((v,), costs[v]), *tables[v])
         scope = tuple(sorted({u for table in mine for u in table.scope} - {v}))
         place = {u: i for i, u in enumerate(scope)} | {v: -1}
         inputs = [(table.cost, tuple(place[u] for u in table.scope)) for table in mine]

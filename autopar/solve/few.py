@@ -25,15 +25,22 @@ class Few:
     best: Answer
 
     @property
-    def is_worth_adding_up(self) -> bool:
-        """Whether its optimum is known, and messages alone do not prove it."""
-        proven = is_closed(self.best.bound, self.best.objective)
-        return proven and not is_closed(self.ascent.held.bound, self.best.objective)
+    def is_proven(self) -> bool:
+        """Whether its optimum is known."""
+        return is_closed(self.best.bound, self.best.objective)
+
+    def searched(self, search: Callable[[Ascent], Answer]) -> Few:
+        """With what a search that goes on from its messages finds."""
+        return replace(self, best=search(self.ascent))
 
     @cached_property
     def messages(self) -> list[tuple[Floats, Floats]]:
         """Its messages by edge."""
         return per_edge(self.ascent.dual.flat, self.ascent.held.messages)
+
+    def begin(self) -> None:
+        """Has the whole's ascent begin at its messages, tiled."""
+        self.whole.start_from(self.short.messages(self.whole.dual.flat, self.messages))
 
     def tiled(self) -> Answer:
         """Its best choice, tiled over the whole."""
@@ -51,12 +58,10 @@ class Few:
 
 
 def few_of(whole: Ascent, ascent_of: Callable[[Problem], Ascent], search: Callable[[Ascent], Answer]) -> Few | None:
-    """Few of the equal layers, searched; the whole's ascent begins at their messages. None if too little repeats."""
+    """Few of the equal layers, searched. None if too little repeats."""
     short = shortened(whole.problem, whole.dual.flat, whole.dual.order)
     if short is None:
         return None
     ascent = ascent_of(short.without_ties())
     best = search(ascent)
-    few = Few(whole, short, ascent, best)
-    whole.start_from(short.messages(whole.dual.flat, few.messages))
-    return few
+    return Few(whole, short, ascent, best)

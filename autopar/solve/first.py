@@ -15,7 +15,7 @@ from autopar.solve.dual import Dual
 from autopar.solve.flat import Flat
 from autopar.solve.forest import desk_for, grow_forest, solve_forest
 from autopar.solve.jit import compiled
-from autopar.solve.kernels import add_prices, cost_of, use_of
+from autopar.solve.kernels import add_prices, add_row, cost_of, use_of
 from autopar.solve.options import SolveOptions
 from autopar.solve.problem import Floats
 from autopar.solve.reduction import Choice, Ints
@@ -95,8 +95,7 @@ def relieve(p: Flat, dearest: float, choice: Ints, used: Floats) -> None:
         first, count = p.start[v], p.start[v + 1] - p.start[v]
         total[:count] = p.cost[first : first + count]
         for k in range(p.near[v], p.near[v + 1]):
-            base = p.place[k] + choice[p.other[k]] * count
-            total[:count] += p.pool[base : base + count]
+            add_row(p, k, int(choice[p.other[k]]), total[:count])
         now, best, least = choice[v], choice[v], dearest
         for s in range(count):
             if s == now or not np.isfinite(total[s]):

@@ -2,28 +2,31 @@
 
 Node v's strategies are start[v] <= i < start[v+1] of one long vector. Every edge is two arcs, one into each of its
 nodes. The arcs into v are near[v] <= k < near[v+1], those from lower nodes before split[v]. Arc k comes from other[k];
-strategy t of v costs pool[place[k] + s * count + t] beside strategy s there, `count` the strategies of v; its messages
-to v begin at mail[k]; the same edge's arc the other way is back[k]. arcs[e] are those into u and v of the problem's
-edge e. Nodes are numbered in the order of sweeps.
+its messages to v begin at mail[k]; the same edge's arc the other way is back[k]. arcs[e] are those into u and v of the
+problem's edge e. Nodes are numbered in the order of sweeps.
 
-Rows of one matrix are often equal (strategies that differ in other tensors only), and so are columns. thin[k] says
-where the matrix of arc k lies without its repetitions, class_of[rows_at[k] + s] which row of it s has,
-class_of[columns_at[k] + t] which column; it has tall[k] rows and wide[k] columns.
+Rows of one matrix are often equal (strategies that differ in other tensors only), and so are columns. Matrices lie in
+the pool without their repetitions, that of arc k, which has tall[k] rows and wide[k] columns, from thin[k] on. Strategy
+s of other[k] has its row class_of[rows_at[k] + s], strategy t of v its column class_of[columns_at[k] + t]. Classes are
+numbered in the order in which they come first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from autopar.solve.order import sweep_order
 from autopar.solve.problem import Floats, Problem
 from autopar.solve.reduction import Ints
 from autopar.solve.rows import Rows
+from autopar.solve.thin import thinned
 
-_THINNED = 256  # entries: in smaller matrices equal rows are not looked for
+_ROOM = 1024  # entries, to begin with
+_COPIES = 2  # of every matrix, at most: both ways up
 
 
 class Memory(NamedTuple):
@@ -51,7 +54,6 @@ class Flat(NamedTuple):
     near: Ints
     split: Ints
     other: Ints
-    place: Ints
     mail: Ints
     back: Ints
     arcs: Ints
@@ -66,8 +68,11 @@ class Flat(NamedTuple):
     memory: Memory
 
 
-def flatten(problem: Problem, rows: Rows, order: Ints | None = None) -> Flat:
-    """The problem with its memory rows, flat. `order`: its nodes in the order of sweeps, their own if None."""
+def flatten(problem: Problem, rows: Rows, order: Ints | None = None, pool: Pool | None = None) -> Flat:
+    """The problem with its memory rows, flat. `order`: its nodes in the order of sweeps, their own if None.
+
+    Its matrices are put into `pool`, where those of like problems may be already.
+    """
     order = np.arange(len(problem.counts)) if order is None else order
     nodes: list[int] = order.tolist()
     rank = np.empty_like(order)
@@ -75,13 +80,14 @@ def flatten(problem: Problem, rows: Rows, order: Ints | None = None) -> Flat:
     counts = np.array(problem.counts, dtype=np.intp)[order]
     into = rank[np.array([v for edge in problem.edges for v in (edge.u, edge.v)], dtype=np.intp)]
     other = into.reshape(-1, 2)[:, ::-1].ravel()
-    pool = _Pool(problem)
+    pool = pool or Pool()
+    places = pool.put(problem)
     arcs = np.lexsort((other, into))
     arc_of = np.empty_like(arcs)
     arc_of[arcs] = np.arange(len(arcs))
     partner = np.arange(len(arcs)).reshape(-1, 2)[:, ::-1].ravel()
     into, other = into[arcs], other[arcs]
-    where = np.array(pool.where, dtype=np.intp).reshape(-1, 6)[arcs].T
+    where = places[arcs].T
     near = _starts(np.bincount(into, minlength=len(counts)))
     mail = _starts(counts[into])
     return Flat(
@@ -91,17 +97,16 @@ def flatten(problem: Problem, rows: Rows, order: Ints | None = None) -> Flat:
         near=near,
         split=near[:-1] + np.bincount(into[other < into], minlength=len(counts)),
         other=other,
-        place=where[0].copy(),
         mail=mail[:-1],
         back=arc_of[partner[arcs]],
         arcs=arc_of.reshape(-1, 2),
-        pool=pool.entries(),
-        thin=where[1].copy(),
-        tall=where[2].copy(),
-        wide=where[3].copy(),
-        rows_at=where[4].copy(),
-        columns_at=where[5].copy(),
-        class_of=np.concatenate([np.zeros(0, dtype=np.intp), *pool.classes]),
+        pool=pool.entries,
+        thin=where[0].copy(),
+        tall=where[1].copy(),
+        wide=where[2].copy(),
+        rows_at=where[3].copy(),
+        columns_at=where[4].copy(),
+        class_of=pool.classes,
         size=int(mail[-1]),
         memory=_memory(rows, order, rank),
     )
@@ -133,65 +138,83 @@ def with_messages(flat: Flat, messages: Floats) -> Floats:
     """The costs of all nodes with the messages to them."""
     if not flat.size:
         return flat.cost.copy()
+    return flat.cost + np.bincount(receivers(flat), weights=messages, minlength=len(flat.cost))
+
+
+def receivers(flat: Flat) -> Ints:
+    """For every message the strategy that it goes to, as costs are numbered."""
     counts, into = np.diff(flat.start), np.repeat(np.arange(len(flat.start) - 1), np.diff(flat.near))
-    strategy = np.arange(flat.size) + np.repeat(flat.start[into] - flat.mail, counts[into])
-    return flat.cost + np.bincount(strategy, weights=messages, minlength=len(flat.cost))
+    return np.arange(flat.size) + np.repeat(flat.start[into] - flat.mail, counts[into])
 
 
 def _starts(lengths: Ints) -> Ints:
     return np.concatenate([np.zeros(1, dtype=np.intp), np.cumsum(lengths, dtype=np.intp)])
 
 
-class _Pool:
-    """The distinct matrices of a problem, both ways up, and where those of each arc are (into u, then v, by edge)."""
+class Pool:
+    """The distinct matrices of problems, both ways up, one after the other; those of one more problem follow.
 
-    def __init__(self, problem: Problem) -> None:
-        self.pieces: list[Floats] = []
-        self.classes: list[Ints] = []
-        self.where: list[tuple[int, ...]] = []
-        self._count = self._labels = 0
-        known: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
-        for edge in problem.edges:
-            if id(edge.cost) not in known:
-                known[id(edge.cost)] = self._put(edge.cost)
-            self.where += known[id(edge.cost)]
+    `entries` and `classes` are what a `Flat` has as `pool` and `class_of`: what is put later moves nothing in them.
+    """
+
+    def __init__(self) -> None:
+        self._entries, self._classes = Growing(np.float64), Growing(np.intp)
+        self._where: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+        self._matrices: list[Floats] = []  # they keep their ids
+
+    @property
+    def entries(self) -> Floats:
+        """All matrices."""
+        return self._entries.values
+
+    @property
+    def classes(self) -> Ints:
+        """The numbers of rows and columns."""
+        return self._classes.values
+
+    def put(self, problem: Problem) -> Ints:
+        """Where the matrices of each arc are, `where[arc]` as `_put` says; arcs into u, then v, by edge."""
+        fresh = {id(edge.cost): edge.cost for edge in problem.edges if id(edge.cost) not in self._where}
+        self._entries.expect(_COPIES * sum(cost.size for cost in fresh.values()))
+        for key, cost in fresh.items():
+            self._where[key] = self._put(cost)
+        self._matrices += fresh.values()
+        where = [place for edge in problem.edges for place in self._where[id(edge.cost)]]
+        return np.array(where, dtype=np.intp).reshape(-1, 5)
 
     def _put(self, cost: Floats) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Where a matrix lies: place, thin, tall, wide, rows_at, columns_at of the arc into u and of the one into v."""
-        to_u, to_v = self._add(cost.T), self._add(cost)
-        rows, columns = (_classes(side) if cost.size >= _THINNED else np.arange(len(side)) for side in (cost, cost.T))
-        row_at, column_at = self._name(rows), self._name(columns)
-        tall, wide = int(rows.max()) + 1, int(columns.max()) + 1
-        thin_u, thin_v = to_u, to_v
-        if tall * wide < cost.size:
-            thin = np.empty((tall, wide))
-            thin[rows[:, None], columns] = cost
-            thin_u, thin_v = self._add(thin.T), self._add(thin)
-        return (to_u, thin_u, wide, tall, column_at, row_at), (to_v, thin_v, tall, wide, row_at, column_at)
-
-    def entries(self) -> Floats:
-        """All matrices, one after the other."""
-        result, at = np.empty(self._count), 0
-        for piece in self.pieces:
-            result[at : at + piece.size].reshape(piece.shape)[...] = piece
-            at += piece.size
-        return result
-
-    def _add(self, cost: Floats) -> int:
-        self.pieces.append(cost)
-        self._count += cost.size
-        return self._count - cost.size
-
-    def _name(self, classes: Ints) -> int:
-        self.classes.append(classes)
-        self._labels += len(classes)
-        return self._labels - len(classes)
+        """Where a matrix lies: thin, tall, wide, rows_at, columns_at of the arc into u and of the one into v."""
+        thin, rows, columns = thinned(cost)
+        tall, wide = thin.shape
+        to_u, to_v = self._entries.add(thin.T), self._entries.add(thin)
+        row_at, column_at = self._classes.add(rows), self._classes.add(columns)
+        return (to_u, wide, tall, column_at, row_at), (to_v, tall, wide, row_at, column_at)
 
 
-def _classes(cost: Floats) -> Ints:
-    """For every row the number of the first that is equal to it, counting distinct ones."""
-    known: dict[bytes, int] = {}
-    return np.array([known.setdefault(row.tobytes(), len(known)) for row in cost], dtype=np.intp)
+class Growing:
+    """A vector to which arrays are added; `values` are those so far. Room that is not used yet takes no memory."""
+
+    def __init__(self, dtype: type[np.generic]) -> None:
+        self._room, self._count = np.empty(_ROOM, dtype=dtype), 0
+
+    @property
+    def values(self) -> NDArray[Any]:
+        """All entries so far."""
+        return self._room[: self._count]
+
+    def expect(self, count: int) -> None:
+        """Has room for so many entries more."""
+        if self._count + count > len(self._room):
+            values = self.values
+            self._room = np.empty(2 * (self._count + count), dtype=values.dtype)
+            self._room[: self._count] = values
+
+    def add(self, array: NDArray[Any]) -> int:
+        """Where its entries, row by row, begin."""
+        self.expect(array.size)
+        at, self._count = self._count, self._count + array.size
+        self._room[at : self._count].reshape(array.shape)[...] = array
+        return at
 
 
 def _memory(rows: Rows, order: Ints, rank: Ints) -> Memory:

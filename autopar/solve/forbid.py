@@ -75,14 +75,13 @@ def _propagate(alive: list[Bools], partial: Sequence[Edge], finite: _Finite) -> 
 
 def _supported_everywhere(problem: Problem) -> list[Bools]:
     """The strategies without those that have no finite partner: edge by edge, in a compiled loop."""
-    counts, is_finite = problem.counts, np.isfinite(np.concatenate([edge.cost.ravel() for edge in problem.edges]))
-    sizes = np.array([edge.cost.size for edge in problem.edges])
-    is_partial = ~np.logical_and.reduceat(is_finite, np.cumsum(sizes) - sizes)
-    edges = [problem.edges[e] for e in np.flatnonzero(is_partial)]
+    counts, masks = problem.counts, [np.isfinite(edge.cost) for edge in problem.edges]
+    partial = [e for e, mask in enumerate(masks) if not mask.all()]
+    edges = [problem.edges[e] for e in partial]
     start = np.concatenate([[0], np.cumsum(counts)]).astype(np.intp)
     ends = np.array([(edge.u, edge.v) for edge in edges], dtype=np.intp).reshape(-1, 2)
-    place = np.concatenate([[0], np.cumsum(sizes[is_partial])]).astype(np.intp)
-    pool = is_finite if is_partial.all() else is_finite[np.repeat(is_partial, sizes)]
+    place = np.concatenate([[0], np.cumsum([masks[e].size for e in partial])]).astype(np.intp)
+    pool = np.concatenate([np.zeros(0, dtype=np.bool_), *(masks[e].ravel() for e in partial)])
     by_node = np.argsort(ends.ravel(), kind="stable") // 2
     near = np.concatenate([[0], np.cumsum(np.bincount(ends.ravel(), minlength=len(counts)))]).astype(np.intp)
     left = np.isfinite(np.concatenate(problem.node_costs))

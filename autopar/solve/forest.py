@@ -12,6 +12,7 @@ import numpy as np
 
 from autopar.solve.flat import Flat
 from autopar.solve.jit import compiled
+from autopar.solve.kernels import add_row
 from autopar.solve.problem import Floats
 from autopar.solve.reduction import Ints
 
@@ -77,7 +78,8 @@ def grow_forest(p: Flat, order: Ints, desk: Desk) -> None:
 @compiled
 def walk_forest(p: Flat, order: Ints, choice: Ints, desk: Desk) -> int:
     """Writes the forest's nodes, parents first, and their costs beside the nodes outside. Returns how many."""
-    desk.via[order] = -2
+    for v in order:
+        desk.via[v] = -2
     found = 0
     for i in range(len(order)):
         if not desk.inside[order[i]] or desk.via[order[i]] != -2:
@@ -93,9 +95,7 @@ def walk_forest(p: Flat, order: Ints, choice: Ints, desk: Desk) -> int:
             for k in range(p.near[v], p.near[v + 1]):
                 u = p.other[k]
                 if not desk.inside[u]:
-                    base = p.place[k] + choice[u] * count
-                    for t in range(count):
-                        desk.total[first + t] += p.pool[base + t]
+                    add_row(p, k, int(choice[u]), desk.total[first : first + count])
                 elif desk.via[u] == -2:
                     desk.via[u], desk.walk[found] = p.back[k], u
                     found += 1
@@ -106,18 +106,20 @@ def walk_forest(p: Flat, order: Ints, choice: Ints, desk: Desk) -> int:
 def hand_up(p: Flat, v: int, desk: Desk) -> None:
     """Adds to v's parent's costs, for each of its strategies, the least of v's tree, and keeps v's strategy."""
     k, u = p.back[desk.via[v]], p.other[desk.via[v]]
-    wide = p.start[u + 1] - p.start[u]
-    for t in range(wide):
-        desk.best[t] = np.inf
+    wide, kept = p.wide[k], p.mail[k]
+    for c in range(wide):
+        desk.best[c] = np.inf
     for s in range(p.start[v + 1] - p.start[v]):
-        own, base = desk.total[p.start[v] + s], p.place[k] + s * wide
-        for t in range(wide):
-            value = own + p.pool[base + t]
-            if value < desk.best[t]:
-                desk.best[t] = value
-                desk.kept[p.mail[k] + t] = s
-    for t in range(wide):
-        desk.total[p.start[u] + t] += desk.best[t]
+        own, base = desk.total[p.start[v] + s], p.thin[k] + p.class_of[p.rows_at[k] + s] * wide
+        for c in range(wide):
+            value = own + p.pool[base + c]
+            if value < desk.best[c]:
+                desk.best[c] = value
+                desk.kept[kept + c] = s
+    for t in range(p.start[u + 1] - p.start[u] - 1, -1, -1):  # downwards: a class stands for none before its number
+        c = p.class_of[p.columns_at[k] + t]
+        desk.kept[kept + t] = desk.kept[kept + c]
+        desk.total[p.start[u] + t] += desk.best[c]
 
 
 @compiled

@@ -119,7 +119,8 @@ def sweep_with_beliefs(p: Flat, nodes: Floats, messages: Floats, belief: Floats)
         visit(p, v, False, (p.near[v], p.split[v]), (p.split[v], p.near[v + 1]), nodes, messages, gain)
     for v in range(count - 1, -1, -1):
         visit(p, v, False, (p.split[v], p.near[v + 1]), (0, 0), nodes, messages, gain)
-        belief[p.start[v] : p.start[v + 1]] = nodes[p.start[v] : p.start[v + 1]]
+        for s in range(p.start[v], p.start[v + 1]):
+            belief[s] = nodes[s]
         visit(p, v, False, (0, 0), (p.near[v], p.split[v]), nodes, messages, gain)
         total += float(nodes[p.start[v] : p.start[v + 1]].min())
     return total

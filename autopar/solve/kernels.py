@@ -10,11 +10,33 @@ from autopar.solve.problem import Floats
 from autopar.solve.reduction import Ints
 
 
+@compiled
+def entry(p: Flat, k: int, s: int, t: int) -> float:
+    """What strategy t costs at the end of arc k where its beginning has strategy s."""
+    row, column = p.class_of[p.rows_at[k] + s], p.class_of[p.columns_at[k] + t]
+    return float(p.pool[p.thin[k] + row * p.wide[k] + column])
+
+
+@compiled
+def add_row(p: Flat, k: int, s: int, total: Floats) -> None:
+    """Adds what each strategy costs at the end of arc k where its beginning has strategy s."""
+    wide, count = p.wide[k], len(total)
+    base = p.thin[k] + p.class_of[p.rows_at[k] + s] * wide
+    if wide == count:  # no two columns are equal: each is its own class, which saves looking it up
+        for t in range(count):
+            total[t] += p.pool[base + t]
+        return
+    for t in range(count):
+        total[t] += p.pool[base + p.class_of[p.columns_at[k] + t]]
+
+
 def _gain_by_arrays(p: Flat, v: int, k: int, messages: Floats, gain: Floats) -> None:
     count, other = p.start[v + 1] - p.start[v], p.other[k]
-    theirs, rows = p.mail[p.back[k]], p.start[other + 1] - p.start[other]
-    costs = p.pool[p.place[k] : p.place[k] + rows * count].reshape(rows, count)
-    np.min(costs - messages[theirs : theirs + rows, None], axis=0, out=gain[:count])
+    theirs, rows, tall, wide = p.mail[p.back[k]], p.start[other + 1] - p.start[other], p.tall[k], p.wide[k]
+    highest = np.full(tall, -np.inf)
+    np.maximum.at(highest, p.class_of[p.rows_at[k] : p.rows_at[k] + rows], messages[theirs : theirs + rows])
+    least = np.min(p.pool[p.thin[k] : p.thin[k] + tall * wide].reshape(tall, wide) - highest[:, None], axis=0)
+    gain[:count] = least[p.class_of[p.columns_at[k] : p.columns_at[k] + count]]
 
 
 @compiled_or(_gain_by_arrays)
@@ -109,7 +131,7 @@ def visit(
 @compiled
 def sweep(p: Flat, eager: bool, nodes: Floats, messages: Floats) -> None:
     """Every node, upwards and then downwards, collects from where the sweep comes and hands on to where it goes."""
-    gain = np.empty(3 * p.widest)
+    gain = np.empty(3 * p.widest, dtype=p.pool.dtype)
     count = len(p.start) - 1
     for v in range(count):
         visit(p, v, eager, (p.near[v], p.split[v]), (p.split[v], p.near[v + 1]), nodes, messages, gain)
@@ -154,8 +176,24 @@ def bound_of(p: Flat, nodes: Floats, messages: Floats) -> float:
         count = p.start[v + 1] - p.start[v]
         for k in range(p.near[v], p.split[v]):
             gain_of(p, v, k, messages, gain)
-            total += float((gain[:count] - messages[p.mail[k] : p.mail[k] + count]).min())
+            low = np.inf
+            for t in range(count):
+                low = min(low, gain[t] - messages[p.mail[k] + t])
+            total += low
     return total
+
+
+@compiled
+def add_excess(p: Flat, v: int, k: int, messages: Floats, gain: Floats, excess: Floats) -> float:
+    """Adds to the excess of v what arc k adds above the least that it adds to any strategy. Returns that least."""
+    gain_of(p, v, k, messages, gain)
+    count, low = p.start[v + 1] - p.start[v], np.inf
+    for t in range(count):
+        gain[t] -= messages[p.mail[k] + t]
+        low = min(low, gain[t])
+    for t in range(count):
+        excess[p.start[v] + t] += gain[t] - low
+    return float(low)
 
 
 @compiled
@@ -169,21 +207,13 @@ def reparametrise(p: Flat, nodes: Floats, messages: Floats, excess: Floats) -> f
     for v in range(len(p.start) - 1):
         mine = nodes[p.start[v] : p.start[v + 1]]
         least = mine.min()
-        mine -= least
-        excess[p.start[v] : p.start[v + 1]] += mine
+        for t in range(len(mine)):
+            mine[t] -= least
+            excess[p.start[v] + t] += mine[t]
         total += float(least)
         for k in range(p.near[v], p.split[v]):
-            u, back = p.other[k], p.back[k]
-            count = p.start[v + 1] - p.start[v]
-            gain_of(p, v, k, messages, gain)
-            rise = gain[:count] - messages[p.mail[k] : p.mail[k] + count]
-            low = rise.min()
-            total += float(low)
-            excess[p.start[v] : p.start[v + 1]] += rise - low
-            count = p.start[u + 1] - p.start[u]
-            gain_of(p, u, back, messages, gain)
-            rise = gain[:count] - messages[p.mail[back] : p.mail[back] + count]
-            excess[p.start[u] : p.start[u + 1]] += rise - rise.min()
+            total += add_excess(p, v, k, messages, gain, excess)
+            add_excess(p, p.other[k], p.back[k], messages, gain, excess)
     return total
 
 
@@ -193,11 +223,13 @@ def decode(p: Flat, nodes: Floats, messages: Floats, choice: Ints) -> None:
     total = np.empty(p.widest)
     for v in range(len(p.start) - 1):
         count = p.start[v + 1] - p.start[v]
-        total[:count] = nodes[p.start[v] : p.start[v + 1]]
+        for t in range(count):
+            total[t] = nodes[p.start[v] + t]
         for k in range(p.near[v], p.split[v]):
             s = choice[p.other[k]]
-            message, base = messages[p.mail[p.back[k]] + s], p.place[k] + s * count
-            total[:count] += p.pool[base : base + count] - message - messages[p.mail[k] : p.mail[k] + count]
+            message, mine = messages[p.mail[p.back[k]] + s], messages[p.mail[k] : p.mail[k] + count]
+            for t in range(count):
+                total[t] += entry(p, k, int(s), t) - message - mine[t]
         choice[v] = np.argmin(total[:count])
 
 
@@ -213,7 +245,8 @@ def add_prices(p: Flat, prices: Floats, nodes: Floats) -> None:
         if price != 0.0:
             first = p.start[m.node[i]]
             count = p.start[m.node[i] + 1] - first
-            nodes[first : first + count] += price * m.size[m.at[i] : m.at[i] + count]
+            for s in range(count):
+                nodes[first + s] += price * m.size[m.at[i] + s]
 
 
 @compiled
@@ -242,7 +275,6 @@ def cost_of(p: Flat, costs: Floats, choice: Ints) -> float:
     total = 0.0
     for v in range(len(p.start) - 1):
         total += float(costs[p.start[v] + choice[v]])
-        count = p.start[v + 1] - p.start[v]
         for k in range(p.near[v], p.split[v]):
-            total += float(p.pool[p.place[k] + choice[p.other[k]] * count + choice[v]])
+            total += entry(p, k, int(choice[p.other[k]]), int(choice[v]))
     return total

@@ -7,46 +7,93 @@ what the best choice costs above the least of every part, added up: it does not 
 
 from __future__ import annotations
 
-from autopar.solve.ascent import Answer
+from autopar.solve.ascent import Answer, is_closed
+from autopar.solve.bar import sampled, window_of
 from autopar.solve.chain import Chain
 from autopar.solve.few import Few
 from autopar.solve.layers import layers_of
 from autopar.solve.options import SolveOptions
-from autopar.solve.parts import Pair, Row
+from autopar.solve.parts import Pair, Part, Row
 from autopar.solve.problem import Infeasible
 from autopar.solve.reduction import Choice
+from autopar.solve.verifier import TOLERANCE
 from autopar.solve.watch import Watch
 from autopar.solve.within import Within, within
 
 _WIDER = 1.5  # times what the best choice costs above the bound of a part: its first window
 _MARGIN = 1e-10  # of the cost: for rounding
+_SAMPLE = 1_000_000  # entries of a part's edges
+_FEW_PAIRS, _FEWER_PAIRS = 0.005, 0.001  # of all pairs: what a window leaves that is guessed; of a part with copies
+_FEWEST = 1000  # and at least so many of the sample: what has fewer pairs is looked at whole
+_MORE, _LESS, _GUESSES = 2.0, 0.7, 3  # times as many, another window; how many are tried
 
 
 def by_layers(few: Few, best: Answer, options: SolveOptions, watch: Watch) -> Answer | None:
-    """The optimum of the whole, with its proof, or a bound; `best` has a choice. None if there are no such layers."""
+    """The optimum of the whole, with its proof, or a bound. None if there are no such layers, or it is too much.
+
+    Where `best` has no choice, windows are guessed, to find one.
+    """
     whole, short = few.whole, few.short
     flat, order = whole.dual.flat, short.order
     layers = layers_of(whole.problem, flat, order, short.stretches, short.band)
-    if layers is None or best.choice is None:
+    if layers is None:
         return None
     messages = few.messages
     by_ends: dict[tuple[int, int], Pair] = {}
     for edge, (to_u, to_v) in zip(short.problem.edges, messages, strict=True):
         by_ends[min(edge.u, edge.v), max(edge.u, edge.v)] = (to_u, to_v) if edge.u < edge.v else (to_v, to_u)
     edges: list[int] = short.edges.tolist()
-    row = Row(whole.problem, order, layers, tuple(messages[e] for e in edges), by_ends)
-    found = _tables(row, best.choice, best.objective, options, watch)
+    row = Row(whole.problem, order, layers, tuple(messages[e] for e in edges), by_ends, whole.dual.pool)
+    known: dict[int, Within] | None = {}
+    if best.choice is None:
+        known = _guessed(row, options, watch)
+        best = best if known is None else Chain(row, known).answer()
+    if known is None or best.choice is None or (known and is_closed(best.bound, best.objective, TOLERANCE)):
+        return best if best.choice is not None else None
+    found = _tables(row, best.choice, best.objective, known, options, watch)
     return None if found is None else Chain(row, found).answer()
 
 
-def _tables(row: Row, best: Choice, cutoff: float, options: SolveOptions, watch: Watch) -> dict[int, Within] | None:
+def _guessed(row: Row, options: SolveOptions, watch: Watch) -> dict[int, Within] | None:
+    """What each kind of part costs within a window that leaves few pairs; None: too much for one of them."""
+    found = dict[int, Within]()
+    for part in row.parts:
+        cut = _guessed_of(part, options, watch)
+        if cut is None:
+            return None
+        found[part.number] = cut
+    return found
+
+
+def _guessed_of(part: Part, options: SolveOptions, watch: Watch) -> Within | None:
+    """What a part costs within a window that leaves few pairs: more, if nothing is in it, or fewer, if it is much."""
+    above, _ = sampled(part.certificate, _SAMPLE)
+    share = _FEW_PAIRS if part.copies == 1 else _FEWER_PAIRS
+    for _ in range(_GUESSES):
+        window = window_of(above, max(_FEWEST, share * len(above)))
+        try:
+            cut = within(part.certificate, part.certificate.bound + window, options, watch)
+        except Infeasible:
+            share *= _MORE
+            continue
+        if cut is not None:
+            return cut
+        share *= _LESS
+    return None
+
+
+def _tables(
+    row: Row, best: Choice, cutoff: float, known: dict[int, Within], options: SolveOptions, watch: Watch
+) -> dict[int, Within] | None:
     """What each kind of part costs, as far as a choice of the whole can that costs less than `cutoff`; None: too much.
 
-    The first window of a part is guessed from what the best choice costs there; that of the last is what is left.
+    `known` is so within some window. The first window of a part is guessed from what the best choice costs there; that
+    of the last is what is left.
     """
-    margin, found = _MARGIN * abs(cutoff), dict[int, Within]()
+    margin, found = _MARGIN * abs(cutoff), dict(known)
     low = {part.number: part.certificate.bound for part in row.parts}
     above = {part.number: row.cost_of(part.number + part.copies // 2, best) - low[part.number] for part in row.parts}
+    low |= {number: of.least for number, of in known.items()}
     in_order = sorted(row.parts, key=lambda part: (-part.copies, above[part.number]))
     for part in in_order * 2:
         number = part.number

@@ -91,9 +91,9 @@ def fold_constant(problem: Problem) -> Reduction:
     folded: dict[int, int | None] = {}
 
     def constant_axis(cost: Floats) -> int | None:
-        if (cost == cost[:, :1]).all():
+        if (cost[0] == cost[0, 0]).all() and (cost == cost[:, :1]).all():  # most fail in the first row
             return 1
-        return 0 if (cost == cost[:1]).all() else None
+        return 0 if (cost[:, 0] == cost[0, 0]).all() and (cost == cost[:1]).all() else None
 
     costs, edges, gone = list(problem.node_costs), list[Edge](), list[tuple[int, int]]()
     for edge in problem.edges:

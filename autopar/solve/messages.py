@@ -12,6 +12,7 @@ from autopar.solve.closing import closing, may_squeeze, mixed
 from autopar.solve.exact import lifted
 from autopar.solve.few import Few, few_of
 from autopar.solve.first import first_choice
+from autopar.solve.flat import Pool
 from autopar.solve.known import Known, Search, answer, is_large, is_narrow
 from autopar.solve.layered import by_layers
 from autopar.solve.options import SolveOptions
@@ -41,12 +42,12 @@ def closed_by_messages(
     ascent = ascent or _ascent(problem, options, rough=may_squeeze(problem, options))
     if is_any_news and ascent.rows.count:
         offer(first_choice(ascent.dual, options, watch), watch)
-    few = _few(ascent, options, watch, rest)
-    tiled = Answer(None, np.inf, -np.inf) if few is None else few.tiled()
-    if few is not None and few.is_worth_adding_up:
-        tiled = _added_up(few, tiled, options, watch)
+    few, tiled = _few(ascent, options, watch), Answer(None, np.inf, -np.inf)
+    if few is not None:
+        few, tiled = _added_up(few, options, watch, rest)
         if is_closed(tiled.bound, min(upper, tiled.objective)):
             return answer(tiled, min(upper, tiled.objective), upper)
+        few.begin()
     settle = ascent.settle if problem.usages and not is_narrow(problem) else ascent.sweeps
     best, certificate = settle(min(upper, tiled.objective), watch)
     best = better(tiled, best)
@@ -77,32 +78,62 @@ def closed_by_messages(
     return answer(better(known.best, found), max(known.low, min(found.bound, known.cutoff)), upper)
 
 
-def _added_up(few: Few, best: Answer, options: SolveOptions, watch: Watch) -> Answer:
+def _added_up(few: Few, options: SolveOptions, watch: Watch, rest: Search) -> tuple[Few, Answer]:
+    """Few of the layers, and what is known of all: if messages do not prove few, after equal ones were added up.
+
+    They are added up in windows that are guessed; if that does not end it, about the best choice of few, searched by
+    messages and windows alone.
+    """
+    if few.is_proven:
+        return few, few.tiled()
+    known = _known_of_layers(few, Answer(None, np.inf, -np.inf), options, watch)
+    if is_closed(known.bound, known.objective):
+        return few, known
+
+    def search(ascent: Ascent) -> Answer:
+        return closed_by_messages(ascent.problem, _little(options), Apart(watch), np.inf, 0, rest, ascent)
+
+    few = few.searched(search)
+    known = replace(better(known, few.tiled()), bound=known.bound)
+    if few.is_proven and not is_closed(few.ascent.held.bound, few.best.objective):
+        known = _known_of_layers(few, known, options, watch)
+    return few, known
+
+
+def _known_of_layers(few: Few, best: Answer, options: SolveOptions, watch: Watch) -> Answer:
     """What is known after equal layers were solved once and added up."""
     found = by_layers(few, best, options, watch)
     if found is None:
         return best
-    best = replace(better(best, found), bound=found.bound)
+    best = replace(better(best, found), bound=max(best.bound, found.bound))
     offer(best.choice, watch)
     watch.raise_bound(found.bound, found.proof)
     return best
 
 
-def _ascent(problem: Problem, options: SolveOptions, *, rough: bool) -> Ascent:
+def _little(options: SolveOptions) -> SolveOptions:
+    """For few of the layers: messages and windows alone."""
+    return replace(options, max_rounds=0, large_gap=0.0)
+
+
+def _ascent(problem: Problem, options: SolveOptions, *, rough: bool, pool: Pool | None = None) -> Ascent:
     """Messages to begin with, and short annealings where a gap is let be."""
     more = _PRICED_SWEEPS if problem.usages and is_narrow(problem) else 1
     passes = min(options.anneal_passes, _SHORT)
     little = replace(options, max_sweeps=more * options.max_sweeps, anneal_passes=passes)
-    return Ascent(problem, little, rough=rough)
+    return Ascent(problem, little, rough=rough, pool=pool)
 
 
-def _few(whole: Ascent, options: SolveOptions, watch: Watch, rest: Search) -> Few | None:
-    """Few of the equal layers, if enough repeats and there is time, solved by messages and windows alone."""
+def _few(whole: Ascent, options: SolveOptions, watch: Watch) -> Few | None:
+    """Few of the equal layers, swept, if enough repeats and there is time."""
     if watch.left_s() <= 0:
         return None
-    little = replace(options, max_rounds=0, large_gap=0.0)
 
-    def search(ascent: Ascent) -> Answer:
-        return closed_by_messages(ascent.problem, little, Apart(watch), np.inf, 0, rest, ascent)
+    def begun(short: Problem) -> Ascent:
+        return _ascent(short, _little(options), rough=may_squeeze(short, options), pool=whole.dual.pool)
 
-    return few_of(whole, lambda short: _ascent(short, little, rough=whole.rough), search)
+    def swept(ascent: Ascent) -> Answer:
+        found, certificate = ascent.sweeps(np.inf, Apart(watch))
+        return replace(found, bound=certificate.bound)
+
+    return few_of(whole, begun, swept)

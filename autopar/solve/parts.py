@@ -7,7 +7,6 @@ whole, and so do their bounds.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,7 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from autopar.solve.dual import Certificate, Dual
-from autopar.solve.flat import per_edge, with_per_edge
+from autopar.solve.flat import Pool, per_edge, with_per_edge
 from autopar.solve.layers import Layers
 from autopar.solve.problem import Edge, Floats, Problem, derived
 from autopar.solve.proof import Messages
@@ -35,6 +34,7 @@ class Part:
 
     Nodes are positions, in order, its own before its visitors; the problem numbers them so. `kept` are those, as the
     problem numbers them, that other parts have edges to, and the visitors. `messages` are to begin with, by edge.
+    `pool` has most of the matrices.
     """
 
     number: int
@@ -45,49 +45,33 @@ class Part:
     kept: tuple[int, ...]
     problem: Problem
     messages: tuple[Pair, ...]
+    pool: Pool
 
     @cached_property
     def certificate(self) -> Certificate:
         """What its messages prove; where it has copies, after some sweeps."""
-        return certified(self.problem, self.messages if self.copies == 1 else _swept(self.problem, self.messages))
+        dual = _at(self.problem, self.messages, self.pool, _SWEEPS if self.copies > 1 else 0)
+        return dual.certificate(dual.state())
 
 
-def _swept(problem: Problem, messages: Sequence[Pair]) -> tuple[Pair, ...]:
-    dual = Dual(problem, memory_rows(problem))
+def _at(problem: Problem, messages: Sequence[Pair], pool: Pool, sweeps: int) -> Dual:
+    """The dual at these messages, by edge, and after so many sweeps more."""
+    dual = Dual(problem, memory_rows(problem), pool=pool)
     dual.start_from(with_per_edge(dual.flat, messages))
-    for _ in range(_SWEEPS):
+    for _ in range(sweeps):
         dual.sweep()
-    return tuple(per_edge(dual.flat, dual.messages))
+    return dual
 
 
 def _turned(pair: Pair) -> Pair:
     return pair[1], pair[0]
 
 
-def certified(problem: Problem, messages: tuple[Pair, ...]) -> Certificate:
-    """What messages prove of a problem without a limit, by edge; for once, quicker than `Dual` is made."""
-    nodes, lows = [cost.copy() for cost in problem.node_costs], list[float]()
-    beyond = [np.zeros(n) for n in problem.counts]
-    for edge, (to_u, to_v) in zip(problem.edges, messages, strict=True):
-        nodes[edge.u] += to_u
-        nodes[edge.v] += to_v
-        rest = edge.cost - to_u[:, None]
-        rest -= to_v
-        rows, columns = rest.min(axis=1), rest.min(axis=0)
-        lows.append(float(rows.min()))
-        beyond[edge.u] += rows - lows[-1]
-        beyond[edge.v] += columns - lows[-1]
-    least = [float(cost.min()) for cost in nodes]
-    excess = tuple(over + cost - low for over, cost, low in zip(beyond, nodes, least, strict=True))
-    rows = memory_rows(problem)
-    return Certificate(problem, rows, messages, np.zeros(0), math.fsum(least + lows), tuple(nodes), excess)
-
-
 @dataclass(frozen=True, eq=False)
 class Row:
     """A problem's parts, and messages to begin with: of its edges, and by the ends of those of a shorter problem.
 
-    The shorter one may be the row without its runs, its nodes numbered by position.
+    The shorter one may be the row without its runs, its nodes numbered by position. `pool` has the problem's matrices.
     """
 
     problem: Problem
@@ -95,6 +79,7 @@ class Row:
     layers: Layers
     start: tuple[Pair, ...]
     short: Mapping[tuple[int, int], Pair]
+    pool: Pool
 
     @cached_property
     def messages(self) -> dict[int, Pair]:
@@ -169,22 +154,27 @@ class Row:
         costs += [np.zeros_like(self.problem.node_costs[self.order[i]]) for i in nodes[own:].tolist()]
         edges, messages = list[Edge](), list[Pair]()
         for e in ids:
-            cost, (to_low, to_high) = self.cost(e), self.messages[e]
+            cost, (to_low, to_high) = self.problem.edges[e].cost, self.messages[e]
+            low, high, is_turned = name[int(self.layers.low[e])], name[int(self.layers.high[e])], self._is_turned(e)
             if e in self.sent:
-                cost, to_low = cost - to_low[:, None], np.zeros_like(to_low)
-            edges.append(Edge(name[int(self.layers.low[e])], name[int(self.layers.high[e])], cost))
-            messages.append((to_low, to_high))
+                cost, to_low = cost - (to_low if is_turned else to_low[:, None]), np.zeros_like(to_low)
+            edges.append(Edge(high, low, cost) if is_turned else Edge(low, high, cost))
+            messages.append((to_high, to_low) if is_turned else (to_low, to_high))
         kept = tuple(i for i, position in enumerate(nodes.tolist()) if i >= own or position in self._to)
         problem = derived(tuple(costs), tuple(edges))
         problem = derived(problem.node_costs, problem.edges, labels(problem, kept))
-        return Part(p, copies, nodes, own, np.array(ids, dtype=np.intp), kept, problem, tuple(messages))
+        return Part(p, copies, nodes, own, np.array(ids, dtype=np.intp), kept, problem, tuple(messages), self.pool)
 
     def cost(self, e: int) -> Floats:
         """An edge's matrix, with rows for the node of the lower position."""
-        edge = self.problem.edges[e]
-        return edge.cost if self.order[self.layers.low[e]] == edge.u else self._turned(edge.cost)
+        cost = self.problem.edges[e].cost
+        return self._transposed(cost) if self._is_turned(e) else cost
 
-    def _turned(self, cost: Floats) -> Floats:
+    def _is_turned(self, e: int) -> bool:
+        """Whether an edge's matrix has rows for the node of the higher position."""
+        return bool(self.order[self.layers.low[e]] != self.problem.edges[e].u)
+
+    def _transposed(self, cost: Floats) -> Floats:
         if id(cost) not in self._known:
             self._known[id(cost)] = cost.T
         return self._known[id(cost)]
@@ -194,8 +184,7 @@ class Row:
         return {}
 
     def _by_position(self, e: int) -> Pair:
-        to_u, to_v = self.start[e]
-        return (to_u, to_v) if self.order[self.layers.low[e]] == self.problem.edges[e].u else (to_v, to_u)
+        return _turned(self.start[e]) if self._is_turned(e) else self.start[e]
 
     def _without_runs(self) -> tuple[list[int], list[tuple[int, int]]]:
         """The edges of the problem with its runs left out and the ends glued, and their nodes there, by position."""
@@ -230,7 +219,8 @@ class Row:
         nodes: list[int] = self.order[stays[np.argsort(self._names[stays])]].tolist()
         costs = tuple(self.problem.node_costs[v] for v in nodes)
         glued = derived(costs, tuple(Edge(*pair, self.cost(e)) for e, pair in zip(edges, ends, strict=True)))
-        return _swept(glued, [self._by_position(e) for e in edges])
+        dual = _at(glued, [self._by_position(e) for e in edges], Pool(), _SWEEPS)
+        return tuple(per_edge(dual.flat, dual.messages))
 
     def cost_of(self, p: int, choice: Choice) -> float:
         """What a choice of the whole costs in a part."""

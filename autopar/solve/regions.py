@@ -19,7 +19,7 @@ import numpy as np
 from autopar.solve.flat import Flat
 from autopar.solve.forest import Desk, desk_for, grow_forest, solve_forest
 from autopar.solve.jit import compiled
-from autopar.solve.kernels import add_prices, cost_of, use_of
+from autopar.solve.kernels import add_prices, cost_of, entry, use_of
 from autopar.solve.problem import Floats
 from autopar.solve.reduction import Ints
 
@@ -161,19 +161,23 @@ def move(p: Flat, steps: int, heat: float, rate: float, draws: Draws, region: Re
                 desk.costs[s] = place.base[s] - _NOISE * heat * gumbel(draws)
         grow_forest(p, nodes, desk)
         solve_forest(p, nodes, place.trial, desk)
-        desk.inside[nodes] = 0
+        for v in nodes:
+            desk.inside[v] = 0
         fits = shift(p, nodes, 1.0, place)
         reprice(p, nodes, rate, place)
         rise = rise_of(p, nodes, place)
         if fits and (rise <= 0 or (heat > 0 and uniform(draws) < np.exp(-rise / heat))):
-            place.choice[nodes] = place.trial[nodes]
+            for v in nodes:
+                place.choice[v] = place.trial[v]
             place.cost[0] += rise
             if place.cost[0] < place.cost[1]:
                 place.cost[1] = place.cost[0]
-                place.best[:] = place.choice
+                for v in range(len(place.best)):
+                    place.best[v] = place.choice[v]
         else:
             shift(p, nodes, -1.0, place)
-            place.trial[nodes] = place.choice[nodes]
+            for v in nodes:
+                place.trial[v] = place.choice[v]
 
 
 @compiled
@@ -185,7 +189,8 @@ def shift(p: Flat, nodes: Ints, sign: float, place: Place) -> bool:
             for i in range(m.of[v], m.of[v + 1]):
                 change = m.size[m.at[i] + place.trial[v]] - m.size[m.at[i] + place.choice[v]]
                 if change != 0.0:
-                    place.used[m.low[i] : m.high[i]] += sign * change
+                    for r in range(m.low[i], m.high[i]):
+                        place.used[r] += sign * change
     for v in nodes:
         if place.trial[v] != place.choice[v]:
             for i in range(m.of[v], m.of[v + 1]):
@@ -216,10 +221,9 @@ def rise_of(p: Flat, nodes: Ints, place: Place) -> float:
         if old == new:
             continue
         rise += float(p.cost[p.start[v] + new] - p.cost[p.start[v] + old])
-        count = p.start[v + 1] - p.start[v]
         for k in range(p.near[v], p.near[v + 1]):
             u = p.other[k]
             if u < v or place.choice[u] == place.trial[u]:  # an edge between two that change counts once
-                rise += float(p.pool[p.place[k] + place.trial[u] * count + new])
-                rise -= float(p.pool[p.place[k] + place.choice[u] * count + old])
+                rise += entry(p, k, int(place.trial[u]), int(new))
+                rise -= entry(p, k, int(place.choice[u]), int(old))
     return rise

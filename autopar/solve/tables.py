@@ -136,13 +136,27 @@ class Tables:
         self.usages[v] = [(start, stop, size[ids]) for start, stop, size in self.usages[v]]
 
     def eliminate(self, v: int) -> None:
-        """Takes v out: its neighbours get the least, over its strategies, of the sum of its tables."""
+        """Takes v out: its neighbours get the least, over its strategies, of the sum of its tables.
+
+        Of more than two neighbours those with one strategy get nothing: an array has 64 axes at most. No step names
+        what more than two get.
+        """
+        if len({u for scope in self.near[v] for u in scope}) > 3:
+            self._narrow(v)
         scopes = self.around(v)
         left = tuple(sorted({u for scope in scopes for u in scope} - {v}))
         places = tuple(tuple(-1 if u == v else left.index(u) for u in scope) for scope in scopes)
         shape = tuple(self.count(u) for u in left)
         tables = [self.pop(scope) for scope in scopes]
         self.add(left, self.once(least, shape, places, *tables))
+
+    def _narrow(self, v: int) -> None:
+        """Takes the other nodes that have one strategy out of v's tables."""
+        for scope in sorted(self.near[v]):
+            alone = tuple(i for i, u in enumerate(scope) if u != v and self.count(u) == 1)
+            if alone:
+                left = tuple(u for i, u in enumerate(scope) if i not in alone)
+                self.add(left, self.once(np.squeeze, self.pop(scope), alone))
 
     def take_limit(self) -> None:
         """The limit goes."""

@@ -247,6 +247,7 @@ def _period_cost(flat: Flat, choice: Ints, stop: int, period: int) -> float:
     low = flat.other[arcs]
     is_hub = _hubs(flat)[low]
     low = np.where((low < first) & ~is_hub, first + (low - first) % period, low)
-    entries = flat.place[arcs] + choice[low] * np.diff(flat.start)[into] + choice[into]
+    rows, columns = (flat.class_of[at[arcs] + choice[v]] for at, v in ((flat.rows_at, low), (flat.columns_at, into)))
+    entries = flat.thin[arcs] + rows * flat.wide[arcs] + columns
     nodes = flat.cost[flat.start[first:stop] + choice[first:stop]]
     return float(nodes.sum() + flat.pool[entries].sum())

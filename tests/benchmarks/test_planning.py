@@ -30,6 +30,7 @@ def test_every_stage_is_timed(scanned: bool, capsys: pytest.CaptureFixture[str])
     assert len(capsys.readouterr().out.splitlines()) >= len(STAGES)
 
 
+@pytest.mark.slow  # compiles the solver's loops first
 def test_it_runs_from_its_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--only", "^gpt-2 64$", "--json", str(tmp_path / "rows.json")]) == 0
     (row,) = json.loads((tmp_path / "rows.json").read_text())["rows"]

@@ -9,7 +9,6 @@ from cost_models import (
     Cluster,
     ProfileError,
     UnknownClusterError,
-    best_algorithm,
     cluster_of_devices,
     collective_time_s,
     compute_time_s,
@@ -23,7 +22,7 @@ from cost_models import (
 from cost_models.catalogue import PROFILES
 
 FILES = sorted(PROFILES.rglob("*.toml"))
-STRUCTURE = {"size"}
+STRUCTURE = {"size", "members", "size_bytes"}
 
 
 def bare_numbers(data, path=""):
@@ -159,12 +158,32 @@ def test_two_hosts_have_a_machine_each():
     assert hosts.device.memory_bytes == load_cluster("cpu2").device.memory_bytes
     across = group(hosts.topology, (2, 2), (0,))
     assert collective_time_s("all_reduce", 8 << 20, across) == pytest.approx(0.140, rel=0.05)  # measured
-    slow = replace_link(hosts, "host", bandwidth_bytes_per_s=hosts.topology.levels[0].link.bandwidth_bytes_per_s / 5)
-    winners = [best_algorithm("all_reduce", 8 << 20, group(c.topology, (4,), (0,)))[0] for c in (hosts, slow)]
-    assert winners == ["ring", "hierarchical"]  # as measured at 1 Gbit/s and at 200 Mbit/s
     one_each = group(load_cluster("2x1xcpu-1gbit").topology, (2,), (0,))
     for mib, measured_s in ((1, 8.8e-3), (16, 0.141), (64, 0.602)):
-        assert collective_time_s("all_reduce", mib << 20, one_each) == pytest.approx(measured_s, rel=0.06)
+        assert collective_time_s("all_reduce", mib << 20, one_each) == pytest.approx(measured_s, rel=0.08)
+
+
+# Measured, 2 hosts x 2 devices: ms at once, and by levels.
+ALL_REDUCES = {
+    "2x2xcpu-200mbit": {1: (65.6, 44.8), 2: (131.6, 89.3), 4: (262.1, 188.5), 8: (544.9, 390.1)},
+    "2x2xcpu-1gbit": {1: (13.1, 9.2), 4: (54.2, 52.9), 8: (110.8, 107.7)},
+}
+
+
+@pytest.mark.parametrize("name", ALL_REDUCES)
+def test_gloo_reduces_by_levels_only_where_the_program_says_so(name):
+    topology = load_cluster(name).topology
+    everyone, across, inside = (group(topology, (2, 2), axes) for axes in ((0, 1), (0,), (1,)))
+    for mib, (flat_ms, levels_ms) in ALL_REDUCES[name].items():
+        size = mib << 20
+        flat = collective_time_s("all_reduce", size, everyone)
+        levels = (
+            collective_time_s("reduce_scatter", size, inside)
+            + collective_time_s("all_reduce", size / 2, across)
+            + collective_time_s("all_gather", size, inside)
+        )
+        assert flat == pytest.approx(flat_ms / 1e3, rel=0.1)
+        assert levels == pytest.approx(levels_ms / 1e3, rel=0.2)
 
 
 def test_axes_that_wrap_only_together():
@@ -186,7 +205,7 @@ def test_figures_say_how_they_were_obtained():
     assert figures["levels.device.max_size"].value == 8
     assert figures["device.memory_bytes"].obtained == "data sheet"
     assert dict(figures_of("cpu8"))["device.launch_s"].obtained == "measured"
-    assert {figure.obtained for _, figure in figures_of("cpu-gloo2")} == {"measured", "fitted", "assumed"}
+    assert {figure.obtained for _, figure in figures_of("cpu-gloo2")} == {"measured", "fitted"}
 
 
 def test_replace_link():
@@ -256,7 +275,7 @@ def test_a_file_of_ones_own(tmp_path):
         (cluster_text(latency=FIGURE.format("-1.0")), r"mine.toml: levels.0.latency_s.value: .*got -1.0"),
         (cluster_text(latency=FIGURE.format('"1"')), r"levels.0.latency_s.value: .*got '1'"),
         (cluster_text(latency="{ value = 1.0, date = 2026-01-31 }"), r"levels.0.latency_s.source: .*required"),
-        (cluster_text(more='color = "red"'), r"color: .*got 'red'; take it out"),
+        (cluster_text(more='glow = "red"'), r"glow: .*got 'red'; take it out"),
         (cluster_text(more='devise_kinds = ["x"]'), r"devise_kinds: .*did you mean 'device_kinds'"),
         (cluster_text(latency="1e-6"), r"got 1e-06; a number is written { value = "),
         (cluster_text(latency="{ value = 1.0 }"), r"latency_s.obtained: Field required; add it, as in { value"),

@@ -9,7 +9,7 @@ from tests.equivalence.cases import MESHES, SIZES, Case, gradients_case, space_o
 from tests.equivalence.check import check, prove
 from tests.equivalence.draw import local_plan, uniform_plan
 
-QUICK_SEEDS = (0, 2, 3)
+QUICK_SEEDS = (0, 2)
 SLOW_SEEDS = tuple(seed for seed in range(24) if seed not in QUICK_SEEDS)
 
 

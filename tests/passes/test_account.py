@@ -90,7 +90,8 @@ def test_random_programs_peak_as_simulated(program: ShardedProgram, data: st.Dat
     assert spent.peak_memory_bytes == slow_peak(program, in_memory, donated, again)
     assert spent.compute_time_s == sum(1.0 + i.op.id for i in program.instructions if isinstance(i, Compute))
     assert spent.communication_time_s == sum(move.time_s for move in program.collectives)
-    assert spent.step_time_s == spent.compute_time_s + spent.communication_time_s
+    assert spent.serial_time_s == spent.compute_time_s + spent.communication_time_s
+    assert max(spent.held_bytes) == spent.peak_memory_bytes
 
 
 def test_the_peak_by_hand() -> None:

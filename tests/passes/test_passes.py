@@ -56,7 +56,7 @@ def test_an_input_wanted_twice_alike_is_converted_once() -> None:
     program = lower(graph, dataflow(graph), Stage(MESH, (WHOLE,), strategies, (SPLIT,), (SPLIT, SPLIT)))
     verify(program)
     assert [type(i) for i in program.instructions] == [Convert, Compute, Compute]
-    routed = InsertRedistribution(Router(MESH, price), price).apply(program)
+    routed = InsertRedistribution(Router(MESH, price)).apply(program)
     verify(routed)
     assert [getattr(i, "kind", "compute") for i in routed.instructions] == ["slice", "compute", "compute"]
 
@@ -68,7 +68,7 @@ def test_a_result_read_twice_is_reduced_once_right_after_it_is_made() -> None:
     stage = Stage(MESH, (SPLIT,), strategies, (WHOLE,), (SPLIT,))
     program = lower(graph, dataflow(graph), stage)
     assert [type(i) for i in program.instructions] == [Compute, Convert, Compute, Compute, Convert]
-    routed = InsertRedistribution(Router(MESH, price), price).apply(program)
+    routed = InsertRedistribution(Router(MESH, price)).apply(program)
     verify(routed)
     (move,) = routed.collectives
     assert (move.kind, move.axes, move.size_bytes, move.role) == ("all_reduce", ("x",), 32, "forward")
@@ -237,7 +237,7 @@ def test_gradients_of_parameters_are_mirrors_and_sums_of_the_forward_pass_are_no
     strategies = (as_is(rows, partial), as_is(WHOLE, WHOLE, WHOLE), as_is(rows, partial), as_is(WHOLE, WHOLE, WHOLE))
     flow = dataflow(graph)
     stage = Stage(MESH, (rows, WHOLE), strategies, (WHOLE,) * len(flow.copies), (WHOLE, WHOLE))
-    routed = InsertRedistribution(Router(MESH, price), price).apply(lower(graph, flow, stage))
+    routed = InsertRedistribution(Router(MESH, price)).apply(lower(graph, flow, stage))
     assert [move.role for move in routed.collectives] == ["forward", "backward"]
     marked = MarkMirror(graph).apply(routed)
     verify(marked)
@@ -258,7 +258,7 @@ def test_a_gradient_that_is_reduced_in_a_loop_is_a_mirror_too(phase: Phase) -> N
     split, both = Placement((("x",), ())), Placement.replicated(2)
     strategies = (as_is(split, PARTIAL), as_is(WHOLE, both), as_is(both, both, both))
     routed = lower(graph, dataflow(graph), Stage(MESH, (split, both), strategies, (), (both,)))
-    marked = MarkMirror(graph).apply(InsertRedistribution(Router(MESH, price), price).apply(routed))
+    marked = MarkMirror(graph).apply(InsertRedistribution(Router(MESH, price)).apply(routed))
     verify(marked)
     assert [(move.region, move.role) for move in marked.collectives] == [
         (1, "mirror" if phase == "backward" else "forward")

@@ -24,7 +24,13 @@ CPU = load_cluster("cpu8")
 # Times that can be read off: 10 flops/s, 100 bytes/s, half a second a launch.
 PLAIN = replace(
     CPU,
-    device=replace(CPU.device, peak_flops_per_s={"float32": 10.0}, memory_bandwidth_bytes_per_s=100.0, launch_s=0.5),
+    device=replace(
+        CPU.device,
+        peak_flops_per_s={"float32": 10.0},
+        memory_bandwidth_bytes_per_s=100.0,
+        launch_s=0.5,
+        efficiency=None,
+    ),
 )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from autopar.report.errors import ErrorShare
 from autopar.report.render import WIDTH, html, rich_report, text, to_json
 from autopar.report.sections import sections
 from autopar.report.summary import Report
@@ -27,7 +28,11 @@ def test_the_overview_says_what_it_costs() -> None:
     report = make.report()
     assert line_of(report, "mesh") == "mesh data=2 x model=4 (8 devices)"
     assert line_of(report, "searched") == "searched mode auto, mesh data=2xmodel=4"
-    assert line_of(report, "step time") == "step time 2.25 ms = compute 1.5 ms + communication 750 us"
+    assert line_of(report, "step time") == "step time 2.25 ms"
+    assert line_of(report, "one by one") == "one by one 2.25 ms = compute 1.5 ms + communication 750 us, nothing hidden"
+    hiding = make.report(step_time_s=1.95e-3, errors=(ErrorShare("links", 3e-4), ErrorShare("launch", 4e-4)))
+    assert line_of(hiding, "one by one").endswith("communication 750 us, of which 40 % hidden")
+    assert line_of(hiding, "step time") == "step time 1.95 ms +- 25.6 % (one standard error, mostly of links)"
     assert "lower bound 2.5 ms" in line_of(report, "objective")
     assert "not measurements" in text(report)
 
@@ -63,9 +68,8 @@ def test_tables_group_and_sum() -> None:
     report = make.report(layers=12)
     assert line_of(report, "params['layers'][*]['w2']").endswith("float32[2048, 512] [model, -] 12 1 MiB 12 MiB")
     assert line_of(report, "all others") == "all others 12 9 us 0.6 %"
-    assert (
-        line_of(report, "forward all_reduce") == "forward all_reduce model model.py:42 (mlp) 12 32 KiB 384 KiB 1.2 ms"
-    )
+    forward = "forward all_reduce model model.py:42 (mlp) 12 32 KiB 384 KiB 1.2 ms"
+    assert line_of(report, "forward all_reduce") == forward
     assert "model.py:41 (mlp) and 1 more" in text(report)
     assert len(text(make.report(layers=12)).splitlines()) == len(text(make.report(layers=24)).splitlines())
 

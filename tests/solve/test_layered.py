@@ -72,6 +72,20 @@ def test_a_poor_choice_to_begin_with_costs_time_only(problem: Problem, seed: int
         assert min(answer.objective, start.objective) >= best - 1e-9
 
 
+@settings(max_examples=40, deadline=None)
+@given(problem=repeating(most_blocks=30))
+def test_no_choice_is_needed_to_begin_with(problem: Problem) -> None:
+    """Windows are guessed then; what that gives is no better than the optimum, and proven."""
+    found = few(problem)
+    if found is None:
+        return
+    watch = Best(problem, None, None)
+    answer, best = by_layers(found, Answer(None, np.inf, -np.inf), OPTIONS, watch), solve(problem).objective
+    if answer is not None:
+        assert answer.bound <= best + 1e-9 <= answer.objective + 2e-9
+        assert proven(problem, answer.proof).bound >= answer.bound - 1e-9 * max(1.0, abs(best))
+
+
 def cliques(layers: int, *, unlike: float = 0.0) -> Problem:
     """A chain of cliques, each joined to the next by one edge: messages prove less than the optimum."""
     rng, size = np.random.default_rng(3), 5
@@ -106,6 +120,16 @@ def test_what_messages_do_not_prove_is_proven(layers: int) -> None:
     assert certificate.bound < best.objective - 1e-3
     assert any(isinstance(step, Pieces) for step in answer.proof)
     assert proven(problem, answer.proof).bound == pytest.approx(best.objective, abs=1e-9)
+
+
+def test_windows_that_are_guessed_find_the_optimum() -> None:
+    problem = cliques(40)
+    found, watch = few(problem), Best(problem, None, None)
+    assert found is not None
+    answer = by_layers(found, Answer(None, np.inf, -np.inf), OPTIONS, watch)
+    assert answer is not None
+    best = solve(problem).objective
+    assert (answer.objective, answer.bound) == (pytest.approx(best, abs=1e-9), pytest.approx(best, abs=1e-9))
 
 
 def test_layers_that_differ_by_rounding_lose_as_much() -> None:

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autopar.solve import Edge, Infeasible, Problem, SolveOptions
+from autopar.solve.check import proven
 from autopar.solve.contract import contract_functional
 from autopar.solve.contract_chains import contract_chains
 from autopar.solve.cp_sat import finish
@@ -20,6 +21,7 @@ from autopar.solve.marginals import min_marginals
 from autopar.solve.merge import drop_lone, fold_constant, merge_parallel, share_equal
 from autopar.solve.minplus import MinSum, _min_product_by_arrays, min_product
 from autopar.solve.oversize import drop_oversized
+from autopar.solve.proof import Eliminate
 from autopar.solve.reduce import reduce_cheaply, reduce_fully
 from autopar.solve.reduction import size, without_limit
 from autopar.solve.rows import drop_slack, memory_rows
@@ -75,6 +77,19 @@ def test_elimination_is_exact(problem):
     assert cost == pytest.approx(optimum(problem), rel=1e-9, abs=1e-12)
     if np.isfinite(cost):
         assert cost_of(problem, choice) == pytest.approx(cost, rel=1e-9, abs=1e-12)
+
+
+def test_more_neighbours_of_one_strategy_than_an_array_has_axes() -> None:
+    """Three nodes in a ring, and eighty with one strategy each beside two of them."""
+    draw = np.random.default_rng(3)
+    counts = (2, 3, 2, *(1,) * 80)
+    pairs = [(0, 1), (1, 2), (0, 2), *((u, v) for v in range(3, 83) for u in (0, 1))]
+    edges = tuple(Edge(u, v, draw.integers(0, 9, (counts[u], counts[v])).astype(float)) for u, v in pairs)
+    problem = Problem(tuple(draw.integers(0, 9, n).astype(float) for n in counts), edges, (), None)
+    choice, cost = minimise_exactly(problem, plan_elimination(problem))
+    assert cost == cost_of(problem, choice) == optimum(problem)
+    order = (*range(3, 83), 0, 1, 2)
+    assert proven(problem, (Eliminate(order),)).bound == proven(problem, (Eliminate(order[::-1]),)).bound == cost
 
 
 @settings(max_examples=150, deadline=None)

@@ -173,8 +173,8 @@ def test_solving_ends_by_it_without_a_search() -> None:
 
 
 def _narrowed(function: Callable[..., Any]) -> Callable[..., Any]:
-    def planted(costs: Any, edges: Any, most: float) -> Any:
-        return function(costs, edges, most / 4)
+    def planted(costs: Any, edges: Any, pool: Any, most: float) -> Any:
+        return function(costs, edges, pool, most / 4)
 
     return planted
 

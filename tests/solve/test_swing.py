@@ -111,6 +111,7 @@ def test_dear_pairs_are_the_same_by_arrays(problem: Problem, most: float) -> Non
     for kernel in (bars.bar_dear, bars._bar_by_arrays):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(bars, "bar_dear", kernel)
-            edges, bits = bars._without_dear(costs, problem.edges, most)
+            pool = np.concatenate([np.zeros(0), *(edge.cost.ravel() for edge in problem.edges)])
+            edges, bits = bars._without_dear(costs, problem.edges, pool, most)
             found.append(([edge.cost.tolist() for edge in edges], {ends: part.tolist() for ends, part in bits.items()}))
     assert found[0] == found[1]

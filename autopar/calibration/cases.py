@@ -1,0 +1,224 @@
+"""Cases: what is measured, in which sizes and in which order. No JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import zip_longest
+from math import prod
+
+from cost_models.fit import Sample, SampleKind
+from cost_models.kernels import item_bytes
+
+CHAIN = 8
+"""How often cheap elementwise operations (`other`) are repeated within one kernel, so that moving takes less time than
+they do. Those of `ELEMENTWISE` stand alone, as in programs: in a chain each waits for the one before."""
+ELEMENTWISE = ("exp", "tanh", "log", "div", "sqrt", "rsqrt", "logistic", "erf", "sin", "pow")
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute")
+TYPES = ("float32", "bfloat16", "float16", "float8_e4m3fn", "int8")
+CONVOLUTIONS = ("conv_general_dilated", "conv_general_dilated:image", "conv_general_dilated:window")
+"""A convolution, and its gradients of the image and of the window, which are convolutions in another order of dims."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One thing to measure: `dims` are those of one device's operands, by kind; see `operations` and `size_bytes`.
+
+    | what | kind | dims |
+    |---|---|---|
+    | product | dot_general | b, m, n, k |
+    | moving | axpy, scale | elements |
+    | fresh | scale | elements |
+    | work | elementwise, other | elements |
+    | work | reductions, cumsum, argmax | rows, columns, dim |
+    | work | transpose, gather, scatter-add, sort | rows, columns |
+    | work | those of `CONVOLUTIONS` | batch, image, window, channels in and out |
+    | work | attention | batch, length, heads, width |
+    | collective | all_reduce, ... | elements of the larger of a device's operand and result |
+
+    A collective goes over the `axes` of a mesh of `mesh` sizes.
+    """
+
+    what: SampleKind
+    kind: str
+    dims: tuple[int, ...]
+    dtype: str = "float32"
+    mesh: tuple[int, ...] = ()
+    axes: tuple[int, ...] = ()
+
+    @property
+    def operations(self) -> float:
+        """How much is computed, as `autopar.price` counts it."""
+        if self.what == "product":
+            return 2.0 * prod(self.dims)
+        if self.what != "work":
+            return 0.0
+        if self.kind in CONVOLUTIONS:
+            batch, image, window, c_in, c_out = self.dims
+            return 2.0 * batch * image**2 * window**2 * c_in * c_out
+        if self.kind == "attention":
+            batch, length, heads, width = self.dims
+            return 4.0 * batch * heads * length**2 * width
+        if len(self.dims) == 1:
+            return float(self.dims[0] * (2 * CHAIN if self.kind == "other" else 1))
+        return float(self.dims[0] * self.dims[1])
+
+    @property
+    def size_bytes(self) -> float:
+        """What is read and written; of a collective the larger of a device's bytes before and after."""
+        return self._moved_elements() * item_bytes(self.dtype)
+
+    @property
+    def elements(self) -> tuple[float, float, float] | None:
+        """Of a product those of both operands and of the result."""
+        if self.what != "product":
+            return None
+        b, m, n, k = map(float, self.dims)
+        return b * m * k, b * k * n, b * m * n
+
+    def sample(self, time_s: float) -> Sample:
+        """The case, measured."""
+        return Sample(
+            what=self.what,
+            kind=self.kind,
+            dtype=self.dtype,
+            size_bytes=self.size_bytes,
+            time_s=time_s,
+            operations=self.operations,
+            elements=self.elements,
+            mesh=self.mesh,
+            axes=self.axes,
+        )
+
+    def __str__(self) -> str:
+        shape = "x".join(map(str, self.dims))
+        groups = f" over {prod(self.mesh[a] for a in self.axes)} of {prod(self.mesh)}" if self.mesh else ""
+        return f"{self.kind} {shape} {self.dtype}{groups}"
+
+    def _moved_elements(self) -> float:
+        if self.elements is not None:
+            return sum(self.elements)
+        if self.kind in CONVOLUTIONS:
+            batch, image, window, c_in, c_out = self.dims
+            return float(batch * image**2 * (c_in + c_out) + window**2 * c_in * c_out)
+        if self.kind == "attention":
+            return 4.0 * prod(self.dims)
+        if self.what == "fresh":
+            return float(self.dims[0])
+        times = {"axpy": 3, "other": 3, "scatter-add": 3, "reduce_sum": 1, "reduce_max": 1, "argmax": 1}
+        whole = prod(self.dims[:2])
+        return float(whole * (1 if self.what == "collective" else times.get(self.kind, 2)))
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How large cases are: `side` of large matrices, `most_bytes` of an array on one device, `quick`: few of each."""
+
+    side: int
+    most_bytes: float
+    quick: bool
+
+
+def cases_of(extent: Extent, processes: int, local_devices: int) -> tuple[Case, ...]:
+    """All cases for so many processes of `local_devices` each, what matters most first.
+
+    First a coarse round of everything, so that little is missing if it is ended early; then what is between.
+    """
+    kinds = (
+        _coarse_first(list(_moving(extent))),
+        _coarse_first(list(_products(extent))),
+        list(_collectives(extent, processes, local_devices)),
+        list(_fresh(extent)),
+        _coarse_first(list(_elementwise(extent))),
+        _coarse_first(list(_rearranging(extent))),
+        _coarse_first(list(_convolutions(extent))),
+    )
+    rounds = zip_longest(*kinds)
+    return tuple(dict.fromkeys(case for turn in rounds for case in turn if case is not None))
+
+
+def _coarse_first(cases: list[Case]) -> list[Case]:
+    """Every fourth, then the second of every four, and so on."""
+    return [case for start in (0, 2, 1, 3) for case in cases[start::4]]
+
+
+def _moving(extent: Extent) -> Iterator[Case]:
+    size, step = 2**10, 16 if extent.quick else 4
+    while size * 4 <= extent.most_bytes:
+        for kind in ("axpy",) if extent.quick else ("axpy", "scale"):
+            yield Case("moving", kind, (size,))
+        size *= step
+
+
+def _fresh(extent: Extent) -> Iterator[Case]:
+    for exponent in (24, 20) if extent.quick else (24, 20, 22, 18, 26):
+        if 2**exponent <= extent.most_bytes:
+            yield Case("fresh", "scale", (2**exponent // 4,))
+
+
+def _products(extent: Extent) -> Iterator[Case]:
+    side = extent.side
+    shapes = [(1, s, s, s) for s in (side, side // 8, side // 2, side // 32, side // 4, side // 16)]
+    for thin in (side // 16, 16, 1):
+        shapes += [(1, thin, side, side), (1, side, thin, side), (1, side, side, thin)]
+    shapes += [(16, side // 16, side // 16, side // 16), (16, side // 8, side // 8, side // 16)]
+    for dtype in TYPES[:2] if extent.quick else TYPES:
+        few = extent.quick or dtype != "float32"
+        yield from (Case("product", "dot_general", shape, dtype) for shape in (shapes[::2] if few else shapes))
+
+
+def _elementwise(extent: Extent) -> Iterator[Case]:
+    size = min(2**16, int(extent.most_bytes) // 16) if extent.side <= 2048 else 2**24
+    yield Case("work", "other", (size,))
+    for kind in ELEMENTWISE[:4] if extent.quick else ELEMENTWISE:
+        yield Case("work", kind, (size,))
+    yield from (Case("work", kind, (size,), "bfloat16") for kind in (("other",) if extent.quick else ("other", "exp")))
+
+
+def _rearranging(extent: Extent) -> Iterator[Case]:
+    side = extent.side
+    for kind in ("reduce_sum", "reduce_max", "argmax", "cumsum"):
+        for dim in (1,) if extent.quick or kind in ("argmax", "cumsum") else (1, 0):
+            yield Case("work", kind, (side, side, dim))
+    for kind in ("transpose", "gather", "scatter-add"):
+        for rows in (side, side // 4) if extent.quick else (side, side // 4, side // 16):
+            yield Case("work", kind, (rows, side))
+    if not extent.quick:
+        yield Case("work", "sort", (side // 16, side // 4))
+        yield Case("work", "attention", (2, side // 4, 4, 64))
+
+
+def _convolutions(extent: Extent) -> Iterator[Case]:
+    channels = max(16, extent.side // 16)
+    for kind in CONVOLUTIONS:
+        yield Case("work", kind, (4, 16, 3, channels, channels))
+        if not extent.quick:
+            yield Case("work", kind, (2, 32, 3, channels // 2, channels))
+
+
+def _collectives(extent: Extent, processes: int, local_devices: int) -> Iterator[Case]:
+    """Every kind over every mesh, at every size; sizes outermost, ends first."""
+    exponents = (10, 20, 24) if extent.quick else (10, 24, 20, 16, 22, 18)
+    for exponent in exponents:
+        elements = min(2**exponent, int(extent.most_bytes)) // 4
+        for mesh, axes in group_meshes(processes, local_devices):
+            for kind in COLLECTIVES:
+                members = prod(mesh[a] for a in axes)
+                yield Case("collective", kind, (elements // members * members,), mesh=mesh, axes=axes)
+
+
+def group_meshes(processes: int, local_devices: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """The meshes and axes whose groups are measured: within a process, across processes, and both in one.
+
+    Groups of every size that divides the devices of a process, or the processes, evenly.
+    """
+    for size in _divisors(local_devices):
+        yield (processes, local_devices // size, size), (2,)
+    for size in _divisors(processes):
+        yield (processes // size, size, local_devices), (1,)
+    if processes > 1 and local_devices > 1:
+        yield (processes, local_devices), (0, 1)
+
+
+def _divisors(count: int) -> list[int]:
+    return [size for size in range(2, count + 1) if count % size == 0]

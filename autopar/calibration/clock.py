@@ -1,0 +1,95 @@
+"""Clock: the seconds of one round of a case on the devices, agreed on by all processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from autopar._compat import untyped_jax
+from autopar.calibration.cases import Case
+from autopar.calibration.programs import fresh_programs, inner_rounds, program_of
+from autopar.errors import AutoparError
+
+Agree = Callable[[float], float]
+"""A number of this process to the largest of all processes."""
+
+
+class NoDifference(AutoparError):
+    """A case that is a difference of two times, where there is none."""
+
+
+@dataclass(frozen=True)
+class JaxClock:
+    """Times cases on `devices`: rounds in a loop until a call takes `call_s`, the median of `calls` of them.
+
+    The loop makes what a call costs by itself small beside what it repeats: what JAX does to begin it, and memory that
+    is touched for the first time.
+    """
+
+    devices: tuple[Any, ...]
+    agree: Agree
+    call_s: float
+    calls: int
+
+    def __call__(self, case: Case) -> float:
+        """Seconds of one round of `case`.
+
+        Raises:
+          NoDifference: if the case is a difference of two times, and there is none.
+          whatever JAX raises if the devices cannot run it.
+        """
+        if case.what == "fresh":
+            return self._fresh_s(case)
+        program = program_of(case, self.devices, inner_rounds(case, self.devices[0].platform))
+        operands = program.operands
+        seconds, times = 0.0, 1
+
+        def call() -> float:
+            nonlocal operands
+            start = perf_counter()
+            operands = untyped_jax.block_until_ready(program.run(np.int32(times), *operands))
+            return self.agree(perf_counter() - start)
+
+        call()
+        seconds = call()
+        while (seconds < self.call_s and times < 2**20) or (seconds < 4 * self.call_s and times < 4):
+            wanted = times * min(16.0, 1.0 + 1.2 * self.call_s / max(seconds, 1e-6))
+            times = min(2**20, max(int(wanted), min(4, 2 * times)))
+            seconds = call()
+        return median([seconds, *(call() for _ in range(self.calls - 1))]) / (times * program.inner)
+
+    def _fresh_s(self, case: Case) -> float:
+        """How much longer a kernel takes whose result is in new memory than one that writes over its operand."""
+        new, old, operand = fresh_programs(case, self.devices)
+        times: dict[bool, list[float]] = {True: [], False: []}
+        for number in range(2 * (2 * self.calls + 1)):
+            start = perf_counter()
+            made = untyped_jax.block_until_ready((new if number % 2 else old)(operand))
+            times[bool(number % 2)].append(self.agree(perf_counter() - start))
+            operand = operand if number % 2 else made
+            del made
+        longer = median(times[True][1:]) - median(times[False][1:])
+        if longer <= 0:
+            raise NoDifference("new memory takes no longer than old")
+        return longer
+
+
+def sorted_devices(devices: Sequence[Any] | None = None) -> tuple[Any, ...]:
+    """The devices of all processes, those of one process together."""
+    given: Sequence[Any] = untyped_jax.devices() if devices is None else devices
+    return tuple(sorted(given, key=lambda device: (device.process_index, device.id)))
+
+
+def agreement() -> Agree:
+    """How the processes present agree on a number: the largest."""
+    if untyped_jax.process_count() == 1:
+        return float
+    from jax.experimental import multihost_utils
+
+    gather: Any = multihost_utils.process_allgather
+    return lambda value: float(np.max(gather(np.float32(value))))

@@ -1,0 +1,235 @@
+"""Programs: a case as a JAX program that repeats it in a loop, on all devices at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from autopar._compat import make_mesh, shard_map, untyped_jax
+from autopar.calibration.cases import CHAIN, CONVOLUTIONS, Case
+
+lax = untyped_jax.lax
+jnp = untyped_jax.numpy
+Operands = tuple[Any, ...]
+Body = Callable[[Any], Operands] | Callable[[Any, Any], Operands] | Callable[[Any, Any, Any], Operands]
+"""The operands of one device to those of the next round."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """`run(times, *operands)` runs the case `times * inner` times and returns the operands for the next call."""
+
+    run: Callable[..., tuple[Any, ...]]
+    operands: tuple[Any, ...]
+    inner: int
+
+
+def inner_rounds(case: Case, platform: str) -> int:
+    """How many rounds are in a loop of a fixed length: on accelerators several of a short case, else one.
+
+    A loop whose length is an argument asks its condition of an accelerator in every round, which takes as long as short
+    kernels do. On processors it takes nothing.
+    """
+    short = case.operations < 1e10 and case.size_bytes < 1e8
+    return 16 if platform != "cpu" and short else 1
+
+
+def program_of(case: Case, devices: Sequence[Any], inner: int = 1) -> Program:
+    """The program of `case` on all of `devices`, `inner` rounds at once, and its operands, placed.
+
+    Every round needs what the one before made, so none is left out; loops hold no other kernels but one that hands on
+    a single element. The number of rounds is an argument, so it is compiled once.
+    """
+    mesh = _mesh(case, devices)
+    names = mesh.axis_names
+    shapes, body = _made(case, names)
+    spec = PartitionSpec(names)
+
+    def one(_: Any, held: Operands) -> Operands:
+        again: Callable[..., Operands] = body
+        return again(*held)
+
+    def several(_: Any, held: Operands) -> Operands:
+        return one(0, held) if inner == 1 else lax.fori_loop(0, inner, one, held)
+
+    def rounds(times: Any, *operands: Any) -> Operands:
+        return lax.fori_loop(0, times, several, operands)
+
+    in_specs = (PartitionSpec(), *(spec for _ in shapes))
+    mapped = shard_map(rounds, mesh, in_specs, tuple(spec for _ in shapes), check_vma=False)
+    donated = tuple(range(1, len(shapes) + 1))
+    run = untyped_jax.jit(mapped, donate_argnums=donated)
+    return Program(run, tuple(_filled(mesh, spec, shape, dtype) for shape, dtype in shapes), inner)
+
+
+def fresh_programs(case: Case, devices: Sequence[Any]) -> tuple[Callable[[Any], Any], Callable[[Any], Any], Any]:
+    """Twice the operand, in memory that is new, and in the operand's own; and the operand."""
+    mesh = _mesh(case, devices)
+    spec = PartitionSpec(mesh.axis_names)
+    mapped = shard_map(_scaled, mesh, (spec,), spec, check_vma=False)
+    new, old = untyped_jax.jit(mapped), untyped_jax.jit(mapped, donate_argnums=(0,))
+    return new, old, _filled(mesh, spec, case.dims, case.dtype)
+
+
+def _scaled(x: Any) -> Any:
+    return x * 1.001
+
+
+def _mesh(case: Case, devices: Sequence[Any]) -> Mesh:
+    sizes = case.mesh or (len(devices),)
+    return make_mesh(sizes, tuple(f"axis{n}" for n in range(len(sizes))), devices)
+
+
+def _filled(mesh: Mesh, spec: PartitionSpec, shape: tuple[int, ...], dtype: str) -> Any:
+    """An array of `shape` on every device, of small numbers that are not all the same."""
+    whole = (shape[0] * mesh.size, *shape[1:])
+    block = np.random.default_rng(0).uniform(0.5, 1.0, shape)
+    block = (block * shape[0]).astype(np.int64) if dtype == "int32" else block
+    made = np.asarray(block).astype(jnp.dtype(dtype))
+
+    def block_of(_: Any) -> Any:
+        return made
+
+    return untyped_jax.make_array_from_callback(whole, NamedSharding(mesh, spec), block_of)
+
+
+Shapes = tuple[tuple[tuple[int, ...], str], ...]
+
+
+def _made(case: Case, names: tuple[str, ...]) -> tuple[Shapes, Body]:
+    if case.what == "collective":
+        return _collective(case, tuple(names[a] for a in case.axes))
+    if case.what == "product":
+        return _product(case)
+    if case.what == "moving" or len(case.dims) == 1:
+        return _elementwise(case)
+    if case.kind in CONVOLUTIONS:
+        return _convolution(case)
+    if case.kind == "attention":
+        return _attention(case)
+    return _by_rows(case)
+
+
+def _touch(operand: Any, result: Any) -> Any:
+    """`operand` with its first element from `result`: so the next round waits for this one."""
+    first = lax.slice(result, (0,) * result.ndim, (1,) * result.ndim)
+    value = jnp.reshape(first, (1,) * operand.ndim).astype(operand.dtype)
+    return lax.dynamic_update_slice(operand, value, (0,) * operand.ndim)
+
+
+def _product(case: Case) -> tuple[Shapes, Body]:
+    b, m, n, k = case.dims
+    lhs, rhs = ((b, m, k), (b, k, n)) if b > 1 else ((m, k), (k, n))
+    made = "int32" if case.dtype == "int8" else case.dtype
+    out = (b, m, n) if b > 1 else (m, n)
+
+    def body(x: Any, w: Any, y: Any) -> tuple[Any, ...]:
+        x = _touch(x, y)
+        return x, w, jnp.matmul(x, w, preferred_element_type=jnp.dtype(made))
+
+    return ((lhs, case.dtype), (rhs, case.dtype), (out, made)), body
+
+
+def _elementwise(case: Case) -> tuple[Shapes, Body]:
+    shape = (case.dims, case.dtype)
+    match case.kind:
+        case "axpy":
+            return (shape, shape), lambda x, z: (x * 0.5 + z, z)
+        case "scale":
+            return (shape,), lambda x: (x * 0.999 + 0.001,)
+        case "other":
+            return (shape, shape), lambda x, z: (_chain(x, z) * 0.01, z)
+        case _:
+            function = _FUNCTIONS[case.kind]
+            return (shape,), lambda x: (function(x),)
+
+
+_FUNCTIONS: Mapping[str, Callable[[Any], Any]] = {
+    "exp": lambda v: jnp.exp(-v),
+    "tanh": jnp.tanh,
+    "log": lambda v: jnp.log(jnp.abs(v) + 1.5),
+    "div": lambda v: 1.0 / (v + 0.5),
+    "sqrt": lambda v: jnp.sqrt(v + 0.1),
+    "rsqrt": lambda v: lax.rsqrt(v + 0.5),
+    "logistic": lambda v: lax.logistic(v),
+    "erf": lambda v: lax.erf(v),
+    "sin": jnp.sin,
+    "pow": lambda v: lax.pow(v + 0.5, v),
+}
+
+
+def _chain(value: Any, other: Any) -> Any:
+    for _ in range(CHAIN):
+        value = value * other + other
+    return value
+
+
+def _by_rows(case: Case) -> tuple[Shapes, Body]:
+    rows, columns, *dim = case.dims
+    table = ((rows, columns), case.dtype)
+    indices = ((rows,), "int32")
+    if case.kind == "transpose":
+        return (table, ((columns, rows), case.dtype)), lambda x, y: (_touch(x, y), x.T)
+    if case.kind == "sort":
+        return (table,), lambda x: (lax.sort(1.0 - x, dimension=1),)
+    if case.kind == "cumsum":
+        return (table,), lambda x: (lax.cumsum(x, axis=dim[0]) * (1.0 / columns),)
+    if case.kind == "gather":
+        return (table, indices, table), lambda x, i, y: (_touch(x, y), i, x[i])
+    if case.kind == "scatter-add":
+        return (table, indices, table), lambda x, i, y: (x.at[i].add(y), i, y)
+    reduce = {"reduce_sum": jnp.sum, "reduce_max": jnp.max, "argmax": jnp.argmax}[case.kind]
+    return (table,), lambda x: (_touch(x, reduce(x, axis=dim[0])),)
+
+
+def _convolution(case: Case) -> tuple[Shapes, Body]:
+    batch, image, window, c_in, c_out = case.dims
+    x_shape, w_shape = (batch, image, image, c_in), (window, window, c_in, c_out)
+    y_shape = (batch, image, image, c_out)
+
+    def convolve(x: Any, w: Any) -> Any:
+        return lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+    def body(x: Any, w: Any, y: Any) -> tuple[Any, ...]:
+        if case.kind == CONVOLUTIONS[0]:
+            return _touch(x, y), w, convolve(x, w)
+        if case.kind == CONVOLUTIONS[1]:
+            (x,) = untyped_jax.linear_transpose(partial(convolve, w=w), x)(y)
+            return x, w, _touch(y, x)
+        (w,) = untyped_jax.linear_transpose(partial(convolve, x), w)(y)
+        return x, w, _touch(y, w)
+
+    return ((x_shape, case.dtype), (w_shape, case.dtype), (y_shape, case.dtype)), body
+
+
+def _attention(case: Case) -> tuple[Shapes, Body]:
+    batch, length, heads, width = case.dims
+    shape = ((batch, length, heads, width), case.dtype)
+
+    def body(q: Any, k: Any, v: Any) -> tuple[Any, ...]:
+        return untyped_jax.nn.dot_product_attention(q, k, v), k, v
+
+    return (shape, shape, shape), body
+
+
+def _collective(case: Case, axes: tuple[str, ...]) -> tuple[Shapes, Body]:
+    members = prod(case.mesh[a] for a in case.axes)
+    whole, part = ((case.dims[0],), case.dtype), ((case.dims[0] // members,), case.dtype)
+    match case.kind:
+        case "all_reduce":
+            return (whole,), lambda x: (lax.psum(x, axes) * (1.0 / members),)
+        case "all_gather":
+            return (part,), lambda x: (_touch(x, lax.all_gather(x, axes, axis=0, tiled=True)),)
+        case "reduce_scatter":
+            return (whole,), lambda x: (_touch(x, lax.psum_scatter(x, axes, scatter_dimension=0, tiled=True)),)
+        case "all_to_all":
+            return (whole,), lambda x: (lax.all_to_all(x, axes, 0, 0, tiled=True),)
+        case _:
+            pairs = [(n, (n + 1) % members) for n in range(members)]
+            return (whole,), lambda x: (lax.ppermute(x, axes, pairs),)

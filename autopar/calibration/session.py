@@ -1,0 +1,96 @@
+"""Session: goes through the cases with a clock, until all are measured or it is told to end."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import monotonic
+from types import FrameType
+from typing import Any
+
+from autopar.calibration.cases import Case
+from cost_models.fit import Sample
+
+Clock = Callable[[Case], float]
+"""The seconds of a case."""
+Told = Callable[[int, int, Case], None]
+"""Hears of every case before it is measured: its number, how many there are, and the case."""
+
+
+@dataclass
+class Stop:
+    """When to end: at `deadline_s` of `monotonic`, or once `asked`. The reason says which."""
+
+    deadline_s: float
+    asked: bool = field(default=False)
+
+    @property
+    def reason(self) -> str:
+        """Why it is to end; "" while it is not."""
+        if self.asked:
+            return "interrupted"
+        return "out of time" if monotonic() >= self.deadline_s else ""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was measured, and what was not and why."""
+
+    samples: tuple[Sample, ...]
+    missing: tuple[tuple[Case, str], ...]
+
+
+def measure(
+    cases: Sequence[Case],
+    clock: Clock,
+    stop: Stop,
+    *,
+    agree: Callable[[float], float] = float,
+    failures: tuple[type[Exception], ...] = (),
+    told: Told | None = None,
+) -> Measured:
+    """Measures `cases` in turn, until `stop` says to end in any process.
+
+    A case that raises one of `failures` is missing, with the message as the reason; the next one follows.
+    """
+    samples: list[Sample] = []
+    missing: list[tuple[Case, str]] = []
+    for number, case in enumerate(cases):
+        if agree(1.0 if stop.reason else 0.0):
+            reason = stop.reason or "ended by another process"
+            missing += [(left, reason) for left in cases[number:]]
+            break
+        if told is not None:
+            told(number, len(cases), case)
+        try:
+            samples.append(case.sample(clock(case)))
+        except failures as error:
+            missing.append((case, str(error).strip().split("\n")[0][:200] or type(error).__name__))
+    return Measured(tuple(samples), tuple(missing))
+
+
+@contextmanager
+def stopped_by_interrupt(stop: Stop) -> Generator[None]:
+    """Within, the first Ctrl-C asks `stop` to end after the case at hand; a second one ends at once.
+
+    Processes that measure together have to end at the same case, so none may break off inside one. In a thread that
+    is not the main one signals stay as they are.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before: Any = signal.getsignal(signal.SIGINT)
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        if stop.asked:
+            signal.default_int_handler(number, frame)
+        stop.asked = True
+
+    signal.signal(signal.SIGINT, ask)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

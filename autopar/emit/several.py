@@ -1,0 +1,73 @@
+"""several: what a program needs where its devices belong to several processes (jax.distributed)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from autopar._compat import make_mesh, untyped_jax
+
+
+def in_order(devices: Sequence[Any]) -> tuple[Any, ...]:
+    """`devices` with those of one process beside each other, as processes are numbered."""
+    return tuple(sorted(devices, key=lambda device: (device.process_index, device.id)))
+
+
+def this_process() -> int:
+    """The number of this process."""
+    return untyped_jax.process_index()
+
+
+def spans_processes(devices: Sequence[Any]) -> bool:
+    """Whether `devices` belong to more than one process."""
+    return len({device.process_index for device in devices}) > 1
+
+
+def placed(value: Any, sharding: NamedSharding) -> Any:
+    """`value` as an array with this sharding.
+
+    Where the devices belong to several processes, each process has to hold the whole of a `value` that is not such an
+    array already, the same in all of them, and puts its own shards where they belong: nothing is sent, and nothing
+    compared.
+    """
+    if sharding.is_fully_addressable or not _is_whole_here(value):
+        return untyped_jax.device_put(value, sharding)
+    host = np.asarray(value)
+    return untyped_jax.make_array_from_callback(host.shape, sharding, host.__getitem__)
+
+
+def gathered(text: bytes, devices: Sequence[Any]) -> tuple[bytes, ...]:
+    """What each process that has any of `devices` passes as `text`, by the number of the process; for all to call."""
+    length = max(int.from_bytes(row.tobytes(), "little") for row in _rows(len(text).to_bytes(8, "little"), devices))
+    padded = len(text).to_bytes(8, "little") + text.ljust(length, b"\0")
+    rows = [row.tobytes() for row in _rows(padded, devices)]
+    return tuple(row[8 : 8 + int.from_bytes(row[:8], "little")] for row in rows)
+
+
+def _rows(own: bytes, devices: Sequence[Any]) -> list[Any]:
+    """The bytes of each process, all of one length: one row of an array for each device, gathered on all of them."""
+    ordered = in_order(devices)
+    mesh = make_mesh((len(ordered),), ("device",), ordered)
+    split, whole = NamedSharding(mesh, PartitionSpec("device")), NamedSharding(mesh, PartitionSpec())
+    row: Any = np.frombuffer(own, np.uint8)[None]
+
+    def of_device(_index: Any) -> Any:
+        return row
+
+    mine = untyped_jax.make_array_from_callback((len(ordered), row.shape[1]), split, of_device)
+    everything = np.asarray(untyped_jax.jit(_same, out_shardings=whole)(mine).addressable_data(0))
+    first = {device.process_index: n for n, device in reversed(list(enumerate(ordered)))}
+    return [everything[n] for _, n in sorted(first.items())]
+
+
+def _same(x: Any) -> Any:
+    return x
+
+
+def _is_whole_here(value: Any) -> bool:
+    """Whether this process can read all of `value`."""
+    return not isinstance(value, jax.Array) or value.is_fully_addressable or value.is_fully_replicated

@@ -1,0 +1,45 @@
+"""Arena: how large a stretch of memory is in which every buffer has one offset for as long as it lives.
+
+XLA places the largest buffers first, each in the smallest gap that it fits in, among those placed that live at the same
+time (`GlobalDecreasingSizeBestFitHeap`). What that leaves unused is fragmentation.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Sequence
+
+from autopar.passes.compiled.place import Held, most
+
+ALIGNMENT = 64
+SMALL = 2_000
+"""Buffers of less than this part of all that is held at once are added up: they fit into gaps."""
+
+
+def arena_bytes(buffers: Sequence[Held]) -> int:
+    """The bytes of the arena of `buffers`; a lower bound is the most that is held at once."""
+    peak, _ = most(buffers)
+    large = [one for one in buffers if one.size_bytes * SMALL >= peak]
+    small = [one for one in buffers if one.size_bytes * SMALL < peak]
+    placed: list[tuple[int, int, int, int]] = []
+    size = 0
+    for one in sorted(large, key=lambda one: (-one.size_bytes, one.first - one.last, one.buffer)):
+        wanted = -(-one.size_bytes // ALIGNMENT) * ALIGNMENT
+        offset = _best_gap(placed, one, wanted)
+        insort(placed, (offset, offset + wanted, one.first, one.last))
+        size = max(size, offset + wanted)
+    return size + most(small)[0]
+
+
+def _best_gap(placed: Sequence[tuple[int, int, int, int]], one: Held, wanted: int) -> int:
+    """The offset of the smallest gap of at least `wanted` bytes beside what lives at the same time as `one`."""
+    best, best_gap, free = -1, 0, 0
+    first, last = one.first, one.last
+    for start, stop, begins, ends in placed:
+        if begins > last or ends < first:
+            continue
+        gap = start - free
+        if gap >= wanted and (best < 0 or gap < best_gap):
+            best, best_gap = free, gap
+        free = max(free, stop)
+    return best if best >= 0 else free

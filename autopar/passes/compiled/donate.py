@@ -1,0 +1,47 @@
+"""Donate: which donated arguments are copied first, since something may still read them when their result is made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from autopar.passes.compiled.fusion import Kernel
+from autopar.passes.compiled.node import Node
+from autopar.passes.compiled.order import ancestors, reads_of
+
+
+def with_copies(
+    kernels: Sequence[Kernel], donations: Mapping[int, int], sizes: dict[int, int], first_new: int
+) -> tuple[Kernel, ...]:
+    """The kernels with a copy of each donated argument that a kernel reads which need not run before the one that
+    writes over it: kernels are not in order yet when XLA looks. Everything reads the copy then.
+
+    Args:
+      kernels: of the whole program, before they are ordered.
+      donations: the argument in whose memory each result lies.
+      sizes: bytes of every buffer; those of the copies are added.
+      first_new: a number from which on buffers are free.
+    """
+    maker = {value: n for n, kernel in enumerate(kernels) for value in kernel.node.outs}
+    reads = [reads_of(kernel) for kernel in kernels]
+    before = ancestors(kernels)
+    copies: dict[int, int] = {}
+    for result, argument in donations.items():
+        writer = maker.get(result)
+        if writer is None or result == argument:
+            continue
+        others = (n for n, values in enumerate(reads) if argument in values and n != writer)
+        is_over = argument not in reads[writer] or argument in kernels[writer].same
+        if not is_over or any(not before[writer] >> n & 1 for n in others):
+            copies[argument] = first_new + len(copies)
+            sizes[copies[argument]] = sizes[argument]
+    made = [Kernel(Node("kernel", (old,), (new,), -1), (old,)) for old, new in copies.items()]
+    return *made, *(_reading(kernel, copies) for kernel in kernels)
+
+
+def _reading(kernel: Kernel, copies: Mapping[int, int]) -> Kernel:
+    if not copies.keys() & reads_of(kernel):
+        return kernel
+    reads = tuple(copies.get(value, value) for value in kernel.reads)
+    same = frozenset(copies.get(value, value) for value in kernel.same)
+    return replace(kernel, reads=reads, same=same, body=tuple(_reading(inner, copies) for inner in kernel.body))

@@ -1,0 +1,126 @@
+"""Draft: nodes as they are added, computation by computation, and the bytes of their buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from autopar.passes.compiled.node import Node
+from autopar.passes.program import Compute, ShardedProgram
+
+FIRST_NEW = 1_000_000_000
+NARROW = frozenset({"bfloat16", "float16"})
+
+
+@dataclass(eq=False)
+class Scope:
+    """The nodes of one computation so far, and the results met by what they are made of: none is made twice.
+
+    `entered` and `left` are the operators that pass values into a control region and out of it, `start` its beginning.
+    """
+
+    nodes: list[Node] = field(default_factory=list[Node])
+    known: dict[tuple[object, ...], tuple[int, ...]] = field(default_factory=dict[tuple[object, ...], tuple[int, ...]])
+    entered: list[Compute] = field(default_factory=list[Compute])
+    left: list[Compute] = field(default_factory=list[Compute])
+    start: int = 0
+
+
+@dataclass(eq=False)
+class Draft:
+    """The nodes of `program` so far: a stack of computations, the innermost last."""
+
+    program: ShardedProgram
+
+    def __post_init__(self) -> None:
+        program = self.program
+        self.sizes = {value: program.local_bytes(value) for value in program.values}
+        self.root: dict[int, int] = {}
+        self.light = {value for value, v in program.values.items() if v.tensor.literal is not None}
+        self.scopes: list[Scope] = [Scope()]
+        self.results = set(program.outputs)
+
+    def at(self, value: int) -> int:
+        """The buffer of a program value."""
+        while value in self.root:
+            value = self.root[value]
+        return value
+
+    def local_shape(self, value: int) -> tuple[int, ...]:
+        """The shape of a program value on one device."""
+        v = self.program.values[value]
+        return v.placement.local_shape(v.tensor.shape, self.program.mesh)
+
+    def made(self, size_bytes: int) -> int:
+        """A new buffer."""
+        number = FIRST_NEW + len(self.sizes)
+        self.sizes[number] = size_bytes
+        return number
+
+    def put(self, node: Node) -> None:
+        """Appends a node to the innermost computation."""
+        self.scopes[-1].nodes.append(node)
+
+    def copied(self, value: int, position: int, *, is_view: bool) -> int:
+        """A copy of a buffer with its elements in another order."""
+        if is_view:
+            return value
+        out = self.made(self.sizes[value])
+        self.put(Node("loop", (value,), (out,), position))
+        return out
+
+    def shared(self, key: tuple[object, ...], size_bytes: int, position: int) -> int:
+        """A buffer that is made of nothing, once in a computation for all that ask for it by the same key."""
+        known = self.scopes[-1].known
+        if key not in known:
+            known[key] = (self.made(size_bytes),)
+            self.put(Node("kernel", (), known[key], position))
+        return known[key][0]
+
+    def view(self, value: int, of: int) -> None:
+        """`value` is the buffer `of`, unless a result of the program has to be copied."""
+        if value in self.results and (of in self.results or of in self.program.inputs):
+            self.put(Node("loop", (of,), (value,), -1, elementwise=True))
+        elif value in self.results:
+            self.results.add(of)
+            self.root[value] = of
+        elif value != of:
+            self.root[value] = of
+
+    def kernel(
+        self,
+        position: int,
+        ins: Sequence[int],
+        outs: Sequence[int],
+        over: Sequence[int] = (),
+        beside: int = 0,
+        *,
+        sums: bool = False,
+        joins: tuple[object, ...] = (),
+    ) -> None:
+        """A kernel that takes `beside` bytes while it runs."""
+        scratch = (self.made(beside),) if beside else ()
+        self.put(Node("kernel", tuple(ins), (*outs, *scratch), position, over=tuple(over), sums=sums, joins=joins))
+
+    def widened(self, value: int, position: int, dtype: str) -> int:
+        """A copy of a buffer of a 16-bit type as float32, which is what the CPU computes with; others as they are."""
+        if dtype not in NARROW:
+            return value
+        wide = self.made(2 * self.sizes[value])
+        self.put(Node("loop", (value,), (wide,), position))
+        return wide
+
+    def narrowed(self, out: int, position: int, dtype: str) -> int:
+        """The buffer in which a kernel leaves `out`: as float32, to be converted, if it is of a 16-bit type."""
+        if dtype not in NARROW:
+            return out
+        return self.made(2 * self.sizes[out])
+
+    def put_narrow(self, made: int, out: int, position: int) -> None:
+        """Behind the kernel: what it left, as `out`."""
+        if made != out:
+            self.put(Node("loop", (made,), (out,), position))
+
+    def put_copy(self, value: int, out: int, position: int) -> None:
+        """A copy of a buffer with its elements in another order, as `out`."""
+        self.put(Node("loop", (value,), (out,), position))

@@ -1,0 +1,49 @@
+"""Nodes: what a compiler sees of a program before it fuses anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+NodeKind = Literal["loop", "kernel", "control"]
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """One operation on buffers, which are numbered.
+
+    A "loop" makes each element of its result on its own, so it may be computed inside its readers; a "kernel" reads and
+    writes memory. A "control" is a loop or a branch that runs the nodes of `body`. `position` is that of the program's
+    instruction.
+
+    Of a loop: whether it is `dear` to compute twice; whether it is `elementwise`, made of the elements at the same
+    place; whether it `spreads`, reads elements of its operands more than once; whether it is `unary`, at most one
+    operand being as large as its result; whether it is a `product` of two.
+    Of a kernel: it may write over the operands `over`, if nobody reads them later; one that `sums` multiplies first, if
+    nobody else reads the product; all-reduces of equal `joins` become one. Of a control node: `carried` pairs a buffer
+    with the value that becomes its next content.
+    """
+
+    kind: NodeKind
+    ins: tuple[int, ...]
+    outs: tuple[int, ...]
+    position: int
+    dear: bool = False
+    elementwise: bool = False
+    spreads: bool = False
+    unary: bool = True
+    product: bool = False
+    sums: bool = False
+    over: tuple[int, ...] = ()
+    body: tuple[Node, ...] = ()
+    carried: tuple[tuple[int, int], ...] = ()
+    joins: tuple[object, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Nodes:
+    """All nodes of a program, those of loops inside their control node, and the bytes of every buffer."""
+
+    nodes: tuple[Node, ...]
+    sizes: Mapping[int, int]

@@ -1,0 +1,58 @@
+"""Predict: the memory that XLA's CPU compiler sets aside for a program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from autopar.passes.compiled.arena import arena_bytes
+from autopar.passes.compiled.donate import with_copies
+from autopar.passes.compiled.draft import FIRST_NEW
+from autopar.passes.compiled.fusion import fused
+from autopar.passes.compiled.join import joined
+from autopar.passes.compiled.place import END, Room, Timed, held, left_over
+from autopar.passes.compiled.unfold import Unfolding, Workspace
+from autopar.passes.program import ShardedProgram
+
+
+def set_aside_bytes(program: ShardedProgram, donated: Sequence[int], workspace: Workspace) -> int:
+    """Bytes of one device: arguments + results + temporaries - results that lie in donated arguments.
+
+    Args:
+      program: routed (no Convert left).
+      donated: positions of the inputs whose memory outputs may take.
+      workspace: bytes that an operator takes while it runs, given the local bytes of its operands.
+    """
+    work = Unfolding(program, workspace)
+    nodes = work.nodes()
+    outputs = tuple(dict.fromkeys(work.at(value) for value in program.outputs))
+    taken = {work.at(value): given for value, given in _donations(program, donated).items()}
+    kernels = joined(fused(nodes.nodes, outputs))
+    timed = Timed(nodes.sizes)
+    timed.run(with_copies(kernels, taken, work.sizes, 2 * FIRST_NEW))
+    rooms: list[Room] = []
+    results = [value for value in outputs if value in timed.made]
+    for value in results:
+        busy = [(timed.made[value], END)]
+        if value in taken:
+            busy.append((-1, min(timed.last.get(taken[value], -1), timed.made[value] - 1)))
+        rooms.append((nodes.sizes[value], busy))
+    arena = left_over(held(timed, frozenset({*program.inputs, *results})), rooms)
+    fixed = sum(nodes.sizes[value] for value in (*program.inputs, *program.outputs))
+    return fixed - sum(nodes.sizes[value] for value in taken) + arena_bytes(arena)
+
+
+def _donations(program: ShardedProgram, donated: Sequence[int]) -> dict[int, int]:
+    """The donated input in which an output lies: the first of its shape, type and placement."""
+
+    def kind(value: int) -> tuple[object, ...]:
+        v = program.values[value]
+        return v.tensor.shape, v.tensor.dtype, v.placement
+
+    offered: dict[tuple[object, ...], list[int]] = {}
+    for position in donated:
+        offered.setdefault(kind(program.inputs[position]), []).append(program.inputs[position])
+    found: dict[int, int] = {}
+    for value in program.outputs:
+        if value not in found and offered.get(kind(value)):
+            found[value] = offered[kind(value)].pop(0)
+    return found

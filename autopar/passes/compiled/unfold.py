@@ -1,0 +1,187 @@
+"""Unfold: a program as the nodes that XLA's CPU compiler sees, with the copies that it adds.
+
+A product wants batch dims first and what it sums or keeps side by side, a convolution its channels last; collectives
+want the dim that they split or join first; an all-to-all takes and makes pieces. Each is a copy, unless all dims that
+would be passed are of size 1 on a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import prod
+
+from autopar.core.regions import CONTROL
+from autopar.passes.compiled.draft import Draft, Scope
+from autopar.passes.compiled.moving import unfold_move
+from autopar.passes.compiled.node import Node, Nodes
+from autopar.passes.compiled.products import UNFOLD
+from autopar.passes.program import Compute, Instruction, Move
+from autopar.price.work import is_dear, is_fusible
+
+Workspace = Callable[..., int]
+
+_VIEWS = frozenset({"reshape", "squeeze", "expand_dims", "copy", "copy_p", "stop_gradient", "optimization_barrier"})
+_VIEWS_TOO = frozenset({"reshard", "sharding_constraint", "pvary", "reduce_precision"})
+_MOVING = frozenset({"slice", "rev", "pad", "iota", "transpose", "dynamic_slice", "concatenate", "gather", "split"})
+_LOOPS_TOO = frozenset({"concatenate", "gather"})
+_PRODUCTS = frozenset({"mul", "integer_pow", "square"})
+_OVER_FIRST = ("scatter", "dynamic_update_slice")
+_OVER_ALL = frozenset({"sort", "threefry2x32", "cholesky", "triangular_solve", "lu"})
+
+
+@dataclass(eq=False)
+class Unfolding(Draft):
+    """The work of unfolding one program. `workspace` gives the bytes that an operator takes beside what it makes."""
+
+    workspace: Workspace
+
+    def nodes(self) -> Nodes:
+        """All nodes, and the bytes of their buffers."""
+        tree = self.program.tree
+        opened: list[int] = []
+        for position, instruction in enumerate(self.program.instructions):
+            path = [r for r in reversed(tree.path(instruction.region)) if tree.kind(r) in CONTROL]
+            while opened != path[: len(opened)]:
+                opened.pop()
+                self._close()
+            for region in path[len(opened) :]:
+                opened.append(region)
+                self.scopes.append(Scope(start=position))
+            self._add(position, instruction)
+        for _ in opened:
+            self._close()
+        return Nodes(tuple(self.scopes[0].nodes), self.sizes)
+
+    def _add(self, position: int, instruction: Instruction) -> None:
+        if isinstance(instruction, Move):
+            self._once(position, instruction, (instruction.kind, instruction.axes, instruction.dim, instruction.to_dim))
+        elif isinstance(instruction, Compute):
+            op = instruction.op
+            if op.kind in ("carry_in", "scan_stack", "carry_out", "cond_result", "while_test", "branch_index"):
+                self._boundary(position, instruction)
+            else:
+                key = (op.kind, op.signature, op.recomputes) if op.effect is None else (op.kind, position)
+                self._once(position, instruction, key)
+
+    def _once(self, position: int, instruction: Compute | Move, key: tuple[object, ...]) -> None:
+        ins = tuple(self.at(value) for value in instruction.ins)
+        placed = tuple(self.program.values[value].placement for value in instruction.outs)
+        known = self.scopes[-1].known
+        whole = (*key, tuple(self._name(v) for v in ins), placed)
+        if whole in known:
+            for value, of in zip(instruction.outs, known[whole], strict=True):
+                self.view(value, self.at(of))
+            return
+        known[whole] = instruction.outs
+        if isinstance(instruction, Move):
+            unfold_move(self, position, instruction, ins)
+        else:
+            self._compute(position, instruction, ins)
+
+    def _name(self, buffer: int) -> object:
+        literal = self.program.values[buffer].tensor.literal if buffer in self.program.values else None
+        return buffer if literal is None else ("literal", literal)
+
+    def _compute(self, position: int, compute: Compute, ins: tuple[int, ...]) -> None:
+        op, outs = compute.op, compute.outs
+        if len(outs) == 1 and len(ins) == 1 and self._is_view(compute):
+            self.view(outs[0], ins[0])
+            return
+        if op.body is None and len(outs) == 1 and (is_fusible(op) or op.kind in _LOOPS_TOO):
+            self._loop(position, compute, ins)
+            return
+        if op.kind == "split":
+            for out in outs:
+                self.put(Node("loop", ins, (out,), position))
+            return
+        beside = 2 * sum(move.size_bytes for move in compute.exchanges)
+        if op.kind in UNFOLD:
+            UNFOLD[op.kind](self, position, compute, ins, beside)
+            return
+        beside += self.workspace(op, [self.sizes[v] for v in ins])
+        over = ins if op.kind in _OVER_ALL else ins[:1] if op.kind.startswith(_OVER_FIRST) else ()
+        self.kernel(position, ins, outs, over, beside, sums=op.kind == "reduce_sum")
+
+    def _loop(self, position: int, compute: Compute, ins: tuple[int, ...]) -> None:
+        op, (out,) = compute.op, compute.outs
+        size = prod(self.local_shape(out))
+        if op.kind not in _MOVING and op.kind not in ("broadcast_in_dim", "gather", "dynamic_update_slice"):
+            ins = tuple(self._spread(v, compute.ins[n], size, position) for n, v in enumerate(ins))
+        spreads = op.kind == "broadcast_in_dim" or op.kind == "gather"
+        if op.kind in ("broadcast_in_dim", "iota"):
+            self.light.add(out)
+        large = [v for v in ins if v not in self.light and v in self.program.values]
+        large = [v for v in large if prod(self.local_shape(v)) >= size]
+        unary = len(large) <= 1 or sum(self.sizes[v] for v in ins) <= self.sizes[out]
+        elementwise = not spreads and op.kind not in _MOVING
+        self.put(Node("loop", ins, (out,), position, is_dear(op), elementwise, spreads, unary, op.kind in _PRODUCTS))
+
+    def _spread(self, buffer: int, value: int, count: int, position: int) -> int:
+        """An operand of an elementwise operator, whose dims of size 1 are spread over those of the result."""
+        v = self.program.values[value]
+        if v.tensor.literal is not None or prod(self.local_shape(value)) >= count:
+            return buffer
+        out = self.made(count * v.tensor.itemsize)
+        self.light.add(out)
+        self.put(Node("loop", (buffer,), (out,), position, spreads=True))
+        return out
+
+    def _is_view(self, compute: Compute) -> bool:
+        op, size = compute.op, self.sizes
+        if op.kind in _VIEWS or op.kind in _VIEWS_TOO:
+            return True
+        if op.kind == "transpose":
+            shape = self.local_shape(compute.ins[0])
+            kept = [d for d in op.params["permutation"] if shape[d] > 1]
+            return kept == sorted(kept)
+        if op.kind in ("broadcast_in_dim", "reduce_sum", "convert_element_type"):
+            same = op.ins[0].dtype == op.outs[0].dtype
+            return same and size[compute.ins[0]] == size[compute.outs[0]]
+        return False
+
+    def _boundary(self, position: int, compute: Compute) -> None:
+        """What enters or leaves a control region is dealt with when it ends."""
+        kind, scope = compute.op.kind, self.scopes[-1]
+        if kind == "carry_in":
+            scope.entered.append(compute)
+        elif kind in ("while_test", "branch_index"):
+            self.scopes[-1 if kind == "while_test" else -2].nodes.append(
+                Node("kernel", (self.at(compute.ins[0]),), (), position)
+            )
+        else:
+            scope.left.append(compute)
+            if kind == "scan_stack":
+                self.put(Node("loop", (self.at(compute.ins[0]),), (), position))
+
+    def _close(self) -> None:
+        """Ends the innermost control region: its nodes become one.
+
+        Carries are copied in, over their first value if nobody else reads that, and stay where they are. The stacks of
+        a scan are zeros at first, which are there from the beginning.
+        """
+        scope = self.scopes.pop()
+        inits: list[int] = []
+        outs: list[int] = []
+        for compute in scope.entered:
+            (start,), (out,) = compute.ins, compute.outs
+            inits.append(self.made(self.sizes[out]))
+            outs.append(out)
+            self.put(Node("kernel", (self.at(start),), (inits[-1],), scope.start, over=(self.at(start),)))
+        carries = {i.op.params["position"]: i.outs[0] for i in scope.entered}
+        carried: list[tuple[int, int]] = []
+        for compute in scope.left:
+            (out,) = compute.outs
+            if compute.op.kind == "carry_out":
+                buffer = carries[compute.op.params["position"]]
+                carried.append((buffer, self.at(compute.ins[0])))
+                self.view(out, buffer)
+                continue
+            outs.append(out)
+            if compute.op.kind == "scan_stack":
+                inits.append(self.made(self.sizes[out]))
+                self.put(Node("kernel", (), (inits[-1],), scope.start))
+            else:
+                scope.nodes.append(Node("kernel", tuple(self.at(v) for v in compute.ins), (), scope.start))
+        node = Node("control", tuple(inits), tuple(outs), scope.start, over=tuple(inits), body=tuple(scope.nodes))
+        self.put(replace(node, carried=tuple(carried)))

@@ -1,0 +1,316 @@
+"""schedule: when each instruction of a program runs, with computing and communicating side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autopar.passes.account import OpCost
+from autopar.passes.program import Compute, Convert, Instruction, Move, ShardedProgram
+from cost_models import Item, Overlap, Timing, simulate
+
+Bytes = NDArray[np.int64]
+Timed = Compute | Move
+
+
+@dataclass(frozen=True)
+class Event:
+    """One run of an instruction, or of a move inside an operator: when it starts and ends in the step.
+
+    Of a loop the first round is shown, and what runs with a probability of 1/2 half as long; `runs` is how often it
+    runs in a step, on average. `time_s` is the price of one run with nothing beside it. `weight_s` is the part of the
+    step that is due to all its runs: it says by how much the step takes longer if they do (`cost_models.Timing`).
+    """
+
+    instruction: Timed
+    communicates: bool
+    start_s: float
+    end_s: float
+    time_s: float
+    runs: float
+    weight_s: float
+    region: int | None
+
+
+@dataclass(frozen=True)
+class Span:
+    """From when to when a loop or a branch runs: all its rounds. Inside of it events are those of the first round."""
+
+    region: int
+    communicates: bool
+    start_s: float
+    end_s: float
+    rounds: float
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A step: its events in the order of the program, its regions, and how long it takes.
+
+    `slowed_s`: by how much the step takes longer if both slowdowns are larger, as in `cost_models.Timing`.
+    """
+
+    events: tuple[Event, ...]
+    spans: tuple[Span, ...]
+    makespan_s: float
+    slowed_s: tuple[float, float] = (0.0, 0.0)
+
+
+def schedule(
+    program: ShardedProgram, op_cost: OpCost, overlap: Overlap | None, held_bytes: Sequence[int] = ()
+) -> Schedule:
+    """The step that `program` is on one device, on two streams: all devices do the same at once.
+
+    Operators and local moves compute, collectives communicate; each stream keeps the order of the program. A
+    collective is issued as soon as its operands are there, and what reads its results waits for it, as a compiler
+    does that hides latencies: gradients are reduced behind the backward pass, parameters gathered ahead of their use.
+
+    The peak of memory stays what it is. What is issued ahead of its place holds its results longer, what ends behind
+    its place its operands: only as far as that fits beside what is held there (`held_bytes`) anyway. Collectives take
+    what is free in the order of the program.
+
+    A loop or branch in which anything is communicated starts when all before it has ended, each round when the one
+    before has, and what is behind it when it has: nothing is issued across its bounds. One that only computes is as
+    one operator. What operators exchange inside is waited for on the spot.
+
+    Args:
+      program: routed (no Convert left).
+      op_cost: seconds of an operator under a strategy.
+      overlap: how the streams slow each other; None: one runs after the other, in the order of the program.
+      held_bytes: what one device holds at each instruction (`Account.held_bytes`); (): nothing is issued ahead of its
+        place or ends behind it.
+    """
+    held = np.asarray(held_bytes, dtype=np.int64)
+    made = _Maker(program, op_cost, overlap, held.max(initial=0) - held)
+    block = made.block(range(len(program.instructions)), None)
+    return Schedule(block.events, block.spans, block.time_s, block.slowed_s)
+
+
+@dataclass(frozen=True)
+class _Block:
+    """The instructions of one region in its first round, from 0 s on."""
+
+    events: tuple[Event, ...]
+    spans: tuple[Span, ...]
+    time_s: float
+    slowed_s: tuple[float, float]
+
+    @property
+    def communicates(self) -> bool:
+        """Whether anything crosses a link."""
+        return any(event.communicates for event in self.events)
+
+    def at(self, start_s: float, rounds: float, weight: float) -> _Block:
+        """Moved to `start_s` in the region around it, where a second of all rounds weighs `weight`."""
+        shown = min(1.0, rounds)
+        share = rounds * weight
+
+        def then(time_s: float) -> float:
+            return start_s + shown * time_s
+
+        events = tuple(
+            replace(e, start_s=then(e.start_s), end_s=then(e.end_s), weight_s=share * e.weight_s) for e in self.events
+        )
+        spans = tuple(replace(s, start_s=then(s.start_s), end_s=then(s.end_s)) for s in self.spans)
+        return _Block(events, spans, self.time_s, (share * self.slowed_s[0], share * self.slowed_s[1]))
+
+
+@dataclass(eq=False)
+class _Unit:
+    """What stands side by side in a block: an instruction, or an inner region with all that is in it.
+
+    `first` and `stop` are its positions in the program. A collective may be issued before unit `issued` runs, and has
+    ended before unit `needed` does.
+    """
+
+    first: int
+    stop: int
+    reads: frozenset[int]
+    makes: frozenset[int]
+    instruction: Timed | None = None
+    region: int | None = None
+    inner: _Block | None = None
+    issued: int = -1
+    needed: int = -1
+
+    @property
+    def is_collective(self) -> bool:
+        return isinstance(self.instruction, Move) and self.instruction.is_collective
+
+    @property
+    def is_barrier(self) -> bool:
+        return self.inner is not None and self.inner.communicates
+
+
+@dataclass(frozen=True)
+class _Maker:
+    """Makes blocks of `program`; `free` are the bytes that are left at each instruction, and are taken up."""
+
+    program: ShardedProgram
+    op_cost: OpCost
+    overlap: Overlap | None
+    free: Bytes
+
+    def block(self, positions: range, region: int | None) -> _Block:
+        """What runs at these positions, which are all of `region`."""
+        units = list(self._units(positions, region))
+        if self.overlap is not None and self.free.size:
+            self._open_windows(units)
+        else:
+            for number, unit in enumerate(units):
+                unit.issued, unit.needed = number, number + 1
+        pieces = [(unit, piece) for unit in units for piece in self._pieces(unit)]
+        timing = simulate(_items(units, pieces), self.overlap)
+        return self._timed(pieces, timing)
+
+    def _units(self, positions: range, region: int | None) -> Iterator[_Unit]:
+        for inner, group in groupby(positions, key=lambda n: self._inner(self._at(n).region, region)):
+            members = list(group)
+            if inner is None:
+                for n in members:
+                    one = self._at(n)
+                    yield _Unit(n, n + 1, frozenset(one.ins), frozenset(one.outs), one)
+            else:
+                span = range(members[0], members[-1] + 1)
+                reads, makes = (frozenset(v for n in span for v in side(self._at(n))) for side in (_ins, _outs))
+                yield _Unit(span.start, span.stop, reads, makes, region=inner, inner=self.block(span, inner))
+
+    def _at(self, position: int) -> Timed:
+        instruction = self.program.instructions[position]
+        assert not isinstance(instruction, Convert)
+        return instruction
+
+    def _inner(self, region: int | None, around: int | None) -> int | None:
+        """The outermost region inside `around` that `region` lies in; rematerialised blocks do not count."""
+        tree, found = self.program.tree, None
+        for outer in tree.path(region):
+            if outer == around:
+                break
+            if tree.kind(outer) != "remat":
+                found = outer
+        return found
+
+    def _open_windows(self, units: Sequence[_Unit]) -> None:
+        """When each collective may be issued and has to have ended, in the order of the program."""
+        made: dict[int, int] = {}
+        barrier = -1
+        first_reader = {v: n for n in range(len(units) - 1, -1, -1) for v in units[n].reads}
+        for number, unit in enumerate(units):
+            if unit.is_barrier:
+                barrier = number
+            if unit.is_collective:
+                ready = 1 + max([barrier, *(made.get(v, -1) for v in unit.reads)])
+                needed = min([len(units), *(first_reader.get(v, len(units)) for v in unit.makes)])
+                unit.issued = self._ahead(units, number, ready)
+                unit.needed = self._behind(units, number, needed)
+            made.update(dict.fromkeys(unit.makes, number))
+
+    def _ahead(self, units: Sequence[_Unit], number: int, ready: int) -> int:
+        """From which unit on, `ready` at the earliest, the results have room; it is taken."""
+        unit = units[number]
+        size = self._size(unit.makes - frozenset(self.program.outputs)) + _copied_bytes(unit)
+        short = np.flatnonzero(self.free[units[ready].first : unit.first] < size)
+        first = units[ready].first + int(short[-1]) + 1 if short.size else units[ready].first
+        issued = next(n for n in range(ready, number + 1) if units[n].first >= first)
+        self.free[units[issued].first : unit.first] -= size
+        return issued
+
+    def _behind(self, units: Sequence[_Unit], number: int, needed: int) -> int:
+        """Up to which unit, `needed` at the latest, the operands have room; it is taken. An all-reduce needs none."""
+        unit = units[number]
+        assert isinstance(unit.instruction, Move)
+        if unit.instruction.kind == "all_reduce":
+            return needed
+        size = self._size(unit.reads - frozenset(self.program.inputs)) + _copied_bytes(unit)
+        stop = units[needed - 1].stop
+        short = np.flatnonzero(self.free[unit.stop : stop] < size)
+        last = unit.stop + int(short[0]) if short.size else stop
+        ended = next(n for n in range(needed, number, -1) if units[n - 1].stop <= last)
+        self.free[unit.stop : units[ended - 1].stop] -= size
+        return ended
+
+    def _size(self, values: frozenset[int]) -> int:
+        return sum(self.program.local_bytes(value) for value in values)
+
+    def _pieces(self, unit: _Unit) -> Iterator[tuple[Timed | None, bool, float]]:
+        """What runs of a unit, one after the other: what (None: a region), whether it communicates, and how long."""
+        one = unit.instruction
+        if unit.inner is not None and unit.region is not None:
+            yield None, False, unit.inner.time_s * self.program.tree[unit.region].trips
+        elif isinstance(one, Move):
+            yield one, one.is_collective, one.time_s
+        elif one is not None:
+            before = [move for move in one.exchanges if move.ins[0] in one.ins]
+            behind = [move for move in one.exchanges if move.ins[0] not in one.ins]
+            yield from ((move, True, move.time_s) for move in before)
+            yield one, False, self.op_cost(one.op, one.strategy)
+            yield from ((move, True, move.time_s) for move in behind)
+
+    def _timed(self, pieces: Sequence[tuple[_Unit, _Piece]], timing: Timing) -> _Block:
+        events: list[Event] = []
+        spans: list[Span] = []
+        slowed = timing.slowed_s
+        tree = self.program.tree
+        times = zip(timing.starts_s, timing.ends_s, timing.weights_s, strict=True)
+        for (unit, (one, communicates, time_s)), (start, end, weight) in zip(pieces, times, strict=True):
+            if one is not None:
+                runs = tree.weight(one.region)
+                events.append(Event(one, communicates, start, end, time_s, runs, weight, one.region))
+            elif unit.inner is not None and unit.region is not None:
+                rounds = tree[unit.region].trips
+                spans.append(Span(unit.region, unit.inner.communicates, start, end, rounds))
+                moved = unit.inner.at(start, rounds, weight / time_s if time_s else 0.0)
+                events += moved.events
+                spans += moved.spans
+                slowed = slowed[0] + moved.slowed_s[0], slowed[1] + moved.slowed_s[1]
+        return _Block(tuple(events), tuple(spans), timing.makespan_s, slowed)
+
+
+_Piece = tuple[Timed | None, bool, float]
+
+
+def _items(units: Sequence[_Unit], pieces: Sequence[tuple[_Unit, _Piece]]) -> list[Item]:
+    """The pieces as items of the simulation, each after what it waits for on the other stream."""
+    number = {id(unit): n for n, unit in enumerate(units)}
+    computed = [-1]  # for each unit, the last item of computing in those before it
+    needed = [-1] * (len(units) + 1)  # for each unit, the last collective that has to have ended before it
+    items: list[Item] = []
+    awaited, unit_before = -1, -1
+    last: dict[bool, int] = {False: -1, True: -1}
+    for position, (unit, (_, communicates, time_s)) in enumerate(pieces):
+        n = number[id(unit)]
+        is_first, unit_before = n != unit_before, n
+        if is_first:
+            computed += [last[False]] * (n + 1 - len(computed))
+            awaited = max(awaited, needed[n])
+        if unit.is_barrier:
+            items.append(Item("both", time_s))
+        elif unit.is_collective:
+            items.append(Item("communication", time_s, computed[unit.issued]))
+            needed[unit.needed] = position
+        elif communicates:
+            items.append(Item("communication", time_s, last[False]))
+            awaited = position
+        else:
+            items.append(Item("computation", time_s, awaited))
+        last[communicates] = position
+    return items
+
+
+def _copied_bytes(unit: _Unit) -> int:
+    """What a collective may hold beside operands and results: a copy with its dim in front, or side by side."""
+    move = unit.instruction
+    assert isinstance(move, Move)
+    return 0 if move.kind == "all_reduce" else move.size_bytes
+
+
+def _ins(instruction: Instruction) -> tuple[int, ...]:
+    return instruction.ins
+
+
+def _outs(instruction: Instruction) -> tuple[int, ...]:
+    return instruction.outs

@@ -1,0 +1,69 @@
+"""First sweeps in single precision: half the bytes, which is what sweeps over large matrices wait for.
+
+They end where the bound hardly rises. What they found are messages like any others: what these prove is computed in
+double precision, after one such sweep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autopar.solve.dual import Dual
+from autopar.solve.flat import Flat
+from autopar.solve.kernels import sweep
+from autopar.solve.momentum import Momentum
+from autopar.solve.problem import Floats
+
+_LARGE = 4_000_000  # entries that a sweep reads: fewer stay near the processor
+_SWEEPS_PER_CHECK = 5
+_STALLED = 2e-4  # of the bound, per check
+
+
+def is_worth_it(flat: Flat) -> bool:
+    """Whether a sweep reads so much that half of it takes noticeably less."""
+    return int((flat.tall * flat.wide).sum()) >= _LARGE
+
+
+class Single:
+    """A dual's messages in single precision; memory has no prices there."""
+
+    def __init__(self, dual: Dual) -> None:
+        single = np.dtype(np.float32)
+        self.flat: Flat = dual.flat._replace(pool=dual.flat.pool.astype(single))
+        self.messages: NDArray[Any] = dual.messages.astype(single)
+        self.nodes: NDArray[Any] = dual.nodes.astype(single)
+        self.prices = dual.prices
+        self._momentum = Momentum(self)
+
+    def set_prices(self, prices: Floats) -> None:
+        """Only none."""
+        self.prices = prices
+
+    def settled(self, most: int, is_wanted: Callable[[], bool]) -> Floats:
+        """The messages after sweeps until the bound hardly rises, `most` of them, or until no more are wanted."""
+        held, best = self.messages.copy(), -np.inf
+        for n in range(1, most + 1):
+            bound = self.sweep()
+            if n % _SWEEPS_PER_CHECK:
+                continue
+            last, best = best, max(best, bound)
+            held = self.messages.copy() if bound > last else held
+            if best - last <= _STALLED * abs(best) or not is_wanted():
+                break
+        return held.astype(np.float64)
+
+    def sweep(self) -> float:
+        """Upwards and downwards once, on in the direction of the last one unless the bound fell; the bound.
+
+        That is the sum of what is least at nodes: right after a sweep the least of every edge is 0.
+        """
+        self._momentum.go_on(with_prices=False)
+        sweep(self.flat, False, self.nodes, self.messages)
+        least = np.minimum.reduceat(self.nodes, self.flat.start[:-1])
+        bound = float(least.sum(dtype=np.float64))
+        self._momentum.rises(bound)
+        return bound

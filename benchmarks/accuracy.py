@@ -1,0 +1,237 @@
+"""How well does the cost model predict and order plans, in time and memory, on the machine this runs on?
+
+    python -m benchmarks.accuracy [--json FILE] [--models mlp gpt ...] [--plans N] [--cluster FILE]
+
+Five training steps on 8 virtual devices, each under some plans: the solver's own, data and tensor parallel ones, and
+random ones (`benchmarks.accuracy_plans`). All plans of a model take turns, and the median of a plan's steps counts.
+What is predicted with the profile cpu8 as it ships is "uncalibrated"; with a profile that `autopar calibrate` wrote on
+this machine (`--cluster FILE`), "calibrated". Predicted peaks of memory stand beside what XLA sets aside. A model's
+times are predicted for the very programs that ran.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from autopar.core.graph import OpGraph
+from autopar.emit.measure import use_virtual_devices
+from autopar.passes.account import Account
+from autopar.passes.program import Compute, Instruction, Move, ShardedProgram
+from autopar.price.pricing import Roofline
+from autopar.redistribute.step import changes_inside
+from autopar.search.attempt import account_of
+from benchmarks import models, sparse_models
+from benchmarks.accuracy_figures import Figures, PeakFigures, agreement, figures, overall, peak_figures
+from benchmarks.accuracy_plans import Drawn, drawn_plans
+from benchmarks.accuracy_steps import interleaved, ready
+from benchmarks.end_to_end import describe_machine
+from benchmarks.models import Model
+from cost_models import Cluster, load_cluster
+
+DEVICES = 8
+ROUNDS = 9
+LEAST_STEP_S = 0.03
+MODELS: dict[str, Callable[[], Model]] = {
+    "mlp": lambda: models.mlp((512, 1024, 1024, 512)),
+    "gpt": lambda: models.gpt(layers=2),
+    "cnn": lambda: models.cnn(batch=32),
+    "experts": sparse_models.experts,
+    "embeddings": sparse_models.embeddings,
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One plan: the times of its steps by round, what each profile predicts, and its peaks of memory."""
+
+    kind: str
+    mesh: str
+    collectives: int
+    steps_s: tuple[float, ...]
+    predicted_s: dict[str, float]
+    predicted_communication_s: dict[str, float]
+    predicted_peak_bytes: int
+    peak_bytes: int
+
+    @property
+    def measured_s(self) -> float:
+        """The median of its steps."""
+        return median(self.steps_s)
+
+
+@dataclass(frozen=True)
+class Result:
+    """One model: its plans, and how well each profile predicts them."""
+
+    model: str
+    size: str
+    rows: tuple[Row, ...]
+    figures: dict[str, Figures]
+    peaks: PeakFigures
+    agreement: float
+    seconds: float
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measures, prints the tables, and writes JSON if asked to."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, help="file to write the figures to")
+    parser.add_argument("--models", nargs="+", choices=tuple(MODELS), default=tuple(MODELS))
+    parser.add_argument("--plans", type=int, default=13, help="plans of each model, at least 5")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="timed steps of each plan, at least 2")
+    parser.add_argument("--cluster", type=Path, help="a profile that was calibrated on this machine")
+    options = parser.parse_args(arguments)
+    use_virtual_devices(DEVICES)
+    console, machine = Console(width=120), describe_machine()
+    console.print(", ".join(f"{name}: {value}" for name, value in machine.items()), highlight=False)
+    profiles = {"uncalibrated": load_cluster(f"cpu{DEVICES}")}
+    if options.cluster:
+        profiles["calibrated"] = load_cluster(options.cluster)
+    results = []
+    for name in options.models:
+        results.append(measure(MODELS[name](), profiles, options.plans, options.rounds))
+        show_plans(console, results[-1])
+    show_figures(console, results)
+    if options.json:
+        content = {"machine": machine, "results": [asdict(result) for result in results]}
+        options.json.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def measure(model: Model, profiles: dict[str, Cluster], plans: int, rounds: int) -> Result:
+    """All figures of one model. Plans are found at the prices of the first profile."""
+    start = perf_counter()
+    drawn = drawn_plans(model, next(iter(profiles.values())), plans)
+    steps = [ready(d.plan, model) for d in drawn]
+    times = interleaved(steps, rounds)
+    rows = tuple(_row(d, t, s.peak_memory_bytes, profiles) for d, t, s in zip(drawn, times, steps, strict=True))
+    measured = [row.measured_s for row in rows]
+    return Result(
+        model.name,
+        model.size,
+        rows,
+        {name: figures([row.predicted_s[name] for row in rows], measured) for name in profiles},
+        peak_figures([row.predicted_peak_bytes for row in rows], [row.peak_bytes for row in rows]),
+        agreement([row.steps_s for row in rows]),
+        perf_counter() - start,
+    )
+
+
+def _row(drawn: Drawn, steps_s: Sequence[float], peak_bytes: int, profiles: dict[str, Cluster]) -> Row:
+    program, graph = drawn.plan.program(), drawn.plan.bound.planned.graph
+    spent = {name: predicted(graph, program, cluster) for name, cluster in profiles.items()}
+    return Row(
+        drawn.kind,
+        str(drawn.plan.mesh),
+        len(program.collectives),
+        tuple(steps_s),
+        {name: account.serial_time_s for name, account in spent.items()},
+        {name: account.communication_time_s for name, account in spent.items()},
+        next(iter(spent.values())).peak_memory_bytes,
+        peak_bytes,
+    )
+
+
+def predicted(graph: OpGraph, program: ShardedProgram, cluster: Cluster) -> Account:
+    """What `program`, which is one of `graph`, costs on `cluster`, whatever prices it was made at."""
+    pricing = Roofline(graph, program.mesh, cluster)
+
+    def priced(move: Move) -> Move:
+        turned = sum(pricing.turn_cost(move.kind, size) for size in _turned_bytes(program, move))
+        return replace(move, time_s=pricing.step_cost(move.kind, move.axes, move.size_bytes) + turned)
+
+    def anew(instruction: Instruction) -> Instruction:
+        if isinstance(instruction, Move):
+            return priced(instruction)
+        if isinstance(instruction, Compute) and instruction.exchanges:
+            return replace(instruction, exchanges=tuple(map(priced, instruction.exchanges)))
+        return instruction
+
+    return account_of(graph, program.with_instructions(tuple(map(anew, program.instructions))), pricing)
+
+
+def _turned_bytes(program: ShardedProgram, move: Move) -> list[int]:
+    """The bytes of each tensor that a move splits or joins along a dim other than the first."""
+    if move.role == "exchange":
+        return []
+    pairs = [(v, w) for v, w in zip(move.ins, move.outs, strict=True)]
+    placed = [(v, w, program.values[v].placement, program.values[w].placement) for v, w in pairs]
+    return [max(map(program.local_bytes, (v, w))) for v, w, a, b in placed if changes_inside(a, b)]
+
+
+def show_plans(console: Console, result: Result) -> None:
+    """Prints the plans of one model, the fastest first."""
+    names = tuple(result.figures)
+    table = _table(
+        f"{result.model}: {result.size}",
+        ("plan", "mesh", "collectives", "step ms", *(f"{n} ms" for n in names), "error", "peak MB", "predicted"),
+    )
+    for row in sorted(result.rows, key=lambda row: row.measured_s):
+        table.add_row(
+            row.kind,
+            row.mesh,
+            str(row.collectives),
+            f"{1e3 * row.measured_s:.1f}",
+            *(f"{1e3 * row.predicted_s[name]:.1f}" for name in names),
+            f"{100 * (row.predicted_s[names[-1]] / row.measured_s - 1):+.0f} %",
+            f"{row.peak_bytes / 1e6:.2f}",
+            f"{100 * (row.predicted_peak_bytes / row.peak_bytes - 1):+.1f} %",
+        )
+    console.print(table)
+    least = min(row.measured_s for row in result.rows)
+    short = "" if least >= LEAST_STEP_S else f" The shortest step is under {1e3 * LEAST_STEP_S:.0f} ms."
+    console.print(f"{result.seconds:.0f} s for {len(result.rows)} plans.{short}\n", highlight=False)
+
+
+def show_figures(console: Console, results: Sequence[Result]) -> None:
+    """Prints the figures of every model and of all together, for each profile, and those of memory."""
+    for name in results[0].figures:
+        heads = ("model", "plans", "mean error", "largest", "Kendall tau", "Spearman", "regret", "tau of halves")
+        table = _table(f"Step times, {name}", heads)
+        for result in results:
+            table.add_row(result.model, *_figure_cells(result.figures[name]), f"{result.agreement:.2f}")
+        parts = [([r.predicted_s[name] for r in res.rows], [r.measured_s for r in res.rows]) for res in results]
+        table.add_row("all", *_figure_cells(overall(parts)), "")
+        console.print(table)
+    table = _table("Peak memory", ("model", "mean error", "worst under"))
+    for result in results:
+        table.add_row(result.model, *_peak_cells(result.peaks))
+    rows = [row for result in results for row in result.rows]
+    every = peak_figures([row.predicted_peak_bytes for row in rows], [row.peak_bytes for row in rows])
+    table.add_row("all", *_peak_cells(every))
+    console.print(table)
+    console.print(
+        "Errors are shares of what was measured. Regret: how much slower the plan predicted to be the fastest is than "
+        "the fastest. Tau of halves: between the even and odd rounds of the same steps. For all models, tau, Spearman "
+        "and regret are means.",
+        highlight=False,
+    )
+
+
+def _table(title: str, heads: Sequence[str]) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.MARKDOWN)
+    for number, head in enumerate(heads):
+        table.add_column(head, justify="right" if number else "left")
+    return table
+
+
+def _figure_cells(f: Figures) -> tuple[str, ...]:
+    shares = (f"{100 * f.mean_error:.1f} %", f"{100 * f.max_error:.1f} %")
+    return (str(f.plans), *shares, f"{f.kendall_tau:.2f}", f"{f.spearman:.2f}", f"{100 * f.regret:.1f} %")
+
+
+def _peak_cells(f: PeakFigures) -> tuple[str, ...]:
+    return f"{100 * f.mean_error:.1f} %", f"{100 * f.worst_under:.1f} %"
+
+
+if __name__ == "__main__":
+    main()

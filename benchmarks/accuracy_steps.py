@@ -1,0 +1,63 @@
+"""Steps of plans, compiled and measured side by side: the plans take turns, so that all meet the same machine."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import jax
+
+import autopar
+from autopar.api.call import flatten
+from autopar.emit.hlo import peak_memory_bytes
+from benchmarks.models import Model
+
+WARM_STEPS = 2
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A plan's step as XLA compiled it, with its inputs where it wants them."""
+
+    compiled: Any
+    inputs: tuple[Any, ...]
+    peak_memory_bytes: int
+    compile_s: float
+
+    def run(self) -> float:
+        """Seconds of one step."""
+        start = perf_counter()
+        jax.block_until_ready(self.compiled(*self.inputs))
+        return perf_counter() - start
+
+
+def ready(plan: autopar.Plan, model: Model) -> Ready:
+    """The step of `plan`, compiled on the devices that are present."""
+    args, traced = (model.state, *model.batch), plan.bound.traced
+    start = perf_counter()
+    compiled = plan.compile().lower(*args).compile()
+    took = perf_counter() - start
+    leaves = (*flatten(traced, args, {}), *traced.constants)
+    (shardings, _) = compiled.input_shardings
+    inputs = tuple(jax.device_put(leaf, sharding) for leaf, sharding in zip(leaves, shardings, strict=True))
+    return Ready(compiled, inputs, peak_memory_bytes(compiled), took)
+
+
+def interleaved(steps: Sequence[Ready], rounds: int) -> list[list[float]]:
+    """Seconds of every step in every round: in each, all take one turn, in an order of its own.
+
+    A turn is two steps, of which the second is timed: the first fills the caches.
+    """
+    for step in steps:
+        for _ in range(WARM_STEPS):
+            step.run()
+    times: list[list[float]] = [[] for _ in steps]
+    draw = random.Random(0)
+    for _ in range(rounds):
+        for number in draw.sample(range(len(steps)), len(steps)):
+            steps[number].run()
+            times[number].append(steps[number].run())
+    return times

@@ -1,0 +1,181 @@
+"""Collectives alone: what the cost model says, and what they take, between processes on one machine.
+
+    python -m benchmarks.collectives [--processes 2 4] [--gbit 1 0.2] [--json FILE]
+
+Each kind from 64 KiB to 64 MiB: between 2 and 4 processes of one device side by side, over loopback; and, where
+network namespaces can be made, between two hosts of two devices that a link of `--gbit` joins, along the hosts (two
+groups share the link), inside them, and over all four. Sizes are the larger of a device's bytes before and after.
+Times are medians over repetitions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import mean, median
+from time import perf_counter
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import hosts
+from cost_models import Cluster, CollectiveKind, collective_time_s, group, load_cluster
+
+KINDS: tuple[CollectiveKind, ...] = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "permute")
+SIZES = tuple(2**power for power in (16, 18, 20, 22, 24, 26))
+BUDGET_S = 0.2
+AXES = ("host", "device")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One collective on one cluster: along which mesh axes, bytes, and seconds as measured and as the model says."""
+
+    cluster: str
+    axes: tuple[str, ...]
+    kind: CollectiveKind
+    size_bytes: int
+    measured_s: float
+    model_s: float
+
+    @property
+    def error(self) -> float:
+        """By which part the model says more than was measured."""
+        return self.model_s / self.measured_s - 1
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measures, prints the tables, and writes JSON if asked to."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--processes", type=int, nargs="*", default=[2, 4], help="side by side, one device each")
+    parser.add_argument("--gbit", type=float, nargs="*", default=[1.0, 0.2], help="links between two hosts of two")
+    parser.add_argument("--most-mib", type=float, default=64.0, help="the largest size")
+    parser.add_argument("--json", type=Path, help="file to write the figures to")
+    parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.worker is not None:
+        _work(options.worker)
+        return
+    sizes = [size for size in SIZES if size <= options.most_mib * 2**20]
+    console, rows = Console(width=120), []
+    for found in _measured(options.processes, options.gbit, sizes, console):
+        show(console, found)
+        rows += found
+    if options.json:
+        options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
+
+
+def _measured(
+    processes: Sequence[int], gbits: Sequence[float], sizes: Sequence[int], console: Console
+) -> Iterator[list[Row]]:
+    """The rows of each cluster, one after the other."""
+    for number in processes:
+        cluster = load_cluster(f"cpu-loopback{number}")
+        yield measure(hosts.same_host(number), cluster, 1, [("host",)], sizes)
+    reason = hosts.why_not() if gbits else ""
+    if reason:
+        console.print(f"No linked hosts: {reason}.")
+        return
+    for gbit in gbits:
+        with hosts.linked_hosts(1e9 * gbit) as pair:
+            cluster = hosts.linked_cluster(1e9 * gbit)
+            yield measure(pair, cluster, 2, [("host",), ("device",), AXES], sizes)
+
+
+def measure(
+    where: Sequence[hosts.Host],
+    cluster: Cluster,
+    local_devices: int,
+    axes: Sequence[tuple[str, ...]],
+    sizes: Sequence[int],
+) -> list[Row]:
+    """All kinds and sizes along `axes` of a mesh of hosts and their devices, beside what the model says."""
+    task = {"axes": axes, "sizes": sizes}
+    found = hosts.run_everywhere(where, "benchmarks.collectives", task, local_devices=local_devices, timeout_s=1800)
+    topology, mesh = cluster.topology, (len(where), local_devices)
+    rows: list[Row] = []
+    for along, kind, size, seconds in found:
+        members = group(topology, mesh, tuple(AXES.index(axis) for axis in along))
+        rows.append(Row(cluster.name, tuple(along), kind, size, seconds, collective_time_s(kind, size, members)))
+    return rows
+
+
+def show(console: Console, rows: Sequence[Row]) -> None:
+    """Prints the table of one cluster: for each size measured ms, and by how much the model says more."""
+    sizes = sorted({row.size_bytes for row in rows})
+    table = Table(title=rows[0].cluster, title_justify="left", title_style="bold", box=box.MARKDOWN)
+    for head in ("along", "kind", *(f"{size / 2**20:g} MiB: ms, model" for size in sizes)):
+        table.add_column(head, justify="left" if head in ("along", "kind") else "right")
+    for along, kind in dict.fromkeys((row.axes, row.kind) for row in rows):
+        line = [row for row in rows if (row.axes, row.kind) == (along, kind)]
+        cells = (f"{1e3 * row.measured_s:.2f} {100 * row.error:+.0f} %" for row in line)
+        table.add_row(", ".join(along), kind, *cells)
+    console.print(table)
+    large = [abs(row.error) for row in rows if row.size_bytes >= 2**20]
+    errors = [abs(row.error) for row in rows]
+    console.print(
+        f"Mean error {100 * mean(errors):.0f} %, of 1 MiB and more {100 * mean(large):.0f} %; the largest "
+        f"{100 * max(errors):.0f} % and {100 * max(large):.0f} %.\n",
+        highlight=False,
+    )
+
+
+# In a worker ----------------------------------------------------------------------------------------------------------
+
+
+def _work(told: Path) -> None:
+    work = hosts.join(told)
+    grid = np.array(hosts.devices_in_order()).reshape(work.processes, work.local_devices)
+    mesh = Mesh(grid, AXES, axis_types=(AxisType.Auto,) * 2)
+    found = [
+        (along, kind, size, _seconds(mesh, kind, tuple(along), size))
+        for along in work.task["axes"]
+        for kind in KINDS
+        for size in work.task["sizes"]
+    ]
+    hosts.answer(work, found)
+
+
+def _seconds(mesh: Mesh, kind: CollectiveKind, along: tuple[str, ...], size_bytes: int) -> float:
+    """The median seconds of one collective of `size_bytes`, the larger of a device's bytes before and after."""
+    members = int(np.prod([mesh.shape[axis] for axis in along]))
+    held = size_bytes // 4 // (members if kind == "all_gather" else 1)
+    everywhere = P(AXES)
+    shape = (mesh.size * held,)
+    x = jax.make_array_from_callback(shape, NamedSharding(mesh, everywhere), lambda _: np.ones(held, np.float32))
+    body = BODIES[kind](along, members)
+    run = jax.jit(jax.shard_map(body, mesh=mesh, in_specs=everywhere, out_specs=everywhere, check_vma=False))
+    jax.block_until_ready(run(x))
+    repetitions = hosts.agreed_least(min(20.0, BUDGET_S / _timed(run, x)))
+    return median(_timed(run, x) for _ in range(max(3, int(repetitions))))
+
+
+def _timed(run: Callable[[Any], Any], x: Any) -> float:
+    start = perf_counter()
+    jax.block_until_ready(run(x))
+    return perf_counter() - start
+
+
+Body = Callable[[jax.Array], jax.Array]
+
+BODIES: dict[CollectiveKind, Callable[[tuple[str, ...], int], Body]] = {
+    "all_reduce": lambda along, _: lambda x: lax.psum(x, along),
+    "reduce_scatter": lambda along, _: lambda x: lax.psum_scatter(x, along, scatter_dimension=0, tiled=True),
+    "all_gather": lambda along, _: lambda x: lax.all_gather(x, along, axis=0, tiled=True),
+    "all_to_all": lambda along, _: lambda x: lax.all_to_all(x, along, 0, 0, tiled=True),
+    "permute": lambda along, n: lambda x: lax.ppermute(x, along, [(i, (i + 1) % n) for i in range(n)]),
+}
+"""For each kind what a device does, made for the axes and the number of members. JAX has no broadcast on CPUs."""
+
+if __name__ == "__main__":
+    main()

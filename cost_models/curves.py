@@ -1,0 +1,151 @@
+"""Curves: how much of its peaks a device reaches, by kind of operation, shape and size. All of it is optional.
+
+A device without an `Efficiency` reaches all of every peak, as its roofline says.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Number = TypeVar("Number", float, Floats)
+
+PRODUCTS = frozenset(
+    {"", "dot_general", "scaled_dot", "ragged_dot_general", "conv_general_dilated", "symmetric_product", "attention"}
+)
+"""The kinds of operation whose peak is that of products, where they have no rate of their own."""
+OTHER = "other"
+"""Among the rates, that of each operation that is no product and has no rate of its own."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Seconds by size (bytes, or operations): straight lines from (0, 0) through the points, then of slope `slope`.
+
+    Continuous and monotone. Invariants: as many sizes as seconds, sizes ascend from above 0, seconds do not descend,
+    all are finite and >= 0.
+    """
+
+    sizes: tuple[float, ...]
+    seconds: tuple[float, ...]
+    slope: float
+
+    def __post_init__(self) -> None:
+        if len(self.sizes) != len(self.seconds):
+            raise ValueError(f"a curve has {len(self.sizes)} sizes and {len(self.seconds)} seconds")
+        steps = [b - a for a, b in zip((0.0, *self.sizes), self.sizes, strict=False)]
+        if not all(isfinite(step) and step > 0 for step in steps):
+            raise ValueError(f"a curve's sizes must be finite and ascend from above 0, got {self.sizes}")
+        rises = [b - a for a, b in zip((0.0, *self.seconds), self.seconds, strict=False)]
+        if not all(isfinite(rise) and rise >= 0 for rise in rises):
+            raise ValueError(f"a curve's seconds must be finite, >= 0 and not descend, got {self.seconds}")
+        if not (isfinite(self.slope) and self.slope >= 0):
+            raise ValueError(f"a curve's slope must be finite and >= 0, got {self.slope}")
+
+    def time_s(self, size: float) -> float:
+        """Seconds at `size` (>= 0)."""
+        position = bisect_right(self.sizes, size)
+        low_size, low = (self.sizes[position - 1], self.seconds[position - 1]) if position else (0.0, 0.0)
+        if position == len(self.sizes):
+            return low + (size - low_size) * self.slope
+        share = (size - low_size) / (self.sizes[position] - low_size)
+        return low + share * (self.seconds[position] - low)
+
+    def slower(self, factor: float) -> Curve:
+        """The curve that takes `factor` times as long at every size."""
+        return Curve(self.sizes, tuple(time * factor for time in self.seconds), self.slope * factor)
+
+    def times_s(self, sizes: Floats) -> Floats:
+        """`time_s` of each."""
+        if not self.sizes:
+            return sizes * self.slope
+        inside = np.interp(sizes, (0.0, *self.sizes), (0.0, *self.seconds))
+        return inside + np.maximum(0.0, sizes - self.sizes[-1]) * self.slope
+
+
+@dataclass(frozen=True)
+class HalfSizes:
+    """The sizes at which a product of matrices reaches half of the peak, one for each of its dims, the others large.
+
+        seconds = 2 b (m + m0) (n + n0) (k + k0) / peak
+
+    Monotone and continuous; large products reach the peak. Invariant: all are finite and >= 0.
+
+    Reference: Hockney 1982, "Characterization of parallel computers and algorithms" (the half-performance length n_1/2
+    of a vector pipeline). Differs: for each of three dims.
+    """
+
+    m: float
+    n: float
+    k: float
+
+    def __post_init__(self) -> None:
+        if not all(isfinite(size) and size >= 0 for size in (self.m, self.n, self.k)):
+            raise ValueError(f"half sizes must be finite and >= 0, got {(self.m, self.n, self.k)}")
+
+    @property
+    def sizes(self) -> tuple[float, float, float]:
+        """All three."""
+        return self.m, self.n, self.k
+
+    def stretch(self, m: Number, n: Number, k: Number) -> Number:
+        """How many times as long as at the peak the product takes: (1 + m0 / m) (1 + n0 / n) (1 + k0 / k)."""
+        return (1.0 + self.m / m) * (1.0 + self.n / n) * (1.0 + self.k / k)
+
+
+Curves = Mapping[str, Mapping[str, Curve]]
+
+
+@dataclass(frozen=True)
+class Efficiency:
+    """What a device reaches.
+
+    * `products`: for each element type the half sizes of products of matrices; none: the peak at any size.
+    * `work`: seconds by the number of operations of a kind (JAX's names of primitives, `OTHER`), for each element type.
+      One rate is a curve without points. What is no product has one operation for every element.
+    * `memory`: seconds of a kernel by the bytes that it reads and writes; None: bytes / bandwidth.
+    * `fresh`: seconds by the bytes that are touched for the first time since the system gave them; None: nothing. Each
+      call pays for what it allocates anew, on processors that is all temporary memory.
+
+    Invariant: every kind of `work` has a curve for float32, and none of them is 0 everywhere.
+    """
+
+    products: Mapping[str, HalfSizes] = field(default_factory=dict[str, HalfSizes], hash=False)
+    work: Curves = field(default_factory=dict[str, Mapping[str, Curve]], hash=False)
+    memory: Curve | None = None
+    fresh: Curve | None = None
+
+    def __post_init__(self) -> None:
+        for kind, by_dtype in self.work.items():
+            if "float32" not in by_dtype:
+                raise ValueError(f"work of {kind!r} has none for float32, to which other types fall back")
+            for dtype, curve in by_dtype.items():
+                if not curve.slope > 0:
+                    raise ValueError(f"work[{kind}][{dtype}] must take time, its slope is {curve.slope}")
+
+    def of(self, kind: str, dtype: str) -> Curve | None:
+        """Seconds by the operations of `kind`; None: at the peak. A type without a curve takes that of float32."""
+        by_dtype = self.work.get(kind)
+        if by_dtype is None and kind not in PRODUCTS:
+            by_dtype = self.work.get(OTHER)
+        return None if by_dtype is None else by_dtype.get(dtype, by_dtype["float32"])
+
+
+def product_dims(left: Number, right: Number, out: Number, operations: Number) -> tuple[Number, Number, Number]:
+    """(m, n, k) of lhs[b, m, k] . rhs[b, k, n], from the elements of both and of the result, and from 2 b m n k."""
+    pairs = operations / 2.0
+    return pairs / right, pairs / left, pairs / out
+
+
+def slowest_curve(curves: tuple[Curve, ...]) -> Curve:
+    """The curve that is nowhere below any of these: their largest at the sizes of all of them."""
+    sizes = tuple(sorted({size for curve in curves for size in curve.sizes}))
+    seconds = tuple(max(curve.time_s(size) for curve in curves) for size in sizes)
+    return Curve(sizes, seconds, max(curve.slope for curve in curves))

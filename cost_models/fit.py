@@ -1,0 +1,302 @@
+"""Fit: the numbers of a profile from measured times, by robust least squares on their logarithms. Knows no JAX.
+
+Every residual is ln(model / measured), so that all sizes count alike; outliers count by their distance and not by its
+square (soft L1).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Literal, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import optimize
+
+from cost_models.cluster import Cluster
+from cost_models.collective import collective_time_s
+from cost_models.compute import compute_time_s, fresh_time_s
+from cost_models.curves import Curve, HalfSizes, product_dims
+from cost_models.groups import group
+from cost_models.terms import CollectiveKind, wire_bytes
+from cost_models.topology import Topology
+
+Floats = NDArray[np.float64]
+Elements = tuple[float, float, float]
+SampleKind = Literal["moving", "fresh", "product", "work", "collective"]
+_OUTLIER = 0.1  # a residual of 10 %: beyond it, its distance counts, not its square
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One measured time of one device, or of one collective, while all devices do the same.
+
+    | what | kind | operations | size_bytes |
+    |---|---|---|---|
+    | moving | any | | read and written |
+    | product | a primitive | of all `elements` (of both operands and the result) | read and written |
+    | work | a kind | | read and written |
+    | fresh | any | | touched for the first time |
+    | collective | all_reduce, ... | | the larger of a device's before and after |
+
+    A collective ran over `axes` of a mesh of `mesh` sizes.
+    """
+
+    what: SampleKind
+    kind: str
+    dtype: str
+    size_bytes: float
+    time_s: float
+    operations: float = 0.0
+    elements: Elements | None = None
+    mesh: tuple[int, ...] = ()
+    axes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Residual:
+    """How far a model is from one sample: `predicted_s` / the sample's time - 1."""
+
+    sample: Sample
+    predicted_s: float
+
+    @property
+    def error(self) -> float:
+        """Relative, > 0 where the model says more."""
+        return self.predicted_s / self.sample.time_s - 1.0
+
+
+@dataclass(frozen=True)
+class FittedTerms:
+    """What was fitted to the samples of one collective on one level, see `Terms`."""
+
+    level: str
+    kind: CollectiveKind
+    members: int
+    alpha_s: float
+    local: Curve
+    beta_s_per_byte: float
+
+
+def fit_moving(samples: Iterable[Sample]) -> tuple[float, Curve]:
+    """The launch, and the curve of a kernel's time by the bytes that it moves.
+
+    The launch is the time of the smallest kernels; the curve goes through the median of what is left at every size,
+    made to ascend, and on from the last at its bandwidth.
+
+    Raises:
+      ValueError: if there are no samples of sizes > 0.
+    """
+    sizes, medians = _ascending((s.size_bytes, s.time_s) for s in samples if s.size_bytes > 0)
+    if not sizes:
+        raise ValueError("no kernel that moves bytes was measured, so there is no bandwidth")
+    launch_s = _at_zero(sizes, medians)
+    return launch_s, _curve(sizes, medians - launch_s)
+
+
+def fit_products(samples: Sequence[Sample], launch_s: float, memory: Curve) -> tuple[HalfSizes, Curve]:
+    """The half sizes of products of one element type, and the seconds of large ones by the number of operations.
+
+        time = max(work(2 b m n k) (1 + m0 / m) (1 + n0 / n) (1 + k0 / k), memory(bytes)) + launch
+
+    The curve has a point for every four samples, at most five, in equal ratios: small products may run on fewer cores.
+    Neighbouring rates are held together, weakly. The slope after the last point is 1 / peak.
+
+    Raises:
+      ValueError: if there are no samples.
+    """
+    if not samples:
+        raise ValueError("no product of matrices was measured, so there is no peak")
+    operations = np.array([s.operations for s in samples])
+    parts = [np.array([(s.elements or (1.0, 1.0, 1.0))[n] for s in samples]) for n in range(3)]
+    m, n, k = product_dims(parts[0], parts[1], parts[2], operations)
+    moving = memory.times_s(np.array([s.size_bytes for s in samples]))
+    measured = np.array([s.time_s for s in samples])
+    start = float(np.log(np.max(operations / measured)))
+    knots = _equal_ratios(float(operations.min()), float(operations.max()), max(1, min(5, len(samples) // 4)))
+
+    def residuals(x: Floats) -> Floats:
+        stretch = (1 + x[0] / m) * (1 + x[1] / n) * (1 + x[2] / k)
+        busy = np.interp(operations, (0.0, *knots), (0.0, *(knots / np.exp(x[3:])))) * stretch
+        off = np.log((np.maximum(busy, moving) + launch_s) / measured)
+        return np.concatenate([off, 0.03 * np.diff(x[3:])])
+
+    lows, highs = [0.0] * 3 + [start - 5] * len(knots), [1e4] * 3 + [start + 5] * len(knots)
+    found = _robust(residuals, [1.0] * 3 + [start] * len(knots), (lows, highs))
+    half = HalfSizes(*(float(x) if x > 1e-3 else 0.0 for x in found[:3]))
+    seconds = np.maximum.accumulate(knots / np.exp(found[3:]))
+    return half, _curve(knots.tolist(), seconds) if len(knots) > 1 else Curve((), (), float(seconds[0] / knots[0]))
+
+
+def _equal_ratios(low: float, high: float, count: int) -> Floats:
+    """`count` numbers in equal ratios that end with `high`; several begin with `low`."""
+    return high * (low / high) ** np.linspace(1.0, 0.0, count) if count > 1 and low < high else np.array([high])
+
+
+def fit_work(samples: Iterable[Sample], launch_s: float) -> Curve:
+    """The seconds of one kind and element type by the number of operations, less the launch.
+
+    The median at each number, made to ascend; one number gives a rate.
+
+    Raises:
+      ValueError: if there are no samples.
+    """
+    numbers, seconds = _ascending((s.operations, max(s.time_s - launch_s, 0.05 * s.time_s)) for s in samples)
+    if not numbers:
+        raise ValueError("no operation of the kind was measured, so there is no rate")
+    return _curve(numbers, seconds) if len(numbers) > 1 else Curve((), (), float(seconds[0]) / numbers[0])
+
+
+def fit_fresh(samples: Iterable[Sample]) -> Curve | None:
+    """The seconds by the bytes that are touched for the first time; None without samples that take time."""
+    sizes, seconds = _ascending((s.size_bytes, s.time_s) for s in samples if s.time_s > 0)
+    return _curve(sizes, seconds) if sizes else None
+
+
+def fit_collectives(samples: Iterable[Sample], topology: Topology) -> tuple[FittedTerms, ...]:
+    """The terms of every kind, level and number of members that was measured.
+
+        time = alpha + local(S) + beta * wire bytes
+
+    Beta is told from what the devices do themselves where groups of several forms cross a level that has others inside,
+    so that wire bytes are not always the same share of S; on the innermost level it is 0, and `local` is all that grows
+    with S.
+    """
+    by_kind: dict[tuple[str, str], list[Sample]] = defaultdict(list)
+    for sample in samples:
+        by_kind[_crossed(sample, topology).name, sample.kind].append(sample)
+    found: list[FittedTerms] = []
+    for (level, kind), mine in sorted(by_kind.items()):
+        beta = 0.0 if level == topology.levels[-1].name else _beta(mine, topology)
+        by_members: dict[int, list[Sample]] = defaultdict(list)
+        for sample in mine:
+            by_members[_members(sample)].append(sample)
+        for members, same in sorted(by_members.items()):
+            alpha, local = _alpha_and_local(same, [beta * _wire(s, topology) for s in same])
+            found.append(FittedTerms(level, cast("CollectiveKind", kind), members, alpha, local, beta))
+    return tuple(found)
+
+
+def fit_link(samples: Sequence[Sample], topology: Topology, level: str) -> tuple[float, float] | None:
+    """Latency and bandwidth of the link of `level`, for collectives that were not measured; None without all-reduces.
+
+    The bandwidth is the most that any all-reduce reached, the latency that of the tree of the shortest.
+    """
+    mine = [s for s in samples if s.kind == "all_reduce" and _crossed(s, topology).name == level]
+    if not mine:
+        return None
+    shortest = min(mine, key=lambda s: s.time_s)
+    rounds = 2 * max(1, int(np.ceil(np.log2(_members(shortest)))))
+    return shortest.time_s / rounds, max(_wire(s, topology) / s.time_s for s in mine)
+
+
+def residuals_of(samples: Iterable[Sample], cluster: Cluster) -> tuple[Residual, ...]:
+    """What `cluster` says of each sample."""
+    return tuple(Residual(sample, predicted_s(sample, cluster)) for sample in samples)
+
+
+def predicted_s(sample: Sample, cluster: Cluster) -> float:
+    """The seconds that `cluster` says the sample takes."""
+    if sample.what == "fresh":
+        return fresh_time_s(sample.size_bytes, cluster.device)
+    if sample.what == "collective":
+        members = group(cluster.topology, sample.mesh, sample.axes)
+        return collective_time_s(cast("CollectiveKind", sample.kind), sample.size_bytes, members)
+    size = sample.size_bytes
+    kind = "" if sample.what == "moving" else sample.kind
+    operations = 0.0 if sample.what == "moving" else sample.operations
+    return compute_time_s(operations, size, sample.dtype, cluster.device, kind=kind, elements=sample.elements)
+
+
+def _alpha_and_local(samples: Sequence[Sample], beside_s: Sequence[float]) -> tuple[float, Curve]:
+    """What a message of no bytes would take, and the curve of what grows with the size; `beside_s` left out.
+
+    One size alone is a line through 0.
+    """
+    placed = zip(samples, beside_s, strict=True)
+    sizes, medians = _ascending((s.size_bytes, max(s.time_s - beside, 0.0)) for s, beside in placed)
+    alpha = _at_zero(sizes, medians)
+    return alpha, _curve(sizes, medians - alpha)
+
+
+def _at_zero(sizes: Sequence[float], seconds: Floats) -> float:
+    """Where the line through the first two points meets size 0, but not below 0; 0 if there is one point."""
+    if len(sizes) < 2:
+        return 0.0
+    slope = float(seconds[1] - seconds[0]) / (sizes[1] - sizes[0])
+    return max(0.0, float(seconds[0]) - slope * sizes[0])
+
+
+def _ascending(points: Iterable[tuple[float, float]]) -> tuple[list[float], Floats]:
+    """The sizes, ascending, and the median of the seconds at each, made not to descend."""
+    by_size: dict[float, list[float]] = defaultdict(list)
+    for size, seconds in points:
+        by_size[size].append(seconds)
+    sizes = sorted(by_size)
+    medians = [median(by_size[size]) for size in sizes]
+    return sizes, _pooled(np.array(medians, dtype=np.float64))
+
+
+def _pooled(values: Floats) -> Floats:
+    """The closest values to these, in logarithms, that do not descend: neighbours that do are averaged.
+
+    Reference: Barlow and Brunk 1972, "The isotonic regression problem and its dual" (pool adjacent violators).
+    """
+    pools: list[list[float]] = []
+    for value in np.log(np.maximum(values, 1e-12)):
+        pools.append([float(value), 1.0])
+        while len(pools) > 1 and pools[-2][0] > pools[-1][0]:
+            (low, many), (high, more) = pools.pop(-2), pools.pop()
+            pools.append([(low * many + high * more) / (many + more), many + more])
+    spread = [np.exp(value) for value, count in pools for _ in range(int(count))]
+    return np.where(values > 0, np.array(spread), 0.0) if len(values) else values
+
+
+def _curve(sizes: Sequence[float], seconds: Floats) -> Curve:
+    """The curve through the points; the last slope is that of all that came before, so that it is no noise."""
+    return Curve(tuple(map(float, sizes)), tuple(map(float, seconds)), float(seconds[-1]) / float(sizes[-1]))
+
+
+def _beta(samples: Sequence[Sample], topology: Topology) -> float:
+    """Seconds per wire byte by non-negative least squares of alpha, gamma S and beta wire bytes, relative."""
+    wires = np.array([_wire(s, topology) for s in samples])
+    sizes = np.array([s.size_bytes for s in samples])
+    ratios = wires / sizes
+    if ratios.max() < 1.2 * ratios.min():
+        return 0.0
+    measured = np.array([s.time_s for s in samples])
+
+    def residuals(x: Floats) -> Floats:
+        return np.log((np.exp(x[0]) + np.exp(x[1]) * sizes + np.exp(x[2]) * wires) / measured)
+
+    slope = float(np.log(measured.max() / sizes.max()))
+    start = [float(np.log(measured.min())), slope, slope]
+    found = _robust(residuals, start, ([s - 12 for s in start], [s + 3 for s in start]))
+    return min(float(np.exp(found[2])), float((measured / wires).min())) if found[2] > start[2] - 6 else 0.0
+
+
+def _robust(
+    residuals: Callable[[Floats], Floats], start: Sequence[float], bounds: tuple[Sequence[float], Sequence[float]]
+) -> Floats:
+    library: Any = optimize
+    return np.asarray(
+        library.least_squares(residuals, start, bounds=bounds, loss="soft_l1", f_scale=_OUTLIER, x_scale="jac").x
+    )
+
+
+def _crossed(sample: Sample, topology: Topology) -> Any:
+    members = group(topology, sample.mesh, sample.axes)
+    return next(span for span in members.spans if span.sharing).level
+
+
+def _wire(sample: Sample, topology: Topology) -> float:
+    members = group(topology, sample.mesh, sample.axes)
+    span = next(span for span in members.spans if span.sharing)
+    return wire_bytes(cast("CollectiveKind", sample.kind), sample.size_bytes, members.size, span)
+
+
+def _members(sample: Sample) -> int:
+    return int(np.prod([sample.mesh[axis] for axis in sample.axes]))

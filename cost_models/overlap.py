@@ -1,0 +1,43 @@
+"""Overlap: how much computing and communicating slow each other on a device that does both at the same time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """What takes 1 s alone takes `computing_slowdown` s of computing while something is communicated all the time,
+    and `communicating_slowdown` s of communicating while something is computed all the time.
+
+    Both take compute units, memory bandwidth and power from each other. 1 is no slowdown. Where both go on, work of
+
+        1 / computing_slowdown + 1 / communicating_slowdown
+
+    seconds is done in a second; if that is not more than 1, one after the other is as fast.
+
+    Invariants: both are finite and >= 1.
+    """
+
+    computing_slowdown: float
+    communicating_slowdown: float
+
+    def __post_init__(self) -> None:
+        for name in ("computing_slowdown", "communicating_slowdown"):
+            value = getattr(self, name)
+            if not (isfinite(value) and value >= 1):
+                raise ValueError(f"{name} must be finite and >= 1, got {value}")
+
+    @property
+    def pays(self) -> bool:
+        """Whether both at once get more done than one after the other."""
+        return 1 / self.computing_slowdown + 1 / self.communicating_slowdown > 1
+
+
+def slowest_overlap(overlaps: tuple[Overlap | None, ...]) -> Overlap | None:
+    """The larger of each slowdown; None if any device does not overlap at all."""
+    known = [overlap for overlap in overlaps if overlap is not None]
+    if not known or len(known) < len(overlaps):
+        return None
+    return Overlap(max(o.computing_slowdown for o in known), max(o.communicating_slowdown for o in known))

@@ -1,0 +1,179 @@
+"""Streams: how long a program takes whose computing and communicating run side by side, each in its order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from cost_models.overlap import Overlap
+
+Stream = Literal["computation", "communication", "both"]
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """What occupies a stream, or both, for `time_s` if nothing slows it.
+
+    `after` is the position of the last item of the other stream that must have ended before this one starts; -1: none.
+    """
+
+    stream: Stream
+    time_s: float
+    after: int = -1
+
+
+@dataclass(frozen=True)
+class Timing:
+    """When items start and end, and what the makespan owes to each: `weights_s` add up to it.
+
+    An item's weight is its derivative: if it took 1 % longer the makespan would grow by 1 % of its weight. An item that
+    is hidden behind others has little or none. `slowed_s` is how much of computing's weight, and of communicating's,
+    was done while both went on: the makespan's derivatives by the logarithms of the two slowdowns.
+    """
+
+    starts_s: tuple[float, ...]
+    ends_s: tuple[float, ...]
+    weights_s: tuple[float, ...]
+    makespan_s: float
+    slowed_s: tuple[float, float] = (0.0, 0.0)
+
+
+def simulate(items: Sequence[Item], overlap: Overlap | None) -> Timing:
+    """The two streams of a device, simulated.
+
+    Each stream runs its items in the order of `items`, one at a time; an item starts as soon as the one before it in
+    its stream and the one that it is `after` have ended. While both streams run, each is slowed as `overlap` says. One
+    of stream "both" waits for all before it, and all behind it wait for it.
+
+    Fixed orders have no anomalies: with all else equal the makespan never falls when an item takes longer. It is at
+    least the sum of either stream and at most the sum of all; that is what it is with no `overlap`, or one that does
+    not pay.
+
+    Args:
+      items: `after` of each is an earlier position.
+      overlap: None: nothing runs beside anything.
+
+    Raises:
+      ValueError: an item is not after an earlier one, or takes less than no time.
+    """
+    for position, item in enumerate(items):
+        if not -1 <= item.after < position or not item.time_s >= 0:
+            raise ValueError(
+                f"item {position} takes {item.time_s} s after item {item.after}: give >= 0 s, an earlier one"
+            )
+    if overlap is None or not overlap.pays:
+        return _one_by_one(items)
+    return _Race(items, overlap).run()
+
+
+def _one_by_one(items: Sequence[Item]) -> Timing:
+    starts: list[float] = []
+    ends: list[float] = []
+    now: float = 0
+    for item in items:
+        starts.append(now)
+        now += item.time_s
+        ends.append(now)
+    return Timing(tuple(starts), tuple(ends), tuple(item.time_s for item in items), now)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """Some time in which the same items run: one of computation (-1: none), and one of communication."""
+
+    time_s: float
+    computing: int
+    communicating: int
+
+
+class _Race:
+    """The state of a simulation: the heads of both streams, and what is left of them."""
+
+    def __init__(self, items: Sequence[Item], overlap: Overlap) -> None:
+        self.items, self.overlap = items, overlap
+        self.queues = tuple(
+            [n for n, item in enumerate(items) if item.stream != other] for other in ("communication", "computation")
+        )
+        self.heads = [0, 0]
+        self.left = [item.time_s for item in items]
+        self.starts: list[float] = [-1] * len(items)
+        self.ends: list[float] = [-1] * len(items)
+        self.now: float = 0
+        self.stretches: list[_Stretch] = []
+
+    def run(self) -> Timing:
+        while True:
+            computing, communicating = self._ready(0), self._ready(1)
+            if computing < 0 and communicating < 0:
+                break
+            self._step(computing, communicating)
+        weights, slowed = self._weights()
+        return Timing(tuple(self.starts), tuple(self.ends), weights, self.now, slowed)
+
+    def _ready(self, stream: int) -> int:
+        """The item at the head of a stream, if it may run; -1."""
+        queue, head = self.queues[stream], self.heads[stream]
+        if head == len(queue):
+            return -1
+        item = self.items[queue[head]]
+        if item.after >= 0 and self.ends[item.after] < 0:
+            return -1
+        if item.stream == "both" and any(self._head(s) != queue[head] for s in (0, 1)):
+            return -1
+        return queue[head]
+
+    def _head(self, stream: int) -> int:
+        queue, head = self.queues[stream], self.heads[stream]
+        return queue[head] if head < len(queue) else -1
+
+    def _step(self, computing: int, communicating: int) -> None:
+        """On to the next end of an item."""
+        running = [n for n in dict.fromkeys((computing, communicating)) if n >= 0]
+        for n in running:
+            if self.starts[n] < 0:
+                self.starts[n] = self.now
+        slowdown = dict.fromkeys(running, 1)
+        if len(running) == 2:
+            overlap = self.overlap
+            slowdown = {computing: overlap.computing_slowdown, communicating: overlap.communicating_slowdown}
+        first = min(running, key=lambda n: self.left[n] * slowdown[n])
+        time = self.left[first] * slowdown[first]
+        self.now += time
+        if time > 0:
+            self.stretches.append(_Stretch(time, computing, communicating))
+        for n in running:
+            self.left[n] = 0 if n == first else max(0, self.left[n] - time / slowdown[n])
+        for n in running:
+            if self.left[n] == 0:
+                self._end(n)
+
+    def _end(self, n: int) -> None:
+        self.ends[n] = self.now
+        for stream in (0, 1):
+            if self._head(stream) == n:
+                self.heads[stream] += 1
+
+    def _weights(self) -> tuple[tuple[float, ...], tuple[float, float]]:
+        """Each item's share of every stretch, from the last to the first.
+
+        Where one stream runs alone, it has the whole stretch. Where both run, and then computing runs alone, more
+        computing (s) makes the makespan longer by as much; more communicating makes it longer by what that slows
+        computing: b (1 - 1 / a), with a and b the slowdowns of computing and communicating. And the other way round.
+        """
+        a, b = self.overlap.computing_slowdown, self.overlap.communicating_slowdown
+        found: list[float] = [0] * len(self.items)
+        slowed: list[float] = [0, 0]
+        computes_next = True
+        for stretch in reversed(self.stretches):
+            x, y, time = stretch.computing, stretch.communicating, stretch.time_s
+            if x == y or x < 0 or y < 0:
+                found[max(x, y)] += time
+                computes_next = x == y or y < 0
+                continue
+            computing = time / a if computes_next else time * (1 - 1 / b)
+            found[x] += computing
+            found[y] += time - computing
+            slowed[0] += computing
+            slowed[1] += time - computing
+        return tuple(found), (slowed[0], slowed[1])

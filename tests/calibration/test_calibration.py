@@ -1,0 +1,296 @@
+"""autopar calibrate, end to end: with a made-up clock, interrupted, and for real."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from autopar import api, calibrate, load_cluster
+from autopar.api.calibrate import Calibration, NothingMeasured
+from autopar.calibration.cases import Case, Extent, cases_of, group_meshes
+from autopar.calibration.clock import JaxClock, NoDifference
+from autopar.calibration.programs import inner_rounds, program_of
+from autopar.calibration.session import Stop, measure, stopped_by_interrupt
+from autopar.cli import app
+from cost_models import group
+from cost_models.fit import residuals_of
+
+FULL, QUICK = Extent(1024, 2.0**26, False), Extent(1024, 2.0**26, True)
+
+
+@dataclass(frozen=True)
+class MadeUpDevice:
+    """What calibration asks of a device."""
+
+    id: int
+    process_index: int = 0
+    device_kind: str = "toy"
+    platform: str = "cpu"
+
+    def memory_stats(self) -> None:
+        return None
+
+
+def made_up_clock(case: Case) -> float:
+    """A machine: 1e11 operations/s, 1e10 bytes/s, 1e9 elements/s, messages of 1 GB/s; a launch takes 2 us."""
+    if case.what == "collective":
+        members = prod(case.mesh[a] for a in case.axes)
+        return 5e-5 * members + case.size_bytes / 1e9
+    if case.what == "fresh":
+        return case.size_bytes / 2e9
+    rate = {"product": 1e11, "moving": 1e30}.get(case.what, 1e9)
+    return 2e-6 + max(case.operations / rate, case.size_bytes / 1e10)
+
+
+DEVICES = tuple(MadeUpDevice(n) for n in range(8))
+FAST = partial(calibrate, devices=DEVICES, clock=made_up_clock)
+
+
+@pytest.fixture(scope="module")
+def made() -> Calibration:
+    return FAST(name="made-up")
+
+
+def test_a_made_up_machine_is_found(made: Calibration) -> None:
+    device = made.cluster.device
+    assert device.peak_flops_per_s["float32"] == pytest.approx(1e11, rel=0.02)
+    assert device.launch_s == pytest.approx(2e-6, rel=0.05)
+    assert made.missing == ()
+    errors = [abs(residual.error) for residual in made.residuals]
+    assert max(errors) < 0.05
+    assert {s.what for s in made.samples} == {"moving", "fresh", "product", "work", "collective"}
+
+
+def test_the_file_loads_and_says_the_same(made: Calibration, tmp_path: Path) -> None:
+    made.write(tmp_path / "made.toml")
+    cluster = load_cluster(tmp_path / "made.toml")
+    assert cluster == made.cluster
+    assert residuals_of(made.samples, cluster) == made.residuals
+
+
+def test_plans_rest_on_the_file(made: Calibration, tmp_path: Path) -> None:
+    import jax
+    import jax.numpy as jnp
+
+    import autopar
+
+    made.write(tmp_path / "made.toml")
+
+    def loss(w: Any, x: Any) -> Any:
+        return jnp.tanh(x @ w).sum()
+
+    shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((512, 512), (4096, 512))]
+    plan = autopar.plan(loss, *shapes, cluster=str(tmp_path / "made.toml"))
+    assert plan.step_time_s > 2 * 4096 * 512 * 512 / 1e11 / 8 + 4096 * 512 / 1e9 / 8  # products and tanh, no less
+
+
+def test_the_report_names_every_kind(made: Calibration) -> None:
+    report = made.report()
+    for kind in ("dot_general float32", "exp float32", "all_to_all over 4", "axpy", "mean error"):
+        assert kind in report
+    assert "Not measured" not in report
+    drawn = made.plot()
+    assert drawn.get_xlabel() == "measured (s)"
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *args: object, **keywords: Any) -> Any:
+    monkeypatch.setattr(api, "calibrate", partial(FAST, **keywords))
+    return CliRunner().invoke(app, ["calibrate", *map(str, args)], catch_exceptions=False)
+
+
+def test_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file, image = tmp_path / "mine.toml", tmp_path / "mine.png"
+    given = ("--cluster-name", "mine", "--output", file, "--quick", "--plot", image)
+    result = run(monkeypatch, *given)
+    assert result.exit_code == 0, result.stderr
+    assert "Residuals of mine" in result.stdout
+    assert str(file) in result.stdout
+    assert load_cluster(file).name == "mine"
+    assert image.stat().st_size > 1000
+    refused = run(monkeypatch, "--output", tmp_path)
+    assert refused.exit_code == 2
+    assert "is a directory" in refused.stderr
+
+
+# Ended early ----------------------------------------------------------------------------------------------------------
+
+
+def interrupting(after: int) -> Callable[[Case], float]:
+    """The made-up clock, with Ctrl-C pressed during a case."""
+    seen: list[Case] = []
+
+    def clock(case: Case) -> float:
+        seen.append(case)
+        if len(seen) == after:
+            os.kill(os.getpid(), signal.SIGINT)
+        return made_up_clock(case)
+
+    return clock
+
+
+def test_interrupted_it_keeps_what_it_has(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    before = signal.getsignal(signal.SIGINT)
+    result = run(monkeypatch, "--output", file, clock=interrupting(30))
+    assert signal.getsignal(signal.SIGINT) is before
+    assert result.exit_code == 0, result.stderr
+    assert "interrupted" in result.stdout
+    assert "cases are missing" in file.read_text()
+    assert load_cluster(file).device.peak_flops_per_s["float32"] == pytest.approx(1e11, rel=0.05)
+    kept = FAST(clock=interrupting(30))
+    assert len(kept.samples) == 30
+    assert len(kept.samples) + len(kept.missing) == len(cases_of(FULL, 1, 8))
+    assert {s.what for s in kept.samples} == {"moving", "fresh", "product", "work", "collective"}  # a coarse round
+
+
+def test_ended_too_early_there_is_no_profile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with pytest.raises(NothingMeasured, match=r"0 measured times \(out of time\)"):
+        FAST(time_limit_s=0)
+    result = run(monkeypatch, "--output", tmp_path / "mine.toml", clock=interrupting(1))
+    assert result.exit_code == 2
+    assert "NothingMeasured" in result.stderr
+    assert not (tmp_path / "mine.toml").exists()
+
+
+def test_a_second_interrupt_ends_at_once() -> None:
+    stop = Stop(float("inf"))
+    with stopped_by_interrupt(stop):
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.reason == "interrupted"
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_what_cannot_be_measured_is_missing_with_its_reason() -> None:
+    def clock(case: Case) -> float:
+        if case.dtype != "float32":
+            raise TypeError(f"no {case.dtype} here\nand more")
+        return made_up_clock(case)
+
+    made = FAST(clock=clock)
+    assert all(reason.endswith("here") for _, reason in made.missing)
+    assert set(made.cluster.device.peak_flops_per_s) == {"float32"}
+    assert "no bfloat16 here" in made.report()
+
+    def broken(case: Case) -> float:
+        raise ZeroDivisionError("a bug")
+
+    with pytest.raises(ZeroDivisionError):
+        FAST(clock=broken)
+
+
+def test_all_processes_end_at_the_same_case() -> None:
+    """One that is not told to end does, if another is."""
+    asked: list[float] = []
+
+    def agree(mine: float) -> float:
+        asked.append(mine)
+        return 1.0 if len(asked) > 5 else mine
+
+    measured = measure(cases_of(QUICK, 1, 8), made_up_clock, Stop(float("inf")), agree=agree)
+    assert len(measured.samples) == 5
+    assert {reason for _, reason in measured.missing} == {"ended by another process"}
+
+
+# Cases ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("processes", "local"), [(1, 1), (1, 8), (2, 2), (4, 1), (1, 6)])
+def test_cases_are_distinct_and_groups_fit(processes: int, local: int) -> None:
+    cases = cases_of(FULL, processes, local)
+    assert len(set(cases)) == len(cases)
+    assert set(cases_of(QUICK, processes, local)) < set(cases) or (processes, local) != (1, 8)
+    topology = FAST().cluster.topology
+    for mesh, axes in group_meshes(processes, local):
+        assert prod(mesh) == processes * local
+        assert group(topology, mesh, axes).size == prod(mesh[a] for a in axes) > 1
+    assert any(case.what == "collective" for case in cases) == (processes * local > 1)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case("product", "dot_general", (1, 4, 6, 5)),
+        Case("moving", "axpy", (16,)),
+        Case("work", "gather", (8, 4)),
+        Case("work", "conv_general_dilated:window", (2, 4, 3, 2, 2)),
+    ],
+    ids=str,
+)
+def test_rounds_within_rounds_are_as_many(case: Case) -> None:
+    """Three rounds at once, twice, are six: so every round needs the one before."""
+    import jax
+    import numpy as np
+
+    devices = jax.devices()[:1]
+    inner, plain = program_of(case, devices, 3), program_of(case, devices)
+    for a, b in zip(inner.run(np.int32(2), *inner.operands), plain.run(np.int32(6), *plain.operands), strict=True):
+        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-6)
+    assert inner_rounds(case, "gpu") > inner_rounds(case, "cpu") == 1
+
+
+# For real -------------------------------------------------------------------------------------------------------------
+
+SMALL = Extent(64, 2.0**16, False)
+REAL = f"""
+import json, sys
+import jax
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 4)
+from autopar.calibration.cases import Extent, cases_of
+from autopar.calibration.clock import JaxClock, NoDifference, agreement, sorted_devices
+clock = JaxClock(sorted_devices(), agreement(), 1e-4, 2)
+times = []
+for case in cases_of({SMALL!r}, 1, 4):
+    try:
+        times.append(clock(case))
+    except NoDifference:
+        times.append(1.0)
+print(json.dumps(times))
+"""
+
+
+@pytest.mark.slow
+def test_every_case_runs() -> None:
+    run = subprocess.run([sys.executable, "-c", REAL], capture_output=True, text=True, timeout=300, check=False)
+    assert run.returncode == 0, run.stderr
+    times = json.loads(run.stdout)
+    assert len(times) == len(cases_of(SMALL, 1, 4))
+    assert all(0 < time_s < 10 for time_s in times)
+
+
+@pytest.mark.slow
+def test_a_quick_calibration_for_real(tmp_path: Path) -> None:
+    """On four virtual devices: a file that loads, whose model is near what was measured."""
+    command = [sys.executable, "-m", "autopar", "calibrate", "--quick", "--time-limit", "60", "--output", "real.toml"]
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "4"}
+    environment["PYTHONPATH"] = str(Path(__file__).resolve().parents[2])
+    run = subprocess.run(
+        command, capture_output=True, text=True, timeout=300, cwd=tmp_path, env=environment, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    cluster = load_cluster(tmp_path / "real.toml")
+    assert cluster.device_count == 4
+    assert 1e9 < 4 * cluster.device.peak_flops_per_s["float32"] < 1e13
+    assert cluster.device.efficiency is not None
+    assert {terms.members for terms in cluster.topology.levels[0].terms} == {2, 4}
+
+
+def test_a_difference_that_is_none_is_said() -> None:
+    import jax
+
+    clock = JaxClock(tuple(jax.devices()[:1]), lambda seconds: 1.0, 1e-4, 2)
+    with pytest.raises(NoDifference):
+        clock(Case("fresh", "scale", (64,)))

@@ -1,0 +1,238 @@
+"""What a device reaches of its peaks, and measured collectives: monotone, continuous, and absent as before."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cost_models import (
+    Cluster,
+    Curve,
+    Device,
+    Efficiency,
+    HalfSizes,
+    Level,
+    Link,
+    Terms,
+    Topology,
+    best_algorithm,
+    collective_time_s,
+    compute_time_s,
+    compute_times_s,
+    convolution_time_s,
+    group,
+    load_cluster,
+    matmul_time_s,
+    replace_link,
+    slowest_cluster,
+    slowest_device,
+)
+from cost_models.compute import fresh_time_s, moving_time_s
+from cost_models.curves import product_dims, slowest_curve
+
+PLAIN = Device("plain", 1e9, 1e10, {"float32": 1e12, "bfloat16": 2e12}, 1e-6)
+POSITIVE = st.floats(1e-3, 1e6)
+KINDS = ["", "dot_general", "exp", "transpose", "add"]
+
+
+@st.composite
+def curves(draw):
+    steps = draw(st.lists(st.tuples(POSITIVE, st.floats(0, 1e3)), max_size=5))
+    sizes = np.cumsum([size for size, _ in steps]).tolist()
+    seconds = np.cumsum([time for _, time in steps]).tolist()
+    return Curve(tuple(sizes), tuple(seconds), draw(st.floats(1e-6, 1e3)))
+
+
+@st.composite
+def devices(draw):
+    half = st.builds(HalfSizes, *[st.floats(0, 100)] * 3)
+    work = st.dictionaries(st.sampled_from(["exp", "transpose", "other"]), st.fixed_dictionaries({"float32": curves()}))
+    memory = st.none() | curves()
+    products = st.dictionaries(st.sampled_from(["float32", "bfloat16"]), half)
+    made = st.none() | st.builds(Efficiency, products, work, memory, memory)
+    return replace(PLAIN, efficiency=draw(made))
+
+
+@given(curves(), st.floats(0, 1e8), st.floats(0, 1e8))
+@settings(deadline=None)
+def test_a_curve_ascends(curve, a, b):
+    assert curve.time_s(0) == 0
+    assert curve.time_s(min(a, b)) <= curve.time_s(max(a, b)) * (1 + 1e-9)
+    assert curve.times_s(np.array([a, b])) == pytest.approx([curve.time_s(a), curve.time_s(b)])
+
+
+@given(curves())
+@settings(deadline=None)
+def test_a_curve_is_continuous_at_its_points(curve):
+    for size, seconds in zip(curve.sizes, curve.seconds, strict=True):
+        assert curve.time_s(size) == pytest.approx(seconds)
+        steepest = max(
+            curve.slope,
+            *np.diff((0, *curve.seconds)) / np.diff((0, *curve.sizes)),
+        )
+        for near in (size * (1 - 1e-9), size * (1 + 1e-9)):
+            assert abs(curve.time_s(near) - seconds) <= steepest * size * 1e-8 + 1e-9 * seconds
+
+
+def test_impossible_curves_are_refused():
+    for sizes, seconds, slope, why in [
+        ((1.0,), (), 1.0, "1 sizes and 0 seconds"),
+        ((2.0, 1.0), (1.0, 2.0), 1.0, "sizes must"),
+        ((0.0, 1.0), (1.0, 2.0), 1.0, "sizes must"),
+        ((1.0, 2.0), (2.0, 1.0), 1.0, "seconds must"),
+        ((1.0,), (float("nan"),), 1.0, "seconds must"),
+        ((), (), float("inf"), "slope"),
+    ]:
+        with pytest.raises(ValueError, match=why):
+            Curve(sizes, seconds, slope)
+    with pytest.raises(ValueError, match="half sizes"):
+        HalfSizes(-1, 0, 0)
+    with pytest.raises(ValueError, match="none for float32"):
+        Efficiency(work={"exp": {"bfloat16": Curve((), (), 1.0)}})
+    with pytest.raises(ValueError, match="take time"):
+        Efficiency(work={"exp": {"float32": Curve((), (), 0.0)}})
+    with pytest.raises(ValueError, match="at least 2"):
+        Terms("permute", 1, 0.0, Curve((), (), 1.0), 0.0)
+    with pytest.raises(ValueError, match="alpha_s"):
+        Terms("permute", 2, -1.0, Curve((), (), 1.0), 0.0)
+
+
+@given(devices(), *[st.integers(1, 3000)] * 4, st.sampled_from(["float32", "bfloat16"]))
+@settings(deadline=None)
+def test_a_product_takes_longer_the_larger_it_is(device, m, n, k, more, dtype):
+    time_s = matmul_time_s(m, n, k, dtype, device)
+    for larger in ((m + more, n, k), (m, n + more, k), (m, n, k + more)):
+        assert matmul_time_s(*larger, dtype, device) >= time_s * (1 - 1e-9)
+    assert time_s >= matmul_time_s(m, n, k, dtype, replace(device, efficiency=None)) * (1 - 1e-9) or (
+        device.efficiency.memory is not None
+    )
+
+
+@given(devices(), st.sampled_from(KINDS), st.lists(st.floats(1, 1e12), min_size=1, max_size=4), st.floats(0, 1e9))
+@settings(deadline=None)
+def test_many_at_once_are_as_one_by_one(device, kind, operations, size):
+    flops, sizes = np.array(operations), np.full(len(operations), size)
+    elements = (flops / 7, flops / 5, flops / 3) if kind == "dot_general" else None
+    found = compute_times_s(flops, sizes, "float32", device, kind=kind, elements=elements)
+    for n, each in enumerate(operations):
+        mine = (each / 7, each / 5, each / 3) if kind == "dot_general" else None
+        assert found[n] == pytest.approx(compute_time_s(each, size, "float32", device, kind=kind, elements=mine))
+
+
+@given(devices(), st.sampled_from(KINDS), st.floats(0, 1e12), st.floats(0, 1e9), st.floats(1, 3))
+@settings(deadline=None)
+def test_any_kernel_takes_longer_the_larger_it_is(device, kind, flops, size, factor):
+    time_s = compute_time_s(flops, size, "float32", device, kind=kind)
+    assert compute_time_s(flops * factor, size, "float32", device, kind=kind) >= time_s * (1 - 1e-9)
+    assert compute_time_s(flops, size * factor, "float32", device, kind=kind) >= time_s * (1 - 1e-9)
+
+
+@given(st.floats(0, 1e15), st.floats(0, 1e12), st.sampled_from(KINDS))
+@settings(deadline=None)
+def test_a_device_that_says_nothing_reaches_its_peaks(flops, size, kind):
+    time_s = compute_time_s(flops, size, "float32", PLAIN)
+    assert time_s == max(flops / 1e12, size / 1e10) + 1e-6
+    assert compute_time_s(flops, size, "float32", PLAIN, kind=kind, elements=(1.0, 1.0, 1.0)) == time_s
+    assert fresh_time_s(size, PLAIN) == 0
+    empty = replace(PLAIN, efficiency=Efficiency())
+    assert compute_time_s(flops, size, "float32", empty, kind=kind) == time_s
+
+
+def test_dims_are_told_from_counts():
+    b, m, n, k = 3, 5, 7, 11
+    assert product_dims(b * m * k, b * k * n, b * m * n, 2 * b * m * n * k) == (m, n, k)
+    half = HalfSizes(5.0, 0.0, 0.0)
+    device = replace(PLAIN, efficiency=Efficiency({"float32": half}), memory_bandwidth_bytes_per_s=1e15)
+    assert matmul_time_s(5, 4096, 4096, "float32", device) == pytest.approx(4 * 5 * 4096**2 / 1e12 + 1e-6)
+    assert matmul_time_s(5, 4096, 4096, "float16", device) > 4 * 5 * 4096**2 / 2e12  # the half sizes of float32
+
+
+def test_kinds_without_work_of_their_own():
+    work = {"exp": {"float32": Curve((), (), 1e-9)}, "other": {"float32": Curve((), (), 1e-10)}}
+    device = replace(PLAIN, efficiency=Efficiency(work=work), launch_s=0.0)
+    assert compute_time_s(1e9, 0, "float32", device, kind="exp") == pytest.approx(1.0)
+    assert compute_time_s(1e9, 0, "bfloat16", device, kind="exp") == pytest.approx(1.0)
+    assert compute_time_s(1e9, 0, "float32", device, kind="add") == pytest.approx(0.1)
+    assert compute_time_s(1e9, 0, "float32", device, kind="dot_general") == pytest.approx(1e-3)
+    convolved = convolution_time_s(1, (8, 8), (1, 1), (4, 4), "float32", device)
+    assert convolved == pytest.approx(max(2 * 64 * 16 / 1e12, 4 * (64 * 8 + 16) / 1e10))
+
+
+@given(st.lists(devices(), min_size=1, max_size=3), st.sampled_from(KINDS), st.floats(0, 1e9), st.floats(0, 1e9))
+@settings(deadline=None)
+def test_no_device_is_slower_than_the_slowest(several, kind, flops, size):
+    together = slowest_device(tuple(several))
+    for device in several:
+        mine = compute_time_s(flops, size, "float32", device, kind=kind)
+        assert compute_time_s(flops, size, "float32", together, kind=kind) >= mine * (1 - 1e-9)
+        assert moving_time_s(size, together) >= moving_time_s(size, device) * (1 - 1e-9)
+    if len(several) == 1 and several[0].efficiency is not None and several[0].efficiency.memory is not None:
+        assert together.efficiency == several[0].efficiency
+
+
+@given(st.lists(curves(), min_size=1, max_size=3), st.floats(0, 1e7, allow_subnormal=False))
+@settings(deadline=None)
+def test_the_slowest_curve_is_above_all(several, size):
+    assert slowest_curve(tuple(several)).time_s(size) >= max(c.time_s(size) for c in several) * (1 - 1e-9)
+
+
+# Measured collectives -------------------------------------------------------------------------------------------------
+
+
+def cluster_with(*terms):
+    levels = (Level("host", 2, Link(1e-4, 1e8), terms=terms), Level("device", 2, Link(1e-5, 1e9)))
+    return Cluster("c", PLAIN, Topology(levels))
+
+
+@given(curves(), st.floats(0, 1e-2), st.floats(0, 1e-6), st.floats(0, 1e8), st.floats(0, 1e8))
+@settings(deadline=None)
+def test_measured_collectives_ascend(local, alpha, beta, a, b):
+    cluster = cluster_with(Terms("permute", 2, alpha, local, beta))
+    across = group(cluster.topology, (2, 2), (0,))
+    times = [collective_time_s("permute", size, across) for size in sorted((a, b))]
+    assert times[0] <= times[1] * (1 + 1e-9)
+    assert times[0] == pytest.approx(alpha + local.time_s(min(a, b)) + beta * 2 * min(a, b))  # two groups share a link
+
+
+def test_measured_collectives_stand_for_their_level_and_kind():
+    line = Curve((), (), 1e-9)
+    cluster = cluster_with(Terms("all_reduce", 2, 1e-3, line, 0.0), Terms("all_reduce", 4, 2e-3, line, 0.0))
+    across, inside, flat = (group(cluster.topology, (2, 2), axes) for axes in ((0,), (1,), (0, 1)))
+    assert best_algorithm("all_reduce", 1e6, across) == ("measured", pytest.approx(2e-3))
+    assert best_algorithm("all_reduce", 1e6, flat) == ("measured", pytest.approx(3e-3))
+    assert best_algorithm("all_reduce", 1e6, inside)[0] != "measured"
+    assert best_algorithm("all_gather", 1e6, across)[0] != "measured"
+    slower = replace_link(cluster, "host", bandwidth_bytes_per_s=1e7)
+    assert best_algorithm("all_reduce", 1e6, group(slower.topology, (2, 2), (0,)))[0] != "measured"
+
+
+@pytest.mark.parametrize(
+    ("kind", "wire"),
+    [("all_reduce", 2.0), ("all_gather", 1.0), ("reduce_scatter", 1.0), ("all_to_all", 1.0), ("permute", 2.0)],
+)
+def test_bytes_on_the_wire(kind, wire):
+    """Two groups of two leave a host at once; of S bytes each sends (n - 1) / n, twice, or all to its partner."""
+    cluster = cluster_with(Terms(kind, 2, 0.0, Curve((), (), 0.0), 1.0))
+    assert collective_time_s(kind, 1000.0, group(cluster.topology, (2, 2), (0,))) == pytest.approx(wire * 1000)
+
+
+def test_the_slowest_cluster_of_measured_ones():
+    fast, slow = (cluster_with(Terms("permute", 2, a, Curve((1.0,), (a,), a), a)) for a in (1e-3, 2e-3))
+    levels = slowest_cluster("both", (fast, slow)).topology.levels
+    assert levels[0].terms == slow.topology.levels[0].terms
+    assert slowest_cluster("both", (fast, cluster_with())).topology.levels[0].terms == ()
+
+
+def test_json_holds_what_was_measured():
+    efficiency = Efficiency({"float32": HalfSizes(1, 2, 3)}, {"exp": {"float32": Curve((1.0,), (2.0,), 3.0)}})
+    cluster = cluster_with(Terms("permute", 2, 1e-3, Curve((1.0,), (1e-3,), 1e-3), 1e-9))
+    cluster = replace(cluster, device=replace(PLAIN, efficiency=efficiency))
+    assert Cluster.from_dict(cluster.to_dict()) == cluster
+    before = load_cluster("8xh100")
+    old = before.to_dict()
+    del old["device"]["efficiency"]
+    for level in old["topology"]["levels"]:
+        del level["terms"]
+    assert Cluster.from_dict(old) == before  # as it was written before there were these fields

@@ -1,0 +1,140 @@
+"""What XLA's CPU compiler makes of nodes, part by part: fusion, order, joined all-reduces, donations, memory."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autopar.passes.compiled.arena import ALIGNMENT, arena_bytes
+from autopar.passes.compiled.donate import with_copies
+from autopar.passes.compiled.fusion import fused
+from autopar.passes.compiled.join import joined
+from autopar.passes.compiled.node import Node
+from autopar.passes.compiled.order import ready_first
+from autopar.passes.compiled.place import END, Held, Timed, held, left_over, most
+
+X, A, B, C, D, E = range(6)
+
+
+def loop(ins: tuple[int, ...], out: int, *, dear: bool = False, unary: bool = True, **more: bool) -> Node:
+    return Node("loop", ins, (out,), 0, dear=dear, elementwise=True, unary=unary, **more)
+
+
+def kernel(ins: tuple[int, ...], *outs: int, **more: object) -> Node:
+    return Node("kernel", ins, outs, 0, **more)  # type: ignore[arg-type]
+
+
+def written(nodes: list[Node], kept: tuple[int, ...]) -> dict[int, tuple[int, ...]]:
+    """What is written, and what its kernel reads."""
+    return {value: k.reads for k in fused(nodes, kept) for value in k.node.outs}
+
+
+def test_a_loop_is_computed_inside_its_only_reader() -> None:
+    assert written([loop((X,), A), loop((A,), B)], (B,)) == {B: (X,)}
+
+
+def test_what_a_kernel_reads_is_written() -> None:
+    assert written([loop((X,), A), kernel((A,), B)], (B,)) == {A: (X,), B: (A,)}
+
+
+def test_cheap_loops_are_computed_in_each_reader() -> None:
+    assert written([loop((X,), A), loop((A,), B), loop((A,), C)], (B, C)) == {B: (X,), C: (X,)}
+
+
+def test_dear_loops_are_computed_once() -> None:
+    assert written([loop((X,), A, dear=True), loop((A,), B), loop((A,), C)], (B, C)) == {A: (X,), B: (A,), C: (A,)}
+    together = [loop((X,), A, dear=True), loop((A,), B), loop((A,), C), loop((B, C), D)]
+    assert written(together, (D,)) == {D: (X,)}
+
+
+def test_what_is_written_anyhow_is_computed_again_if_it_reads_one_operand_of_its_size() -> None:
+    unary = [loop((X,), A), kernel((A,), B), loop((A,), C)]
+    assert written(unary, (B, C))[C] == (X,)
+    both = [loop((X, D), A, unary=False), kernel((A,), B), loop((A,), C)]
+    assert written(both, (B, C))[C] == (A,)
+
+
+def test_a_sum_multiplies_first() -> None:
+    nodes = [loop((X, D), A, product=True), kernel((A,), B, sums=True)]
+    assert written(nodes, (B,)) == {B: (X, D)}
+    assert A in written([*nodes, loop((A,), C)], (B, C))
+
+
+def test_kernels_run_as_soon_as_they_can() -> None:
+    kernels = fused([kernel((X,), A), kernel((A,), B), kernel((B,), C), kernel((X,), D), kernel((C, D), E)], (E,))
+    assert [k.node.outs[0] for k in ready_first(kernels)] == [A, D, B, C, E]
+
+
+def test_all_reduces_that_need_not_one_another_are_joined() -> None:
+    apart = [kernel((X,), A, joins=("x",)), kernel((A,), B), kernel((X,), C, joins=("x",)), kernel((B, C), D)]
+    found = joined(fused(apart, (D,)))
+    assert [k.node.outs for k in found] == [(A, C), (B,), (D,)]
+    chained = [kernel((X,), A, joins=("x",)), kernel((A,), B, joins=("x",))]
+    assert len(joined(fused(chained, (B,)))) == 2
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.sampled_from(["", "x", "y"])), max_size=12))
+def test_joining_leaves_an_order(drawn: list[tuple[int, int, str]]) -> None:
+    """All kernels still run, each behind what it reads."""
+    nodes = [kernel((min(a, n), min(b, n)), n + 1, joins=(j,) if j else ()) for n, (a, b, j) in enumerate(drawn)]
+    found = joined(fused(nodes, range(len(nodes) + 1)))
+    assert sorted(v for k in found for v in k.node.outs) == list(range(1, len(nodes) + 1))
+    seen = {0}
+    for one in ready_first(found):
+        assert seen.issuperset(one.reads)
+        seen.update(one.node.outs)
+    assert len(seen) == len(nodes) + 1
+
+
+def test_a_donated_argument_is_copied_if_it_may_be_read_later() -> None:
+    sizes = dict.fromkeys(range(6), 8)
+    safe = fused([kernel((X,), A), loop((X, A), B)], (B,))
+    assert len(with_copies(safe, {B: X}, sizes, 100)) == 2
+    late = fused([kernel((X,), A), loop((X, C), B)], (A, B))
+    found = with_copies(late, {B: X}, sizes, 100)
+    assert found[0].reads == (X,)
+    assert all(100 in k.reads for k in found[1:])
+
+
+def test_a_kernel_writes_over_what_nobody_reads_later() -> None:
+    sizes = dict.fromkeys(range(6), 8)
+    timed = Timed(sizes)
+    timed.run(fused([kernel((X,), A), loop((A,), B, dear=True), kernel((B,), C), kernel((B,), D)], (C, D)))
+    assert most(held(timed, frozenset({X, C, D})))[0] == 8
+    timed = Timed(sizes)
+    timed.run(fused([kernel((X,), A), kernel((A,), B), kernel((B,), C)], (C,)))
+    assert most(held(timed, frozenset({X, C})))[0] == 16
+
+
+def test_buffers_lie_in_results_that_are_not_made_yet() -> None:
+    early, late, large = Held(A, 0, 3, 8), Held(B, 2, 5, 8), Held(C, 0, 1, 99)
+    assert left_over([early, late, large], [(10, [(4, END)])]) == [large, late]
+
+
+BUFFERS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 8), st.integers(1, 40)), min_size=1, max_size=12)
+
+
+@given(BUFFERS)
+def test_an_arena_holds_all_that_is_held_at_once(drawn: list[tuple[int, int, int]]) -> None:
+    buffers = [Held(n, first, first + long, ALIGNMENT * size) for n, (first, long, size) in enumerate(drawn)]
+    assert most(buffers)[0] <= arena_bytes(buffers) <= sum(one.size_bytes for one in buffers)
+    if all(a.last < b.first or b.last < a.first for a, b in combinations(buffers, 2)):
+        assert arena_bytes(buffers) == max(one.size_bytes for one in buffers)
+
+
+def test_an_arena_may_be_fragmented() -> None:
+    unit = ALIGNMENT
+    buffers = [Held(0, 0, 1, 3 * unit), Held(1, 1, 3, 2 * unit), Held(2, 2, 3, 4 * unit)]
+    assert arena_bytes(buffers) == most(buffers)[0] == 6 * unit
+    buffers.append(Held(3, 0, 0, 3 * unit))
+    assert arena_bytes(buffers) >= most(buffers)[0]
+
+
+def test_kernels_know_what_they_read_in_place() -> None:
+    (one,) = fused([loop((X,), A), Node("loop", (A, D), (B,), 0, spreads=True)], (B,))
+    assert one.reads == (X, D)
+    assert not one.same
+    (one,) = fused([loop((X,), A), loop((A, D), B)], (B,))
+    assert one.same == {X, D}

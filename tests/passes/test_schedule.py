@@ -1,0 +1,226 @@
+"""schedule: programs on two streams. What may run beside what, within which memory, and how long that takes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autopar.core.graph import OpNode
+from autopar.core.mesh import DeviceMesh
+from autopar.core.placement import Placement
+from autopar.core.regions import Region
+from autopar.core.strategy import Strategy
+from autopar.passes.account import Account, account
+from autopar.passes.fuse_collectives import FuseCollectives
+from autopar.passes.pipeline import build_program
+from autopar.passes.program import Compute, Move, ShardedProgram
+from autopar.passes.schedule import Event, Schedule, schedule
+from autopar.redistribute.route import Router
+from cost_models import Overlap
+from tests.equivalence.draw import uniform_plan
+from tests.equivalence.loops import LOOPS, loop_case
+from tests.passes.build import SPLIT, Builder, price, programs
+
+PARTIAL = Placement(((),), ("x",))
+FREE = Overlap(1.0, 1.0)
+SLOWED = Overlap(1.2, 1.3)
+MESH = DeviceMesh.of({"x": 2, "y": 4})
+ROOM = 10**9
+
+
+def cost(op: OpNode, _strategy: Strategy) -> float:
+    return 1e-8 * (1 + op.id % 3)
+
+
+def accounted(program: ShardedProgram) -> Account:
+    return account(program, cost, {v.tensor.id for v in program.values.values()})
+
+
+def of(program: ShardedProgram, value: int, step: Schedule) -> Event:
+    return next(event for event in step.events if value in event.instruction.outs)
+
+
+def bytes_beside(program: ShardedProgram, step: Schedule, compute: Event) -> int:
+    """What collectives that are ahead of their place, or behind it, hold while `compute` runs."""
+    order = {id(i): n for n, i in enumerate(program.instructions)}
+    place = order[id(compute.instruction)]
+    total = 0
+    for event in step.events:
+        move = event.instruction
+        if not isinstance(move, Move) or not move.is_collective:
+            continue
+        here = order[id(move)]
+        if here > place and event.start_s < compute.end_s:
+            total += sum(program.local_bytes(v) for v in move.outs if v not in program.outputs)
+        if here < place and event.end_s > compute.start_s and move.kind != "all_reduce":
+            total += sum(program.local_bytes(v) for v in move.ins if v not in program.inputs)
+    return total
+
+
+@settings(max_examples=150, deadline=None)
+@given(programs(), st.booleans(), st.sampled_from([FREE, SLOWED, Overlap(2.0, 3.0)]))
+def test_random_programs(program: ShardedProgram, fuse: bool, overlap: Overlap) -> None:
+    program = FuseCollectives(price).apply(program) if fuse else program
+    spent = accounted(program)
+    step = schedule(program, cost, overlap, spent.held_bytes)
+    serial = spent.serial_time_s
+    assert max(spent.compute_time_s, spent.communication_time_s) <= step.makespan_s * (1 + 1e-12)
+    assert step.makespan_s <= serial * (1 + 1e-12)
+    assert sum(event.weight_s for event in step.events) == pytest.approx(step.makespan_s)
+    assert [e.instruction for e in step.events] == list(program.instructions)
+    made = {value: event for event in step.events for value in event.instruction.outs}
+    for event in step.events:
+        for value in event.instruction.ins:
+            assert value not in made or made[value].end_s <= event.start_s
+    held = dict(zip(map(id, program.instructions), spent.held_bytes, strict=True))
+    for event in step.events:
+        if not event.communicates and event.end_s > event.start_s:
+            here = held[id(event.instruction)] + bytes_beside(program, step, event)
+            assert here <= spent.peak_memory_bytes
+
+
+@settings(max_examples=60, deadline=None)
+@given(programs())
+def test_without_overlap_or_room_one_runs_after_the_other(program: ShardedProgram) -> None:
+    spent = accounted(program)
+    assert schedule(program, cost, None, spent.held_bytes).makespan_s == pytest.approx(spent.serial_time_s)
+    assert schedule(program, cost, Overlap(2.0, 2.0), spent.held_bytes).makespan_s == pytest.approx(spent.serial_time_s)
+    assert schedule(program, cost, FREE).makespan_s == pytest.approx(spent.serial_time_s)
+
+
+def test_a_gradient_is_reduced_behind_the_backward_pass() -> None:
+    build = Builder()
+    rows = build.input(SPLIT)
+    gradient = build.compute([rows], PARTIAL, phase="backward")
+    reduced = build.all_reduce(gradient, role="mirror")
+    rest = build.compute([rows], SPLIT, phase="backward")
+    for _ in range(200):
+        rest = build.compute([rest], SPLIT, phase="backward")
+    update = build.compute([reduced], phase="update")
+    program = build.program([update, rest])
+    spent = accounted(program)
+    step = schedule(program, cost, FREE, spent.held_bytes)
+    assert step.makespan_s == pytest.approx(spent.compute_time_s)
+    reducing = of(program, reduced, step)
+    assert reducing.start_s == of(program, gradient, step).end_s
+    assert reducing.weight_s == 0
+    slowed = schedule(program, cost, SLOWED, spent.held_bytes)
+    assert slowed.makespan_s == pytest.approx(spent.compute_time_s + reducing.time_s * 1.3 * (1 - 1 / 1.2))
+
+
+def gathering(count: int, size: int) -> tuple[Builder, list[int], int]:
+    """Layers that each gather a weight of their own right before they use it; the gathered weights."""
+    build = Builder()
+    weights = [build.input(SPLIT, size=size) for _ in range(count)]
+    rows = build.input()
+    gathered: list[int] = []
+    for weight in weights:
+        gathered.append(build.all_gather(weight))
+        for _ in range(400):
+            rows = build.compute([rows, gathered[-1]])
+    return build, gathered, rows
+
+
+def test_a_weight_is_gathered_ahead_of_its_use_as_far_as_memory_allows() -> None:
+    build, gathered, rows = gathering(4, 64)
+    program = build.program([rows])
+    spent = accounted(program)
+    tight = schedule(program, cost, FREE, spent.held_bytes)
+    wide = schedule(program, cost, FREE, [held - (ROOM if n else 0) for n, held in enumerate(spent.held_bytes)])
+    for before, value in pairwise(gathered):
+        used = next(e for e in tight.events if value in e.instruction.ins)
+        assert of(program, value, tight).start_s >= of(program, before, tight).end_s
+        assert of(program, value, wide).end_s < used.start_s  # ahead: hidden behind the layer before
+    exposed = [of(program, value, wide).weight_s for value in gathered]
+    assert exposed[0] > 0
+    assert exposed[1:] == [0.0] * 3
+    assert wide.makespan_s < tight.makespan_s
+
+
+def test_a_scatter_holds_its_operand_until_it_has_ended() -> None:
+    def step_of(room: int) -> Schedule:
+        build = Builder()
+        rows = build.input(SPLIT)
+        part = build.reduce_scatter(build.compute([rows], PARTIAL, size=64), role="mirror")
+        for _ in range(100):
+            rows = build.compute([rows], SPLIT)
+        program = build.program([part, rows])
+        held = list(accounted(program).held_bytes)
+        return schedule(program, cost, FREE, [max(held) + room, *held[1:]])
+
+    assert step_of(ROOM).makespan_s < step_of(-ROOM).makespan_s
+
+
+def test_exchanges_are_waited_for_on_the_spot() -> None:
+    build = Builder()
+    rows = build.input(SPLIT)
+    out = build.compute([rows], SPLIT)
+    last = build.compute([out], SPLIT)
+    program = build.program([last])
+    before = Move("permute", ("x",), (out,), (last,), 8, 5e-7, "exchange")
+    behind = replace(before, ins=(last,), time_s=3e-7)
+    first, second = (i for i in program.instructions if isinstance(i, Compute))
+    program = program.with_instructions((first, replace(second, exchanges=(before, behind))))
+    spent = accounted(program)
+    step = schedule(program, cost, FREE, spent.held_bytes)
+    assert step.makespan_s == pytest.approx(spent.serial_time_s)
+    assert [e.communicates for e in step.events] == [False, True, False, True]
+
+
+@cache
+def looping(name: str, seed: int) -> ShardedProgram:
+    found = loop_case(name, "float32")
+    stage = uniform_plan(found.space(MESH), seed)
+    return build_program(found.graph, found.flow, stage, Router(MESH, price), price)
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_loops_and_branches_take_all_their_rounds(name: str) -> None:
+    for seed in range(3):
+        program = looping(name, seed)
+        spent = accounted(program)
+        for overlap in (None, FREE, SLOWED):
+            step = schedule(program, cost, overlap, spent.held_bytes)
+            assert step.makespan_s <= spent.serial_time_s * (1 + 1e-9)
+            assert step.makespan_s >= max(spent.compute_time_s, spent.communication_time_s) * (1 - 1e-9)
+            assert sum(event.weight_s for event in step.events) == pytest.approx(step.makespan_s)
+            assert sum(event.runs * event.time_s for event in step.events) == pytest.approx(spent.serial_time_s)
+            assert max(event.end_s for event in step.events) <= step.makespan_s * (1 + 1e-9)
+        assert schedule(program, cost, None).makespan_s == pytest.approx(spent.serial_time_s)
+
+
+def scanned(communicates: bool, rounds: float) -> tuple[ShardedProgram, int]:
+    """A gradient, then a loop of two operators a round and, if it communicates, one all-reduce beside the second."""
+    regions = (Region(0, "scan"), Region(1, "body", 0, rounds))
+    build = Builder()
+    rows = build.input(SPLIT)
+    reduced = build.all_reduce(build.compute([rows], PARTIAL), role="mirror")
+    part = build.compute([rows], PARTIAL if communicates else SPLIT, region=1)
+    if communicates:
+        build.all_reduce(part, region=1)
+    build.compute([rows], SPLIT, region=1)
+    return build.program([build.compute([reduced])], regions=regions), reduced
+
+
+def test_each_round_hides_what_it_can() -> None:
+    program, reduced = scanned(True, 12.0)
+    spent = accounted(program)
+    step = schedule(program, cost, FREE, spent.held_bytes)
+    first, _, computing, inside, beside, last = step.events
+    a_round = computing.time_s + max(inside.time_s, beside.time_s)
+    before = first.time_s + of(program, reduced, step).time_s
+    assert step.makespan_s == pytest.approx(before + 12 * a_round + last.time_s)
+    assert inside.runs == 12.0
+    (span,) = [span for span in step.spans if span.region == 1]
+    assert (span.rounds, span.end_s - span.start_s) == (12.0, pytest.approx(12 * a_round))
+
+
+def test_a_loop_that_only_computes_runs_beside_a_collective() -> None:
+    program, _ = scanned(False, 1000.0)
+    spent = accounted(program)
+    assert schedule(program, cost, FREE, spent.held_bytes).makespan_s == pytest.approx(spent.compute_time_s)

@@ -1,0 +1,81 @@
+"""Under which name an operator's speed is stated, and that prices rest on it, at once as one by one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+from autopar.core.dataflow import dataflow
+from autopar.core.graph import OpGraph
+from autopar.core.mesh import DeviceMesh
+from autopar.price.assemble import assemble
+from autopar.price.pricing import Roofline, cost_of
+from autopar.price.rate_kind import rate_kind
+from autopar.redistribute.route import Router
+from autopar.search.space import build_space
+from autopar.trace import trace
+from cost_models import Curve, Efficiency, HalfSizes, load_cluster
+
+FORMS = {"features last": ("NHWC", "HWIO", "NHWC"), "features first": ("NCHW", "OIHW", "NCHW")}
+MESH = DeviceMesh.of({"x": 2, "y": 4})
+CPU = load_cluster("cpu8")
+SLOW = Efficiency(
+    {"float32": HalfSizes(10, 20, 30)},
+    {"exp": {"float32": Curve((), (), 1e-6)}, "other": {"float32": Curve((), (), 1e-9)}},
+    Curve((1e3,), (1e-5,), 1e-9),
+)
+
+
+def graph_of(fn: Any, *shapes: tuple[int, ...]) -> OpGraph:
+    return trace(fn, tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes)).graph
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("stride", [1, 2])
+def test_gradients_of_convolutions_are_told_from_them(form: str, stride: int) -> None:
+    dims = FORMS[form]
+    shapes = ((4, 16, 16, 8), (3, 3, 8, 12)) if dims[0] == "NHWC" else ((4, 8, 16, 16), (12, 8, 3, 3))
+
+    def convolve(x: Any, w: Any) -> Any:
+        return lax.conv_general_dilated(x, w, (stride, stride), "SAME", dimension_numbers=dims)
+
+    def kinds(fn: Any) -> set[str]:
+        graph = graph_of(fn, *shapes)
+        return {rate_kind(op) for op in graph.ops if op.kind == "conv_general_dilated"}
+
+    def loss(x: Any, w: Any) -> Any:
+        return (convolve(x, w) ** 2).sum()
+
+    name = "conv_general_dilated"
+    assert kinds(convolve) == {name}
+    assert kinds(jax.grad(loss, 0)) == {name, f"{name}:image"}
+    assert kinds(jax.grad(loss, 1)) == {name, f"{name}:window"}
+
+
+def test_prices_rest_on_what_a_device_reaches() -> None:
+    graph = graph_of(lambda x, w: jnp.exp(x @ w), (64, 32), (32, 48))
+    cluster = replace(CPU, device=replace(CPU.device, efficiency=SLOW))
+    before, after = (Roofline(graph, MESH, each) for each in (CPU, cluster))
+    space = build_space(graph, dataflow(graph), MESH, keep=after.keep)
+    for op, strategies in zip(graph.ops, space.strategies, strict=True):
+        for strategy in strategies:
+            assert after.op_cost(op, strategy) > before.op_cost(op, strategy)
+            if op.kind == "exp":
+                assert after.op_cost(op, strategy) == pytest.approx(1e-6 * 64 * 48 / strategy.split, rel=0.5)
+
+
+@pytest.mark.parametrize("efficiency", [None, SLOW], ids=["peaks", "curves"])
+def test_all_strategies_at_once_are_as_each_on_its_own(efficiency: Efficiency | None) -> None:
+    graph = graph_of(lambda x, w: jnp.exp(x @ w).T.sum(0), (64, 32), (32, 48))
+    cluster = replace(CPU, device=replace(CPU.device, efficiency=efficiency))
+    price, flow = Roofline(graph, MESH, cluster), dataflow(graph)
+    space = build_space(graph, flow, MESH, keep=price.keep)
+    problem = assemble(graph, flow, space, price, Router(MESH, price.step_cost))
+    for op, strategies in zip(graph.ops, space.strategies, strict=True):
+        expected = [cost_of(price, op, strategy) for strategy in strategies]
+        assert problem.node_costs[len(space.inputs) + op.id].tolist() == pytest.approx(expected, rel=1e-12)

@@ -2,7 +2,8 @@
 
 First the plan in which everything is kept. Where there is none, or the limit costs more than 5 % of the objective, the
 Problem that holds both choices (`price.assemble_recompute`) is solved too, on the meshes on which that can be better;
-the better plan is taken, so that no plan is worse for it. That takes several times as long as the plan itself.
+the better plan is taken, so that no plan is worse for it. What is proven of it holds for plans that keep everything
+too: so that is all that is proven then, and the plan is what is to be undercut.
 
 What constraints say of an operator they say of its twin too; what is absent keeps to all of them.
 """

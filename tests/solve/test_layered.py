@@ -246,3 +246,12 @@ def test_a_part_that_is_too_large_has_no_order(monkeypatch: pytest.MonkeyPatch, 
     assert _order(labelled) == [1]
     monkeypatch.setattr(within_module, name, most)
     assert _order(labelled) is None
+
+
+def test_shared_nodes_of_too_many_strategies_have_no_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is to be eliminated, but the table of the three nodes that stay has 512 entries."""
+    problem = Problem(tuple(np.zeros((3, 8))), ())
+    labelled = replace(problem, usages=labels(problem, (0, 1, 2)), usage_limit=0.0)
+    assert _order(labelled) == []
+    monkeypatch.setattr(within_module, "_MOST_ENTRIES", 511)
+    assert _order(labelled) is None

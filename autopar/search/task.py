@@ -40,16 +40,17 @@ class SearchOptions:
 
     `max_mesh_axes` (1 to 4) bounds the mesh shapes searched where none is given: more axes hold better plans and take
     many times as long; `max_tightenings` (>= 1) how often a memory limit is tightened for what only the program counts,
-    on problems small enough to be solved anew; `while_trips` how often a while loop is held to go round. `operators`
-    says what becomes of functions that were made operators (`autopar.operator`): "kept" whole, "expanded", or "best":
-    both are planned and the better plan is kept. `recompute` says whether activations may be computed once more in the
-    backward pass, rather than kept: "never", or "auto": it is looked into where nothing fits in the memory limit
-    otherwise, or the limit costs more than 5 % of the objective, as the search then takes several times as long. A
-    point of a front is worked on until its gap is `front_gap` (>= 0); on large ones it is not, unless that is 0, but
-    says what its gap is. `solve` limits the work of the solver each time it is called; by default it lets a gap of 1 %
-    be on large problems (`SolveOptions.large_gap`). Its `time_limit_s` is shared by all calls of one search, after
-    which the best plan so far is taken: only then does the plan depend on the clock, and says so. `on_progress` is
-    called with a `SearchProgress` whenever the solver finds a better choice or proves a higher bound: `print` will do.
+    where each limit is solved fully (`SolveOptions.large_gap` 0, or edges of thousands of entries); `while_trips` how
+    often a while loop is held to go round. `operators` says what becomes of functions that were made operators
+    (`autopar.operator`): "kept" whole, "expanded", or "best": both are planned and the better plan is kept. `recompute`
+    says whether activations may be computed once more in the backward pass, rather than kept: "never", or "auto": it is
+    looked into where nothing fits in the memory limit otherwise, or the limit costs more than 5 % of the objective, as
+    that is a second search. A point of a front is worked on until its gap is `front_gap` (>= 0); on large ones it is
+    not, unless that is 0, but says what its gap is. `solve` limits the work of the solver each time it is called; by
+    default it lets a gap of 1 % be on large problems (`SolveOptions.large_gap`). Its `time_limit_s` is shared by all
+    calls of one search, after which the best plan so far is taken: only then does the plan depend on the clock, and
+    says so. `on_progress` is called with a `SearchProgress` whenever the solver finds a better choice or proves a
+    higher bound: `print` will do.
     """
 
     max_mesh_axes: int = 2

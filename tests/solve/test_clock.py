@@ -17,6 +17,9 @@ from hypothesis import strategies as st
 
 from autopar.solve import Infeasible, Problem, Solution, SolveOptions, Unsolved, ascent, clock, solve, verify
 from autopar.solve.ascent import Ascent
+from autopar.solve.dual import Dual
+from autopar.solve.rows import memory_rows
+from autopar.solve.single import Single
 from autopar.solve.standing import standing
 from autopar.solve.watch import Best
 from tests.solve.draw import chain_with_skips, problems, tangled
@@ -96,6 +99,7 @@ def test_a_limit_on_time_holds(limit: float | None, monkeypatch: pytest.MonkeyPa
     few = SolveOptions(max_table_entries=4, anneal_passes=30, region_steps=120, max_sweeps=20)
     solve(replace(chain_with_skips(24, 4, 6, 1, memory=True), usage_limit=60.0), options=few)
     solve(tangled(1, nodes=60, strategies=20), options=SolveOptions(time_limit_s=1.0))
+    Single(Dual(problem, memory_rows(problem))).settled(10, lambda: True)
     monkeypatch.setattr(clock, "monotonic", process_time)
     gc.collect()
     gc.freeze()

@@ -131,9 +131,13 @@ class Efficiency:
                     raise ValueError(f"work[{kind}][{dtype}] must take time, its slope is {curve.slope}")
 
     def of(self, kind: str, dtype: str) -> Curve | None:
-        """Seconds by the operations of `kind`; None: at the peak. A type without a curve takes that of float32."""
-        by_dtype = self.work.get(kind)
-        if by_dtype is None and kind not in PRODUCTS:
+        """Seconds by the operations of `kind`; None: at the peak. A type without a curve takes that of float32.
+
+        A kind "family:member" without one is as its family.
+        """
+        family = kind.partition(":")[0]
+        by_dtype = self.work.get(kind, self.work.get(family))
+        if by_dtype is None and family not in PRODUCTS:
             by_dtype = self.work.get(OTHER)
         return None if by_dtype is None else by_dtype.get(dtype, by_dtype["float32"])
 

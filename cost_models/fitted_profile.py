@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
+from typing import Literal
 
 from cost_models.cluster import Cluster
 from cost_models.curves import Curve
@@ -42,6 +43,7 @@ class Machine:
 
     `levels` are names and sizes, outermost first. `shared`: all devices share one machine. `how` says in words on what
     and with what was measured. `like`: a cluster that is taken for what is not measured; None: numbers are assumed.
+    `compiler`: as in a device's profile.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Machine:
     how: str
     day: date
     like: Cluster | None = None
+    compiler: Literal["", "xla_cpu"] = ""
 
     @property
     def topology(self) -> Topology:
@@ -100,6 +103,7 @@ def _device(samples: Sequence[Sample], machine: Machine) -> DeviceProfile:
     return DeviceProfile(
         name=machine.device,
         shared_by_all=machine.shared,
+        compiler=machine.compiler,
         memory_bytes=_figure(machine.memory_bytes, "what the system reports", machine, "measured"),
         memory_bandwidth_bytes_per_s=_figure(part / memory.slope, "the largest arrays", machine),
         launch_s=_figure(max(launch_s, 1e-9), "what is left of the smallest arrays", machine),

@@ -64,7 +64,8 @@ def _key(key: str) -> str:
 def _value(value: Any) -> str:
     match value:
         case Figure() | Amount() | Count():
-            parts = {name: getattr(value, name) for name in ("value", "source", "date", "obtained")}
+            fields = type(value).model_fields
+            parts = {name: part for name in fields if (part := getattr(value, name)) is not None}
             return "{ " + ", ".join(f"{name} = {_value(part)}" for name, part in parts.items()) + " }"
         case bool():
             return "true" if value else "false"

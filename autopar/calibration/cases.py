@@ -112,11 +112,16 @@ class Case:
 
 @dataclass(frozen=True)
 class Extent:
-    """How large cases are: `side` of large matrices, `most_bytes` of an array on one device, `quick`: few of each."""
+    """How large cases are: `side` of large matrices, `most_bytes` of an array on one device, `quick`: few of each.
+
+    `gradients`: those of convolutions too. Cases run in loops, in which XLA's CPU compiler (JAX 0.10.2) makes gradients
+    of windows 40 times as slow as outside: there they count as convolutions.
+    """
 
     side: int
     most_bytes: float
     quick: bool
+    gradients: bool = True
 
 
 def cases_of(extent: Extent, processes: int, local_devices: int) -> tuple[Case, ...]:
@@ -190,7 +195,7 @@ def _rearranging(extent: Extent) -> Iterator[Case]:
 
 def _convolutions(extent: Extent) -> Iterator[Case]:
     channels = max(16, extent.side // 16)
-    for kind in CONVOLUTIONS:
+    for kind in CONVOLUTIONS if extent.gradients else CONVOLUTIONS[:1]:
         yield Case("work", kind, (4, 16, 3, channels, channels))
         if not extent.quick:
             yield Case("work", kind, (2, 32, 3, channels // 2, channels))

@@ -39,6 +39,7 @@ def machine_of(devices: Sequence[Any], name: str | None, agree: Agree, day: date
         how=_how(devices, len(processes)),
         day=day,
         like=_like(kind, len(devices)),
+        compiler="xla_cpu" if devices[0].platform == "cpu" else "",
     )
 
 
@@ -46,7 +47,7 @@ def extent_of(machine: Machine, quick: bool) -> Extent:
     """How large the cases are: on processors sides of 1024, on accelerators of 4096; arrays take 1/64 of the memory."""
     part = machine.device_count if machine.shared else 1
     most_bytes = min(2.0**30, machine.memory_bytes / 32) / part
-    return Extent(1024 if machine.shared else 4096, most_bytes, quick)
+    return Extent(1024 if machine.shared else 4096, most_bytes, quick, machine.compiler != "xla_cpu")
 
 
 def _how(devices: Sequence[Any], processes: int) -> str:

@@ -1,7 +1,7 @@
 """Turns: copies in another order of dims that a compiler makes beside an operator or a step, where a profile says so.
 
-Both were found on XLA's CPU backend by measuring (8 virtual devices, JAX 0.10.2). A profile with a curve for
-"transpose" has them priced; without, they are free, as accelerators fold most of them into what comes before.
+Both were found on XLA's CPU backend by measuring (8 virtual devices, JAX 0.10.2), and hold there only: they are priced
+for devices whose compiler that is and whose profile has a curve for "transpose".
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ reduce_scatter 2.9 to 3.4, all_to_all 0.9 to 1.6; its transpose takes 3.8 ms. An
 
 
 def transposing(device: Device, dtype: str) -> Curve | None:
-    """Seconds by the elements that a kernel transposes; None where the device's profile does not say."""
-    known = None if device.efficiency is None else device.efficiency.work.get("transpose")
+    """Seconds by the elements that a kernel transposes; None where the profile does not say, or for other compilers."""
+    if device.efficiency is None or device.compiler != "xla_cpu":
+        return None
+    known = device.efficiency.work.get("transpose")
     return None if known is None else known.get(dtype, known["float32"])
 
 

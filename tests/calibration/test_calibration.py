@@ -27,7 +27,7 @@ from autopar.cli import app
 from cost_models import group
 from cost_models.fit import residuals_of
 
-FULL, QUICK = Extent(1024, 2.0**26, False), Extent(1024, 2.0**26, True)
+FULL, QUICK = Extent(1024, 2.0**26, False, False), Extent(1024, 2.0**26, True, False)
 
 
 @dataclass(frozen=True)
@@ -63,11 +63,19 @@ def made() -> Calibration:
     return FAST(name="made-up")
 
 
+def test_gradients_of_convolutions_are_measured_where_loops_do_not_slow_them() -> None:
+    for platform, kinds in (("cpu", 1), ("gpu", 3)):
+        found = FAST(devices=[MadeUpDevice(0, platform=platform)])
+        assert len({s.kind for s in found.samples if s.kind.startswith("conv_general_dilated")}) == kinds
+        assert (found.cluster.device.compiler == "xla_cpu") is (platform == "cpu")
+
+
 def test_a_made_up_machine_is_found(made: Calibration) -> None:
     device = made.cluster.device
     assert device.peak_flops_per_s["float32"] == pytest.approx(1e11, rel=0.02)
     assert device.launch_s == pytest.approx(2e-6, rel=0.05)
     assert made.missing == ()
+    assert device.compiler == "xla_cpu"
     errors = [abs(residual.error) for residual in made.residuals]
     assert max(errors) < 0.05
     assert {s.what for s in made.samples} == {"moving", "fresh", "product", "work", "collective"}

@@ -236,3 +236,12 @@ def test_json_holds_what_was_measured():
     for level in old["topology"]["levels"]:
         del level["terms"]
     assert Cluster.from_dict(old) == before  # as it was written before there were these fields
+
+
+def test_a_kind_without_a_curve_is_as_its_family() -> None:
+    one, two, other = (Curve((), (), slope) for slope in (1e-9, 2e-9, 3e-9))
+    work = {"conv": {"float32": one}, "conv:window": {"float32": two}, "other": {"float32": other}}
+    found = Efficiency(work=work)
+    assert [found.of(kind, "float32") for kind in ("conv:image", "conv:window", "sin")] == [one, two, other]
+    unstated = Efficiency(work={"other": {"float32": other}})
+    assert unstated.of("conv_general_dilated:window", "float32") is None

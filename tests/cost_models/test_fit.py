@@ -170,6 +170,15 @@ def test_a_written_profile_says_what_was_measured(tmp_path_factory, seed):
     assert all(f.source and f.date == MACHINE.day and f.obtained in ("fitted", "measured") for _, f in figures_of(path))
 
 
+def test_an_error_that_is_known_is_written(tmp_path):
+    profile = fitted_profile([*moving_samples(), *product_samples(0)], MACHINE)
+    knows = profile.device.launch_s.model_copy(update={"relative_error": 0.03})
+    device = profile.device.model_copy(update={"launch_s": knows})
+    path = tmp_path / "made.toml"
+    path.write_text(profile_text(profile.model_copy(update={"device": device})), encoding="utf-8")
+    assert load_cluster(path).errors["device.launch_s"] == 0.03
+
+
 def test_one_device_alone_has_no_collectives():
     machine = replace(MACHINE, levels=(("device", 1),), shared=False)
     cluster = fitted_cluster(fitted_profile([*moving_samples(), *product_samples()], machine))

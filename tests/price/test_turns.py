@@ -21,7 +21,7 @@ from autopar.price.turns import turns_left
 from autopar.redistribute.route import Router
 from autopar.redistribute.steps import steps_from
 from autopar.trace import trace
-from cost_models import load_cluster
+from cost_models import Cluster, load_cluster
 from cost_models.curves import Curve, Efficiency
 from tests.passes.build import Builder
 
@@ -31,6 +31,8 @@ _BARE = load_cluster("cpu8")
 _TURNING = Efficiency(work={"transpose": {"float32": Curve((), (), 1e-8)}})
 CPU = replace(_BARE, device=replace(_BARE.device, efficiency=_TURNING))
 """Devices that transpose 1e8 elements in a second."""
+MEASURED = replace(ACCELERATOR, device=replace(ACCELERATOR.device, efficiency=_TURNING))
+"""Accelerators of which the same was measured, whose compiler is another."""
 WHOLE, ROWS, COLUMNS = Placement(((), ())), Placement((("y",), ())), Placement(((), ("y",)))
 
 
@@ -67,7 +69,7 @@ def test_a_gradient_of_weights_reads_across_and_costs_more_where_the_profile_kno
     forward, backward = (op for op in graph.ops if op.kind == "dot_general")
     across = [op for op in (forward, backward) if turns_left(op)]
     assert len(across) == 1
-    for cluster, dearer in ((CPU, True), (ACCELERATOR, False)):
+    for cluster, dearer in ((CPU, True), (ACCELERATOR, False), (MEASURED, False)):
         price = Roofline(graph, MESH, cluster)
         costs = {turns_left(op): price.op_cost(op, whole(op)) for op in (forward, backward)}
         assert (costs[True] > 1.01 * costs[False]) is dearer
@@ -92,9 +94,10 @@ def test_a_gather_of_columns_costs_more_than_one_of_rows(pricing: str) -> None:
     assert router.step_cost(step, (1024, 1024), 4) == pytest.approx(price.step_cost("all_gather", ("y",), 2**22) + turn)
 
 
-def test_without_a_turn_price_all_dims_cost_the_same() -> None:
+@pytest.mark.parametrize("cluster", [ACCELERATOR, MEASURED])
+def test_without_a_turn_price_all_dims_cost_the_same(cluster: Cluster) -> None:
     graph, _ = product("mk,kn->mn", (8, 8), (8, 8))
-    price = Roofline(graph, MESH, ACCELERATOR)
+    price = Roofline(graph, MESH, cluster)
     router = Router(MESH, price.step_cost, turn_price(price))
     rows, columns = (router.cost_matrix((1024, 1024), 4, [p], [WHOLE])[0, 0] for p in (ROWS, COLUMNS))
     assert rows == columns

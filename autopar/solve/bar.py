@@ -25,10 +25,11 @@ from autopar.solve.dual import Certificate, rounding_error
 from autopar.solve.jit import compiled, compiled_or
 from autopar.solve.narrow import narrowed
 from autopar.solve.problem import Edge, Floats, Infeasible, Problem, derived
-from autopar.solve.proof import Bar, Exceed, Messages, Pass
+from autopar.solve.proof import FREE, Bar, Exceed, Messages, Pass
 from autopar.solve.reduction import Bools, Ints, Reduction, restrict, unchanged
 
 _SAMPLE = 2_000_000  # entries of edges
+_ROUNDING = 1e-12  # of what is added up
 
 Bits = NDArray[np.uint8]
 
@@ -59,6 +60,26 @@ def barred(certificate: Certificate, window: float) -> Reduction:
     edges, bars = _without_dear(priced, *moved, window + rounding_error(certificate))
     smaller = derived(tuple(costs), edges, left.problem.usages, problem.usage_limit)
     return Reduction(smaller, 0.0, left.lift, (Pass(messages), *left.steps, *((Bar(bars, prices),) if bars else ())))
+
+
+def barred_in_place(problem: Problem, upper: float) -> Reduction:
+    """As `barred`, where costs are moved already: without the pairs that no choice can have that costs less than upper.
+
+    Raises:
+      Infeasible: if all choices cost as much.
+    """
+    pool = np.concatenate([np.zeros(0), *(edge.cost.ravel() for edge in problem.edges)])
+    parts = np.split(pool, np.cumsum([edge.cost.size for edge in problem.edges])[:-1])
+    moved = [Edge(e.u, e.v, part.reshape(e.cost.shape)) for e, part in zip(problem.edges, parts, strict=False)]
+    lows = [float(cost.min()) for cost in (*problem.node_costs, *(edge.cost for edge in problem.edges))]
+    bound, error = sum(lows), _ROUNDING * (sum(map(abs, lows)) + abs(upper))
+    if bound > upper + error:
+        raise Infeasible("no choice lies within the window", witness=(Pass(_UNMOVED),))
+    edges, bars = _without_dear(problem.node_costs, moved, pool, upper - bound + error)
+    if not bars:
+        return unchanged(problem)
+    left = derived(problem.node_costs, edges, problem.usages, problem.usage_limit)
+    return Reduction(left, 0.0, lambda choice: choice, (Bar(bars, FREE),))
 
 
 def sampled(certificate: Certificate, most: int = _SAMPLE) -> tuple[Floats, float]:

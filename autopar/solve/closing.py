@@ -17,7 +17,7 @@ from autopar.solve.options import SolveOptions
 from autopar.solve.problem import Problem
 from autopar.solve.proof import FREE, Forbid
 from autopar.solve.reduction import Choice, kept, restrict
-from autopar.solve.squeeze import MOST_JOINS, squeeze, squeeze_windows
+from autopar.solve.squeeze import squeeze, squeeze_windows
 from autopar.solve.watch import Inner, Watch, offer
 
 _CLOSE = (1e-6, 1e-5, 1e-4, 1e-3)  # of the bound: windows eliminated as long as they fit
@@ -66,7 +66,7 @@ def _joined(problem: Problem, options: SolveOptions, watch: Watch, known: Known)
     watch.raise_bound(certificate.bound, certificate.proof())
     if not is_left(known, watch):
         return known
-    return known_after(known, squeeze(certificate, known.cutoff, options, watch, MOST_JOINS))
+    return known_after(known, squeeze(certificate, known.cutoff, options, watch, may_untie=True))
 
 
 def _mixed_close(certificate: Certificate, options: SolveOptions, watch: Watch, known: Known, rest: Search) -> Known:

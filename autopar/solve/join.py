@@ -3,25 +3,27 @@
     cost_w[s, t] = cost_u[s] + cost_v[t] + cost_uv[s, t]        cost_wx[(s, t), r] = cost_ux[s, r] + cost_vx[t, r]
 
 The problem stays one of pairs, but messages prove more of it: what they lose on cycles, they lose on fewer of them.
-Where pairs were barred (see `bar`) few are left, and nodes with a common neighbour leave it an edge less.
+Where pairs were barred (see `bar`) few are left, and nodes with a common neighbour leave it an edge less. Which are
+joined, `knots` says.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
+from autopar.solve.bar import barred_in_place
+from autopar.solve.forbid import drop_forbidden
+from autopar.solve.merge import merge_parallel
 from autopar.solve.problem import Edge, Floats, Problem, Usage, derived
 from autopar.solve.proof import Join
 from autopar.solve.reduction import Choice, Ints, Reduction, unchanged
 
 _MOST_PAIRS = 10_000  # strategies of a node that two become
-_ENTRIES, _LARGEST = 3_000_000, 12_000_000  # of all edges afterwards: what may be; what may be where it grows slowly
-_GROWTH = 1.25
-_SHARE = 0.1  # of the nodes: so many pairs of them, until something else is tried
-_CLOSER = 4  # times cheaper, by each common neighbour
+_ENTRIES = 6_000_000  # of all edges afterwards
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,29 +75,49 @@ def _moved(edge: Edge, u: _Place, v: _Place) -> Edge:
     return Edge(u.node, v.node, v.of(u.of(edge.cost), axis=1))
 
 
-def worth_joining(problem: Problem) -> list[tuple[int, int]]:
-    """Pairs of nodes, no node in two of them, that leave few entries and many common neighbours; a part of all nodes.
+def untied(problem: Problem, knots: Sequence[frozenset[int]], upper: float) -> Reduction:
+    """Joins along knots, no node in two of them, until no cycle is left in any, or what is left would be too large.
 
-    None, if what they leave is too much. Between any two nodes there is one edge at most.
+    Pairs that no choice below `upper` can have are few, so that two nodes leave hardly more than they had. Between any
+    two nodes there is one edge at most; costs are moved as messages say.
+
+    Raises:
+      Infeasible: if no choice is left.
     """
-    counts, near = problem.counts, [dict[int, int]() for _ in problem.node_costs]
+    left = unchanged(problem)
+    while pairs := _on_cycles(left.problem, knots):
+        gone = {v for _, v in pairs}
+        name = {v: i for i, v in enumerate(v for v in range(len(left.problem.node_costs)) if v not in gone)}
+        knots = [frozenset(name[v] for v in knot if v not in gone) for knot in knots]
+        left = left.then(partial(joined, pairs=pairs)).then(merge_parallel)
+        left = left.then(partial(barred_in_place, upper=upper)).then(drop_forbidden)
+    return left
+
+
+def _on_cycles(problem: Problem, knots: Sequence[frozenset[int]]) -> list[tuple[int, int]]:
+    """Pairs of nodes, no node in two of them, side by side on cycles of knots: those of few pairs first."""
+    counts, near = problem.counts, [dict[int, Floats]() for _ in problem.node_costs]
     for edge in problem.edges:
-        near[edge.u][edge.v] = near[edge.v][edge.u] = int(np.isfinite(edge.cost).sum())
+        near[edge.u][edge.v] = near[edge.v][edge.u] = edge.cost
     entries = [counts[v] * sum(counts[u] for u in around) for v, around in enumerate(near)]
-    total = sum(entries) // 2
-    most = min(max(_ENTRIES, int(_GROWTH * total)), _LARGEST)
-    found: list[tuple[float, int, int, int]] = []
-    for edge in problem.edges:
-        u, v = edge.u, edge.v
-        pairs, around = near[u][v], (near[u].keys() | near[v].keys()) - {u, v}
-        after = pairs * sum(counts[w] for w in around)
-        if 0 < pairs <= _MOST_PAIRS:
-            weight = after / (1 + _CLOSER * len(near[u].keys() & near[v].keys()))
-            found.append((weight, after - entries[u] - entries[v] + counts[u] * counts[v], u, v))
-    chosen, used = list[tuple[int, int]](), set[int]()
-    for _, more, u, v in sorted(found):
-        if u not in used and v not in used and total + more <= most and len(chosen) <= _SHARE * len(counts):
+    total, found, used = sum(entries) // 2, list[tuple[int, int, int]](), set[int]()
+    for knot in knots:
+        on = _without_leaves({v: near[v].keys() & knot for v in knot})
+        pairs = ((u, v) for u in sorted(on) for v in sorted(on[u]) if u < v)
+        found += [(int(np.isfinite(near[u][v]).sum()), u, v) for u, v in pairs]
+    chosen = list[tuple[int, int]]()
+    for count, u, v in sorted(found):
+        around = (near[u].keys() | near[v].keys()) - {u, v}
+        more = count * sum(counts[w] for w in around) - entries[u] - entries[v] + counts[u] * counts[v]
+        if 0 < count <= _MOST_PAIRS and total + more <= _ENTRIES and not used & {u, v}:
             chosen.append((u, v))
             used |= {u, v}
             total += more
     return chosen
+
+
+def _without_leaves(near: dict[int, set[int]]) -> dict[int, set[int]]:
+    """The neighbours of nodes on cycles, or between them."""
+    while leaves := {v for v, around in near.items() if len(around) < 2}:
+        near = {v: around - leaves for v, around in near.items() if v not in leaves}
+    return near

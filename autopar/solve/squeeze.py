@@ -8,6 +8,7 @@ nothing undercuts, is a bound.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -17,9 +18,10 @@ from autopar.solve.ascent import Answer, Ascent, better, is_closed
 from autopar.solve.bar import barred, sampled, window_of
 from autopar.solve.contract_chains import contract_chains
 from autopar.solve.dual import Certificate
-from autopar.solve.exact import exactly, finite, lifted, reduced
+from autopar.solve.exact import exactly, finite, lifted
 from autopar.solve.forbid import drop_forbidden
-from autopar.solve.join import joined, worth_joining
+from autopar.solve.join import untied
+from autopar.solve.knots import knots
 from autopar.solve.options import SolveOptions
 from autopar.solve.problem import Infeasible, Problem, objective
 from autopar.solve.reduce import reduce_once
@@ -28,68 +30,70 @@ from autopar.solve.watch import Inner, Watch
 
 _FEW_PAIRS, _LEAST_SHARE = 0.006, 0.25  # of all: what a first window leaves
 _WIDER, _MORE_PAIRS = 1.5, 1.5  # times, the next window: at least; and what it leaves
-_MOST_PAIRS = 4_000_000
+_WIDE_PAIRS, _MOST_PAIRS = 1_250_000, 4_000_000  # what the first window leaves in which knots are untied; any
 _KNOWN = 8  # times as many at most, and at once where a choice is known that leaves no more
 _SWEEPS = 30  # between two cuts
 _WORK = 3e8  # additions of an elimination: more takes longer than another cut
 _SHRUNK = 0.95
 _RISEN = 0.03  # of the window, between two cuts: a bound that rises by less is all there is, or will not get there
-_SLOW = 0.1  # of the window, as above: nodes are joined
-MOST_JOINS = 16  # times, where nothing else ends
+_SLOW = 0.1  # of the window, as above: knots are untied
 _NARROWER, _MOST_NARROWED = 30.0, 2  # times, the window where nothing moves
 
 
 def squeeze_windows(certificate: Certificate, cutoff: float, options: SolveOptions, watch: Watch) -> Answer:
     """The cheapest choice met, and a bound on all below `cutoff`, from windows that leave few pairs, and then more.
 
-    It ends with the first window that does not come to an end.
+    After the first window that does not come to an end by itself, knots are untied, in wide windows: these do not take
+    much longer then. It ends with the first of those that does not come to an end.
     """
     total = sum(edge.cost.size for edge in certificate.problem.edges)
     pairs = min(max(_LEAST_SHARE * options.max_cp_sat_entries, _FEW_PAIRS * total), _MOST_PAIRS)
     above, each = sampled(certificate)
     window, known = (window_of(above, n / each) for n in (pairs, min(_KNOWN * pairs, _MOST_PAIRS)))
     widest = window_of(above, _MOST_PAIRS / each)
-    best = Answer(None, np.inf, certificate.bound)
+    best, may_untie = Answer(None, np.inf, certificate.bound), False
     while True:
         cutoff = min(cutoff, best.objective)
         upper = cutoff if cutoff - certificate.bound <= max(window, known) else certificate.bound + window
         if upper == np.inf:
             return best
-        found = squeeze(certificate, upper, options, watch)
+        found = squeeze(certificate, upper, options, watch, may_untie=may_untie)
         best = replace(better(best, found), bound=max(best.bound, min(found.bound, upper)))
         ended = found.bound >= min(upper, found.objective)
-        if not ended or window >= widest or is_closed(best.bound, min(cutoff, best.objective)):
+        if (not ended and may_untie) or is_closed(best.bound, min(cutoff, best.objective)) or watch.left_s() <= 0:
             return best
-        pairs *= _MORE_PAIRS
-        window = max(_WIDER * window, window_of(above, pairs / each))
+        if ended and window >= widest:
+            return best
+        pairs = _MORE_PAIRS * pairs if ended else _WIDE_PAIRS
+        window = max(_WIDER * window, 0.0 if may_untie else window_of(above, pairs / each))
+        may_untie = may_untie or not ended
 
 
-def squeeze(certificate: Certificate, upper: float, options: SolveOptions, watch: Watch, most_joins: int = 0) -> Answer:
+def squeeze(
+    certificate: Certificate, upper: float, options: SolveOptions, watch: Watch, *, may_untie: bool = False
+) -> Answer:
     """The cheapest choice met, and a bound on all below `upper`: they meet unless the problem stops shrinking first.
 
     `upper` is the cost of a choice that is known, or a guess. A bound of `upper` says that none costs less. Where the
-    problem stops shrinking, or its bound rising, nodes are joined, so many times; then narrower windows are looked
-    into, which say less.
+    bound stops rising, knots are untied, if they may be; then narrower windows are looked into, which say less.
     """
     problem, best, low, narrowed = certificate.problem, Answer(None, np.inf, -np.inf), certificate.bound, 0
     left, little = unchanged(problem), replace(options, max_sweeps=_SWEEPS, max_elimination_work=_WORK)
-    is_slow, joins = False, 0
+    tied = list[frozenset[int]]()
     while True:
         try:
-            cut = left.then(partial(_cut, certificate, upper - left.offset, options))
-            found, stalled = exactly(cut.problem, little), finite(cut.problem) > _SHRUNK * finite(left.problem)
-            may_join = found is None and joins < most_joins and is_slow
-            left = cut.then(partial(_joined, options)) if may_join else cut
+            cut = left.then(partial(_cut, certificate, upper - left.offset, tied, options))
         except Infeasible as error:
             watch.raise_bound(upper, error.witness or ())
             return replace(best, bound=upper)
-        inner = Inner(watch, left, upper)
+        found, stalled = exactly(cut.problem, little), finite(cut.problem) > _SHRUNK * finite(left.problem)
+        tied = tied if len(cut.problem.node_costs) < len(left.problem.node_costs) else []
+        left, inner = cut, Inner(watch, cut, upper)
         if found is not None:
             inner.raise_bound(found.bound, found.proof)
             best = better(best, _whole(problem, lifted(left, found), watch))
             return replace(best, bound=min(upper, best.objective))
-        has_joined = left is not cut
-        if watch.left_s() <= 0 or (stalled and not has_joined and narrowed >= _MOST_NARROWED):
+        if watch.left_s() <= 0 or (stalled and not tied and narrowed >= _MOST_NARROWED):
             return replace(best, bound=low)
         met, certificate = Ascent(left.problem, little, swinging=False).sweeps(upper - left.offset, inner)
         inner.raise_bound(certificate.bound, certificate.proof())
@@ -98,37 +102,24 @@ def squeeze(certificate: Certificate, upper: float, options: SolveOptions, watch
         low = max(low, min(certificate.bound + left.offset, upper))
         if low >= upper:
             return replace(best, bound=low)
-        joins += has_joined
         is_slow = low - before < _SLOW * (upper - before)
-        if (
-            (may_join or joins >= most_joins)
-            and not has_joined
-            and (stalled or low - before < _RISEN * (upper - before))
-        ):
+        was_tied, tied = tied, knots(certificate, upper - low) if may_untie and is_slow else []
+        if not (tied or was_tied) and (stalled or low - before < _RISEN * (upper - before)):
             narrowed, upper = narrowed + 1, low + (upper - low) / _NARROWER
 
 
-def _cut(certificate: Certificate, upper: float, options: SolveOptions, _: Problem) -> Reduction:
-    """What can be part of a choice that costs less than `upper`, reduced.
+def _cut(
+    certificate: Certificate, upper: float, tied: Sequence[frozenset[int]], options: SolveOptions, _: Problem
+) -> Reduction:
+    """What can be part of a choice that costs less than `upper`, reduced, without these knots.
 
     Raises:
       Infeasible: if nothing can.
     """
-    cut = barred(certificate, upper - certificate.bound).then(reduce_once)
+    cut = barred(certificate, upper - certificate.bound)
+    cut = cut.then(partial(untied, knots=tied, upper=upper)).then(reduce_once)
     cut = cut.then(partial(contract_chains, options=options))
     return cut.then(drop_forbidden)  # sums of edges may forbid more; sweeps want a finite partner for every strategy
-
-
-def _joined(options: SolveOptions, problem: Problem) -> Reduction:
-    """What it becomes where nodes are joined, reduced.
-
-    Raises:
-      Infeasible: if no choice is left.
-    """
-    pairs = worth_joining(problem)
-    if not pairs:
-        return unchanged(problem)
-    return joined(problem, pairs).then(partial(reduced, options=options)).then(drop_forbidden)
 
 
 def _whole(problem: Problem, found: Answer, watch: Watch) -> Answer:

@@ -156,7 +156,7 @@ def test_these_ways_are_taken(
         return call
 
     if functions != ["squeeze"]:
-        monkeypatch.setattr(closing, "MOST_JOINS", 0)
+        monkeypatch.setattr("autopar.solve.closing.may_squeeze", lambda *_: False)
     for name in functions:
         monkeypatch.setattr(room_of(name), name, counted(name))
     for seed in SEEDS:
@@ -218,7 +218,7 @@ def test_what_was_found_before_an_interruption_is_the_answer(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(room_of(then), then, pressed)
-    monkeypatch.setattr(closing, "MOST_JOINS", 0)
+    monkeypatch.setattr("autopar.solve.closing.may_squeeze", lambda *_: False)
     problem, best = drawn(1, None)
     try:
         found = solve(problem, options=WAYS[way])

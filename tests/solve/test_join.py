@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -16,13 +17,12 @@ from autopar.solve import (
     Problem,
     Solution,
     SolveOptions,
-    closing,
     proven,
     solve,
     squeeze,
     verify,
 )
-from autopar.solve.join import joined, worth_joining
+from autopar.solve.join import joined, untied
 from autopar.solve.merge import merge_parallel
 from autopar.solve.proof import Eliminate, Join, Proof
 from autopar.solve.reduction import unchanged
@@ -82,21 +82,36 @@ def test_what_is_solved_after_joining_is_the_optimum_within_the_limit(problem: P
     assert proven(problem, reduction.steps + (found.witness or ())).bound == pytest.approx(best)
 
 
-def test_neighbours_of_one_node_are_joined_first() -> None:
-    """A triangle in a ring of nodes with as many strategies."""
-    ends = [(v, (v + 1) % 12) for v in range(12)] + [(3, 5)]
-    problem = Problem((np.zeros(3),) * 12, tuple(Edge(u, v, np.ones((3, 3))) for u, v in ends))
-    first = worth_joining(problem)[0]
-    assert set(first) < {3, 4, 5}
-    assert len({v for pair in worth_joining(problem) for v in pair}) == 2 * len(worth_joining(problem))
+def _ring(count: int, ends: Sequence[tuple[int, int]], forbidden: bool = False) -> Problem:
+    """Nodes of as many strategies; edges between these, on which only equal ones fit if others are forbidden."""
+    cost = np.where(np.eye(count, dtype=bool), 0.0, np.inf if forbidden else 1.0)
+    return Problem((np.zeros(count),) * (1 + max(v for _, v in ends)), tuple(Edge(u, v, cost) for u, v in ends))
+
+
+def test_untied_knots_have_no_cycle_and_the_rest_is_as_it_was() -> None:
+    """A ring of six, with a triangle beside it and a tail on which nothing is joined."""
+    ends = [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (0, 5), (5, 6), (6, 7), (5, 7), (7, 8), (8, 9)]
+    problem = _ring(3, ends)
+    untied_ = untied(problem, [frozenset(range(6))], 100.0)
+    assert len(untied_.problem.counts) == len(problem.counts) - 4
+    joins = [pair[:2] for step in untied_.steps if isinstance(step, Join) for pair in step.pairs]
+    assert len(joins) == 4
+    assert solve(untied_.problem).objective == solve(problem).objective == 0.0
+    assert untied(problem, [frozenset({7, 8, 9})], 100.0).problem is problem
+
+
+def test_pairs_that_are_too_dear_are_not_joined() -> None:
+    problem = _ring(3, [(0, 1), (1, 2), (0, 2)])
+    assert max(untied(problem, [frozenset(range(3))], 0.5).problem.counts) == 3
+    assert max(untied(problem, [frozenset(range(3))], 2.5).problem.counts) > 3
 
 
 def test_too_many_pairs_are_not_joined() -> None:
-    count = 120
-    problem = Problem((np.zeros(count),) * 2, (Edge(0, 1, np.zeros((count, count))),))
-    assert not worth_joining(problem)
-    few = Problem(problem.node_costs, (Edge(0, 1, np.where(np.eye(count, dtype=bool), 0.0, np.inf)),))
-    assert worth_joining(few) == [(0, 1)]
+    ends = [(0, 1), (1, 2), (0, 2)]
+    knot = [frozenset(range(3))]
+    many = _ring(120, ends)
+    assert untied(many, knot, 100.0).problem is many
+    assert len(untied(_ring(120, ends, forbidden=True), knot, 100.0).problem.counts) == 2
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -106,7 +121,7 @@ def test_windows_that_do_not_end_alone_end_with_it(seed: int, monkeypatch: pytes
     assert (solution.gap, solution.objective) == (0.0, pytest.approx(solve(problem).objective))
     assert verify(problem, solution).stated_by == ()
     assert any(isinstance(step, Join) for step in solution.witness or ())
-    monkeypatch.setattr(closing, "MOST_JOINS", 0)
+    monkeypatch.setattr(squeeze, "knots", lambda *_: [])
     assert solve(problem, options=TABLES).gap > 0
 
 
@@ -149,7 +164,7 @@ def test_wrong_costs_of_pairs_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
         return replace(reduction, problem=Problem(dear, reduction.problem.edges))
 
     problem = _distances(7, 5, 0)
-    monkeypatch.setattr(squeeze, "joined", partial(planted))
+    monkeypatch.setattr("autopar.solve.join.joined", partial(planted))
     solution = solve(problem, options=TABLES)
     with pytest.raises(InvalidSolution, match="its witness proves"):
         verify(problem, solution)

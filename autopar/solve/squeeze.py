@@ -30,7 +30,7 @@ from autopar.solve.watch import Inner, Watch
 
 _FEW_PAIRS, _LEAST_SHARE = 0.006, 0.25  # of all: what a first window leaves
 _WIDER, _MORE_PAIRS = 1.5, 1.5  # times, the next window: at least; and what it leaves
-_WIDE_PAIRS, _MOST_PAIRS = 1_250_000, 4_000_000  # what the first window leaves in which knots are untied; any
+_WIDE_PAIRS, _MOST_PAIRS = 1_000_000, 4_000_000  # what the first window leaves in which knots are untied; any
 _KNOWN = 8  # times as many at most, and at once where a choice is known that leaves no more
 _SWEEPS = 30  # between two cuts
 _WORK = 3e8  # additions of an elimination: more takes longer than another cut

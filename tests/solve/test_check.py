@@ -420,7 +420,9 @@ def test_a_bug_of_the_search_is_seen(monkeypatch: pytest.MonkeyPatch, place: str
     problem = Problem((*free.node_costs, *free.node_costs), (*free.edges, *ties, *more))
     best = solve(problem, options=CORE)
     verify(problem, best, search_work=5.0)
-    monkeypatch.setattr("autopar.solve.closing.may_squeeze", lambda *_: False)  # joins would prove it before dominance is asked
+    monkeypatch.setattr(
+        "autopar.solve.closing.may_squeeze", lambda *_: False
+    )  # joins would prove it before dominance is asked
     monkeypatch.setattr(f"autopar.solve.{place}", planted)
     options = SolveOptions() if "minplus" in place else CORE
     wrong = solve(problem, options=options)

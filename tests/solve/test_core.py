@@ -134,7 +134,7 @@ def test_the_same_again(way: str) -> None:
     ("way", "limit", "functions"),
     [
         ("windows above messages", None, ["_close_above"]),
-        ("rounds", None, ["squeeze"]),
+        ("rounds", None, ["squeeze_windows"]),
         ("rounds", None, ["in_rounds", "_narrowed", "_inside"]),
         ("rounds", 0.35, ["mixed", "_mixed_close", "close_to", "_mixture_of", "in_rounds", "_inside"]),
         ("CP-SAT", 0.35, ["_finished"]),
@@ -155,7 +155,7 @@ def test_these_ways_are_taken(
 
         return call
 
-    if functions != ["squeeze"]:
+    if functions != ["squeeze_windows"]:
         monkeypatch.setattr("autopar.solve.closing.may_squeeze", lambda *_: False)
     for name in functions:
         monkeypatch.setattr(room_of(name), name, counted(name))

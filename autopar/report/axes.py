@@ -17,5 +17,7 @@ def axes_or_new(axes: Any, **figure: Any) -> Any:
         import matplotlib.pyplot as plt  # pyright: ignore[reportMissingModuleSource, reportMissingImports]
     except ImportError as error:
         raise AutoparError("plotting needs matplotlib: pip install 'autopar[notebooks]'") from error
-    drawn: Any = plt.subplots(**figure)[1] if axes is None else axes  # pyright: ignore[reportUnknownMemberType]
-    return drawn
+    if axes is not None:
+        return axes
+    _, drawn = plt.subplots(**figure)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    return drawn  # pyright: ignore[reportUnknownVariableType]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import product
 
 import jax
@@ -17,8 +18,10 @@ Array = jax.Array
 lax, jnp = untyped_jax.lax, untyped_jax.numpy
 
 
-def run_move(program: ShardedProgram, move: Move, values: Sequence[Array]) -> list[Array]:
-    """The local results of `move` on the local `values`."""
+def run_move(program: ShardedProgram, move: Move, values: Sequence[Array], *, apart: bool = False) -> list[Array]:
+    """The local results of `move` on the local `values`; if `apart`, a bucket is a collective for each of them."""
+    if apart and len(values) > 1:
+        return [run_move(program, one, [value])[0] for one, value in zip(members(program, move), values, strict=True)]
     if move.kind == "all_reduce":
         return _all_reduce(program, move, values)
     if len(values) > 1:
@@ -26,6 +29,18 @@ def run_move(program: ShardedProgram, move: Move, values: Sequence[Array]) -> li
     (value,) = values
     before, after = (program.values[v[0]].placement for v in (move.ins, move.outs))
     return [_RUN[move.kind](program, move, pcast_varying(value, move.axes), before, after)]
+
+
+def members(program: ShardedProgram, bucket: Move) -> list[Move]:
+    """The moves of one value each that a bucket of several holds."""
+    if bucket.kind == "all_reduce":
+        dims: list[int | None] = [None] * len(bucket.ins)
+    else:
+        dims = [*_changed(program, bucket)]
+    return [
+        replace(bucket, ins=(before,), outs=(after,), dim=dim)
+        for before, after, dim in zip(bucket.ins, bucket.outs, dims, strict=True)
+    ]
 
 
 def linear_index(axes: tuple[str, ...], mesh: DeviceMesh) -> Array:

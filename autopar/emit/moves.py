@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import product
 
 import jax
@@ -19,28 +18,14 @@ lax, jnp = untyped_jax.lax, untyped_jax.numpy
 
 
 def run_move(program: ShardedProgram, move: Move, values: Sequence[Array], *, apart: bool = False) -> list[Array]:
-    """The local results of `move` on the local `values`; if `apart`, a bucket is a collective for each of them."""
-    if apart and len(values) > 1:
-        return [run_move(program, one, [value])[0] for one, value in zip(members(program, move), values, strict=True)]
+    """The local results of `move` on the local `values`; if `apart`, a bucket of all-reduces is one for each."""
     if move.kind == "all_reduce":
-        return _all_reduce(program, move, values)
+        return _all_reduce(program, move, values, apart)
     if len(values) > 1:
         return _PACKED[move.kind](program, move, values)
     (value,) = values
     before, after = (program.values[v[0]].placement for v in (move.ins, move.outs))
     return [_RUN[move.kind](program, move, pcast_varying(value, move.axes), before, after)]
-
-
-def members(program: ShardedProgram, bucket: Move) -> list[Move]:
-    """The moves of one value each that a bucket of several holds."""
-    if bucket.kind == "all_reduce":
-        dims: list[int | None] = [None] * len(bucket.ins)
-    else:
-        dims = [*_changed(program, bucket)]
-    return [
-        replace(bucket, ins=(before,), outs=(after,), dim=dim)
-        for before, after, dim in zip(bucket.ins, bucket.outs, dims, strict=True)
-    ]
 
 
 def linear_index(axes: tuple[str, ...], mesh: DeviceMesh) -> Array:
@@ -96,11 +81,11 @@ def _shard(placement: Placement, device: dict[str, int], mesh: DeviceMesh) -> tu
     return tuple(found)
 
 
-def _all_reduce(program: ShardedProgram, move: Move, values: Sequence[Array]) -> list[Array]:
-    """One all-reduce, of all values laid end to end."""
+def _all_reduce(program: ShardedProgram, move: Move, values: Sequence[Array], apart: bool) -> list[Array]:
+    """One all-reduce, of all values laid end to end; one for each if they are to stay `apart`."""
     combine = {"sum": lax.psum, "max": lax.pmax, "min": lax.pmin}[program.values[move.ins[0]].placement.kind]
-    if len(values) == 1:
-        return [combine(pcast_varying(values[0], move.axes), move.axes)]
+    if apart or len(values) == 1:
+        return [combine(pcast_varying(value, move.axes), move.axes) for value in values]
     flat = jnp.concatenate([value.reshape(-1) for value in _alike_varying(program, move, values)])
     parts = jnp.split(combine(flat, move.axes), _ends(values))
     return [part.reshape(value.shape) for part, value in zip(parts, values, strict=True)]

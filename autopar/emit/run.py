@@ -27,7 +27,7 @@ Env = dict[int, Array]
 def local_function(program: ShardedProgram, *, apart: bool = False) -> Callable[..., tuple[Array, ...]]:
     """The function that every device runs: local inputs in, local outputs out.
 
-    If `apart`, a bucket is a collective for each of its values, for compilers that join these without copying them.
+    If `apart`, a bucket of all-reduces is one for each of its values, for compilers that join these without copies.
     """
     last = {value: n for n, i in enumerate(program.instructions) for value in i.ins}
     last |= dict.fromkeys(program.outputs, len(program.instructions))

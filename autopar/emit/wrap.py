@@ -15,8 +15,8 @@ from autopar.emit.run import local_function
 from autopar.passes.program import ShardedProgram
 
 JOINING = frozenset({"tpu"})
-"""Platforms whose compiler joins collectives itself, of several operands. Arrays lie in tiles of two dims there: to lay
-them end to end, as a bucket is emitted elsewhere, takes copies that are slower than the collective."""
+"""Platforms whose compiler joins all-reduces itself, into one of several operands, but not gathers. Arrays lie
+in tiles of two dims there: laying them end to end, as elsewhere, takes copies that are slower than the collective."""
 
 
 def partition_spec(placement: Placement) -> PartitionSpec:

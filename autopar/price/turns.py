@@ -6,12 +6,14 @@ for devices whose compiler that is and whose profile has a curve for "transpose"
 
 from __future__ import annotations
 
+from functools import partial
 from typing import overload
 
 import numpy as np
 
 from autopar.core.graph import OpNode
 from autopar.core.placement import StepKind
+from autopar.redistribute.step import TurnPrice, no_turn
 from cost_models.compute import Device
 from cost_models.curves import Curve, Floats
 
@@ -34,6 +36,11 @@ def copying(device: Device, kinds: tuple[str, ...], dtype: str) -> Curve | None:
         return None
     known = next((device.efficiency.work[kind] for kind in kinds if kind in device.efficiency.work), None)
     return None if known is None else known.get(dtype, known["float32"])
+
+
+def step_turn_price(device: Device) -> TurnPrice:
+    """`step_turn_time_s` on `device`; `no_turn` where that is nothing."""
+    return no_turn if transposing(device, "float32") is None else partial(step_turn_time_s, device=device)
 
 
 def step_turn_time_s(kind: StepKind, size_bytes: int, device: Device) -> float:

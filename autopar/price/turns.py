@@ -40,7 +40,8 @@ def copying(device: Device, kinds: tuple[str, ...], dtype: str) -> Curve | None:
 
 def step_turn_price(device: Device) -> TurnPrice:
     """`step_turn_time_s` on `device`; `no_turn` where that is nothing."""
-    return no_turn if transposing(device, "float32") is None else partial(step_turn_time_s, device=device)
+    known = copying(device, ("transpose",), "float32")
+    return no_turn if known is None else partial(step_turn_time_s, device=device)
 
 
 def step_turn_time_s(kind: StepKind, size_bytes: int, device: Device) -> float:

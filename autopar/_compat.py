@@ -23,6 +23,7 @@ untyped_jax: Any = jax
 _PACKAGE = Path(__file__).parent
 source_info_util.register_exclusion(f"{_PACKAGE}/")
 
+_JAXPRS = (jex.Jaxpr, jex.ClosedJaxpr)
 _FRAME = re.compile(r"^(?P<file>.*?):(?P<line>\d+)(?::\d+)? \((?P<function>.*)\)$")
 _LIBRARY = str(Path(jax.__file__).parent)
 
@@ -50,7 +51,7 @@ def open_jaxpr(jaxpr: Any) -> tuple[Any, tuple[Any, ...]]:
 
 def is_jaxpr(value: object) -> bool:
     """Whether `value` is a jaxpr, closed or open."""
-    return isinstance(value, jex.Jaxpr | jex.ClosedJaxpr)
+    return isinstance(value, _JAXPRS)
 
 
 def is_literal(atom: object) -> bool:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -147,13 +147,13 @@ def predicted(graph: OpGraph, program: ShardedProgram, cluster: Cluster) -> Acco
 
     def priced(move: Move) -> Move:
         turned = sum(pricing.turn_cost(move.kind, size) for size in _turned_bytes(program, move))
-        return replace(move, time_s=pricing.step_cost(move.kind, move.axes, move.size_bytes) + turned)
+        return move._replace(time_s=pricing.step_cost(move.kind, move.axes, move.size_bytes) + turned)
 
     def anew(instruction: Instruction) -> Instruction:
         if isinstance(instruction, Move):
             return priced(instruction)
         if isinstance(instruction, Compute) and instruction.exchanges:
-            return replace(instruction, exchanges=tuple(map(priced, instruction.exchanges)))
+            return instruction._replace(exchanges=tuple(map(priced, instruction.exchanges)))
         return instruction
 
     return account_of(graph, program.with_instructions(tuple(map(anew, program.instructions))), pricing)

@@ -11,7 +11,7 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
-from math import exp
+from math import exp, prod
 from typing import Any
 from zlib import crc32
 
@@ -29,7 +29,6 @@ from autopar.price.pricing import Pricing, Roofline
 from benchmarks.models import Model
 from cost_models import Cluster
 
-LINE, GRID, HAND = {"x": 8}, {"x": 2, "y": 4}, {"data": 2, "model": 4}
 SPREADS = (1.0, 2.0, 3.0)
 """Standard deviations of the logarithms of the factors on prices."""
 PINNED = 4
@@ -44,39 +43,42 @@ class Drawn:
     plan: autopar.Plan
 
 
-def drawn_plans(model: Model, cluster: Cluster, wanted: int) -> list[Drawn]:
+def drawn_plans(model: Model, cluster: Cluster, wanted: int, args: tuple[Any, ...] | None = None) -> list[Drawn]:
     """`wanted` plans of a model's training step, whose programs differ.
 
     Args:
       model: what is trained.
-      cluster: 8 devices, at whose prices plans are found.
-      wanted: how many plans; at least the five that are not random.
+      cluster: devices, as many as a power of two, at whose prices plans are found.
+      wanted: how many plans; the first five are not random.
+      args: the step's arguments, or only their shapes; None: the model's own.
     """
     found: dict[str, Drawn] = {}
-    for drawn in _plans(model, cluster):
+    for drawn in _plans(model, cluster, (model.state, *model.batch) if args is None else args):
         found.setdefault(str(drawn.plan.program()), drawn)
         if len(found) == wanted:
             break
     return list(found.values())
 
 
-def _plans(model: Model, cluster: Cluster) -> Iterator[Drawn]:
+def _plans(model: Model, cluster: Cluster, args: tuple[Any, ...]) -> Iterator[Drawn]:
     """Those that are not random, then random ones without end."""
-    args = (model.state, *model.batch)
-    step = model.step()
+    step, devices = model.step(), cluster.device_count
+    rows, columns = grid_sizes(devices)
+    line, grid = {"x": devices}, {"x": rows, "y": columns}
 
     def planned(kind: str, mesh: dict[str, int], **options: Any) -> Drawn:
         return Drawn(kind, autopar.plan(step, *args, cluster=cluster, mesh=mesh, **options))
 
-    yield planned("planned", GRID)
-    yield planned("planned", LINE)
-    yield planned("data parallel", LINE, mode="data_parallel")
-    names = [row.name for row in autopar.plan(step, *args, cluster=cluster, mesh=LINE).summary.inputs]
+    yield planned("planned", grid)
+    yield planned("planned", line)
+    yield planned("data parallel", line, mode="data_parallel")
+    names = [row.name for row in autopar.plan(step, *args, cluster=cluster, mesh=line).summary.inputs]
     shapes = [np.shape(leaf) for leaf in jax.tree.leaves(args)]
-    yield planned("tensor parallel", HAND, constraints=_by_hand(model, names, shapes, split_batch=True))
-    yield planned("tensor parallel", {"model": 8}, constraints=_by_hand(model, names, shapes, split_batch=False))
+    hand = {"data": rows, "model": columns}
+    yield planned("tensor parallel", hand, constraints=_by_hand(model, names, shapes, split_batch=True))
+    yield planned("tensor parallel", {"model": devices}, constraints=_by_hand(model, names, shapes, split_batch=False))
     for seed in count():
-        mesh = LINE if seed % 4 == 3 else GRID
+        mesh = line if seed % 4 == 3 else grid
         draw = random.Random(seed)
         if seed % 2:
             spread = SPREADS[seed // 2 % len(SPREADS)]
@@ -86,6 +88,12 @@ def _plans(model: Model, cluster: Cluster) -> Iterator[Drawn]:
             yield planned("pinned", mesh, constraints=_random_pins(draw, mesh, names, shapes))
         except AutoparError:  # no plan keeps to these pins: others are drawn
             continue
+
+
+def grid_sizes(devices: int) -> tuple[int, int]:
+    """A power of two as rows and columns, of which there are as many or twice as many."""
+    rows = 2 ** ((devices.bit_length() - 1) // 2)
+    return rows, devices // rows
 
 
 def _by_hand(model: Model, names: Sequence[str], shapes: Sequence[tuple[int, ...]], *, split_batch: bool) -> Any:
@@ -103,12 +111,13 @@ def _random_pins(
     draw: random.Random, mesh: dict[str, int], names: Sequence[str], shapes: Sequence[tuple[int, ...]]
 ) -> Any:
     """Pins of some inputs: each mesh axis splits one of the dims that it divides, or none."""
-    able = [n for n, shape in enumerate(shapes) if any(size % 8 == 0 and size >= 64 for size in shape)]
+    devices = prod(mesh.values())
+    able = [n for n, shape in enumerate(shapes) if any(size % devices == 0 and size >= 8 * devices for size in shape)]
     pins = []
     for number in draw.sample(able, min(len(able), max(PINNED, len(able) // 2))):
         dims: list[list[str]] = [[] for _ in shapes[number]]
         for axis in mesh:
-            fitting = [n for n, size in enumerate(shapes[number]) if size % 8 == 0]
+            fitting = [n for n, size in enumerate(shapes[number]) if size % devices == 0]
             chosen = draw.choice([None, *fitting])
             if chosen is not None:
                 dims[chosen].append(axis)

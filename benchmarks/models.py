@@ -1,5 +1,7 @@
 """The models that are measured: training steps in plain JAX, and the same with shardings written by hand.
 
+Where `drawn=False` is asked for, they are in shape only, however large.
+
 A loss takes `split(x, *axes)`, which does nothing in the plain step and constrains x's sharding in the other; nothing
 else differs. Mesh axes of the hand-written steps: "data" for the batch, "model" for columns and rows of the kernels.
 """
@@ -70,9 +72,9 @@ class Model:
 # Perceptron -----------------------------------------------------------------------------------------------------------
 
 
-def mlp(widths: tuple[int, ...] = (1024, 2048, 2048, 1024), batch: int = 512) -> Model:
+def mlp(widths: tuple[int, ...] = (1024, 2048, 2048, 1024), batch: int = 512, *, drawn: bool = True) -> Model:
     """Dense layers with relu and cross-entropy, SGD. By hand: columns and rows in turn."""
-    draw = np.random.default_rng(0)
+    draw = generator(drawn)
     params = [dense_init(draw, m, n) for m, n in pairwise(widths)]
     data = (normal(draw, (batch, widths[0]), 1.0), draw.integers(widths[-1], size=batch).astype(np.int32))
 
@@ -93,10 +95,17 @@ def mlp(widths: tuple[int, ...] = (1024, 2048, 2048, 1024), batch: int = 512) ->
 
 
 def gpt(
-    layers: int = 3, width: int = 256, heads: int = 8, vocab: int = 1024, sequence: int = 128, batch: int = 16
+    layers: int = 3,
+    width: int = 256,
+    heads: int = 8,
+    vocab: int = 1024,
+    sequence: int = 128,
+    batch: int = 16,
+    *,
+    drawn: bool = True,
 ) -> Model:
     """Causal pre-norm decoder with dropout, Adam. By hand: Megatron's columns and rows, vocabulary and heads split."""
-    draw = np.random.default_rng(0)
+    draw = generator(drawn)
     params = {
         "tokens": normal(draw, (vocab, width), 0.02),
         "positions": normal(draw, (sequence, width), 0.02),
@@ -144,7 +153,7 @@ def attention(q: jax.Array, k: jax.Array, v: jax.Array, key: jax.Array, heads: i
     return jnp.einsum("bhqk,bkhd->bqhd", weights, v).reshape(*q.shape[:2], -1)
 
 
-def block_init(draw: np.random.Generator, width: int) -> Tree:
+def block_init(draw: Draw, width: int) -> Tree:
     """One block's parameters."""
     shapes = dict.fromkeys(("query", "key", "value", "out"), (width, width))
     shapes |= {"fc1": (width, 4 * width), "fc2": (4 * width, width)}
@@ -155,9 +164,16 @@ def block_init(draw: np.random.Generator, width: int) -> Tree:
 # Convolutions ---------------------------------------------------------------------------------------------------------
 
 
-def cnn(channels: tuple[int, ...] = (8, 64, 128, 128), classes: int = 128, image: int = 32, batch: int = 64) -> Model:
+def cnn(
+    channels: tuple[int, ...] = (8, 64, 128, 128),
+    classes: int = 128,
+    image: int = 32,
+    batch: int = 64,
+    *,
+    drawn: bool = True,
+) -> Model:
     """Convolutions with batch norm, relu and pooling, a dense head, momentum. By hand: channels out and in, in turn."""
-    draw = np.random.default_rng(0)
+    draw = generator(drawn)
     convs = [{"kernel": normal(draw, (3, 3, m, n), (9 * m) ** -0.5), **norm_init(n)} for m, n in pairwise(channels)]
     side = image // 2 ** len(convs)
     params = {"convs": convs, "head": dense_init(draw, side * side * channels[-1], classes)}
@@ -207,12 +223,30 @@ def _rows(array: Any) -> P:
     return P(*[None] * (array.ndim - 2), "model", None) if array.ndim > 1 else P()
 
 
-def normal(draw: np.random.Generator, shape: tuple[int, ...], scale: float) -> np.ndarray:
-    """Normal values of standard deviation `scale`."""
+class Undrawn:
+    """In place of a generator where shapes are enough."""
+
+    def integers(self, _high: int, size: Any) -> np.ndarray:
+        """Zeros."""
+        return np.zeros(size, np.int64)
+
+
+Draw = np.random.Generator | Undrawn
+
+
+def generator(drawn: bool) -> Draw:
+    """What parameters and batches are drawn from; in shape only if not `drawn`."""
+    return np.random.default_rng(0) if drawn else Undrawn()
+
+
+def normal(draw: Draw, shape: tuple[int, ...], scale: float) -> Any:
+    """Normal values of standard deviation `scale`; their shape where nothing is drawn."""
+    if isinstance(draw, Undrawn):
+        return jax.ShapeDtypeStruct(shape, np.float32)
     return (scale * draw.normal(size=shape)).astype(np.float32)
 
 
-def dense_init(draw: np.random.Generator, m: int, n: int) -> Tree:
+def dense_init(draw: Draw, m: int, n: int) -> Tree:
     """A kernel [m, n] and a bias."""
     return {"kernel": normal(draw, (m, n), m**-0.5), "bias": np.zeros(n, np.float32)}
 
@@ -269,7 +303,7 @@ def adam(params: Tree, grads: Tree, opt: Tree) -> tuple[Tree, Tree]:
 
 
 def _zeros(params: Tree) -> Tree:
-    return jax.tree.map(np.zeros_like, params)
+    return jax.tree.map(lambda p: np.zeros(p.shape, p.dtype), params)
 
 
 OPTIMISERS: dict[str, tuple[Callable[[Tree], Tree], Update]] = {

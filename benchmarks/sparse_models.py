@@ -9,18 +9,36 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
-from benchmarks.models import Model, Split, Tree, cross_entropy, dense, dense_init, layer_norm, norm_init, normal
+from benchmarks.models import (
+    Model,
+    Split,
+    Tree,
+    cross_entropy,
+    dense,
+    dense_init,
+    generator,
+    layer_norm,
+    norm_init,
+    normal,
+)
 
 
 def experts(
-    count: int = 8, width: int = 128, hidden: int = 256, groups: int = 32, tokens: int = 128, classes: int = 256
+    count: int = 8,
+    width: int = 128,
+    hidden: int = 256,
+    groups: int = 32,
+    tokens: int = 128,
+    classes: int = 256,
+    *,
+    drawn: bool = True,
 ) -> Model:
     """A layer of experts between a dense layer and a head, momentum. By hand: experts on the model axis.
 
     Each token goes to the expert that its router likes best, by products with one-hot tensors, as in GShard; what is
     beyond an expert's capacity in a group, 1.25 times the mean, passes by.
     """
-    draw = np.random.default_rng(0)
+    draw = generator(drawn)
     params = {
         "in": dense_init(draw, width, width),
         "norm": norm_init(width),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,12 +65,12 @@ class Group:
     spans: tuple[Span, ...]
     regular: bool
 
-    @property
+    @cached_property
     def switches(self) -> tuple[Span, ...]:
         """The spans of switch and full levels that some group crosses, outermost first."""
         return tuple(span for span in self.spans if span.level.kind != "torus" and span.sharing)
 
-    @property
+    @cached_property
     def tori(self) -> tuple[Span, ...]:
         """The spans of torus axes that some group crosses, outermost first."""
         return tuple(span for span in self.spans if span.level.kind == "torus" and span.sharing)

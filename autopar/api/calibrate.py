@@ -15,6 +15,7 @@ from autopar.calibration.clock import JaxClock, NoDifference, agreement, sorted_
 from autopar.calibration.machine import extent_of, machine_of
 from autopar.calibration.session import Clock, Measured, Stop, Told, measure, stopped_by_interrupt
 from autopar.errors import AutoparError
+from autopar.report.axes import axes_or_new
 from autopar.report.calibration import draw_residuals, missing_section, residual_section
 from autopar.report.render import plain, rich_sections
 from cost_models import Cluster
@@ -82,12 +83,7 @@ class Calibration:
         Raises:
           AutoparError: matplotlib is not installed.
         """
-        try:
-            from matplotlib.figure import Figure  # pyright: ignore
-        except ImportError as error:
-            raise AutoparError("plotting needs matplotlib: pip install 'autopar[notebooks]'") from error
-        drawn: Any = Figure(figsize=(7, 6)).subplots() if axes is None else axes  # pyright: ignore
-        return draw_residuals(self.residuals, drawn)
+        return draw_residuals(self.residuals, axes_or_new(axes, figsize=(7, 6)))
 
 
 def calibrate(

@@ -64,8 +64,11 @@ class Compiled:
         return self._plan(call_signature(args, kwargs, self._settings.static_argnums), args, kwargs)
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
-        """JAX's `Lowered` of the program that runs for arguments like these: to be compiled and looked into."""
-        return self._runner(self.plan(*args, **kwargs)).lower()
+        """JAX's `Lowered` of the program that runs for arguments like these: to be compiled and looked into.
+
+        On devices of several processes it is that of this process's own plan; what runs is the first one's.
+        """
+        return self.plan(*args, **kwargs).lower(self._devices())
 
     def _plan(self, key: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
         if key not in self._plans:
@@ -76,8 +79,11 @@ class Compiled:
         return self._plans[key]
 
     def _runner(self, plan: Plan) -> Runner:
-        devices = plan.check_devices(self._settings.devices or self._settings.target().devices)
+        devices = plan.check_devices(self._devices())
         return Runner(agreed(plan.bound, devices), devices)
+
+    def _devices(self) -> tuple[Any, ...] | None:
+        return self._settings.devices or self._settings.target().devices
 
 
 @overload

@@ -12,8 +12,9 @@ from autopar.api.constraints import checked
 from autopar.api.plan import Plan
 from autopar.api.runner import Bound
 from autopar.api.settings import DEFAULT_OPTIONS, ClusterLike, MeshLike, Settings
-from autopar.errors import AutoparError, InvalidOption, NoFeasiblePlan
+from autopar.errors import InvalidOption, NoFeasiblePlan
 from autopar.price.pricing import MakePricing
+from autopar.report.axes import axes_or_new
 from autopar.report.front import front_section
 from autopar.report.render import plain, rich_sections
 from autopar.search.constraints import Constraint
@@ -81,11 +82,7 @@ class Front:
         Raises:
           AutoparError: matplotlib is not installed.
         """
-        try:
-            import matplotlib.pyplot as plt  # pyright: ignore[reportMissingModuleSource, reportMissingImports]
-        except ImportError as error:
-            raise AutoparError("plotting needs matplotlib: pip install 'autopar[notebooks]'") from error
-        drawn: Any = plt.subplots()[1] if axes is None else axes  # pyright: ignore[reportUnknownMemberType]
+        drawn = axes_or_new(axes)
         memory = [plan.peak_memory_bytes / 2**30 for plan in self.points]
         drawn.step(memory, [plan.objective_s * 1e3 for plan in self.points], "o-", where="post", label="plans")
         limits = [(plan.summary.memory_limit_bytes or plan.peak_memory_bytes) / 2**30 for plan in self.points]

@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 from autopar._compat import untyped_jax
 from autopar.api import plan_file
 from autopar.api.plan_file import PlanFile
-from autopar.api.runner import Bound
+from autopar.api.runner import Bound, Runner
 from autopar.api.settings import ClusterLike, checked_devices
 from autopar.core import plan as core
 from autopar.core.mesh import DeviceMesh
@@ -233,6 +233,16 @@ class Plan:
         from autopar.api.compiled import compiled_from
 
         return compiled_from(self, fn, self.check_devices(devices))
+
+    def lower(self, devices: Sequence[Any] | None = None) -> Any:
+        """JAX's Lowered of the program that runs on `devices` (None: those that are present), to be compiled.
+
+        Nothing is placed or run, so the devices need not be there: those of `jax.experimental.topologies` will do.
+
+        Raises:
+          AutoparError: for a loaded plan, or another number of devices.
+        """
+        return Runner(self.bound, self.check_devices(devices)).lower()
 
     def save(self, path: str | Path) -> None:
         """Writes the plan to `path` as JSON."""

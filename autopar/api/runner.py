@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -39,11 +40,13 @@ class Runner:
         self._shardings = shardings(placements(program, program.inputs), jax_mesh)
         weak = [n for n, aval in enumerate(bound.traced.output_avals) if aval.weak_type]
         self._run = wrap(program, jax_mesh, bound.traced.graph.donated, weak)
-        count = len(self._shardings) - len(bound.traced.constants)
-        self._constants = [
-            placed(value, sharding)
-            for value, sharding in zip(bound.traced.constants, self._shardings[count:], strict=True)
-        ]
+
+    @cached_property
+    def _constants(self) -> list[Any]:
+        """The constants on their devices, which must be there: lowering needs none of both."""
+        constants = self._traced.constants
+        shardings = self._shardings[len(self._shardings) - len(constants) :]
+        return [placed(value, sharding) for value, sharding in zip(constants, shardings, strict=True)]
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The results for these arguments; donated ones are deleted."""
@@ -57,7 +60,7 @@ class Runner:
         return unflatten(self._traced, outputs)
 
     def lower(self) -> Any:
-        """JAX's Lowered of the program, from shapes alone."""
+        """JAX's Lowered of the program, from shapes alone; the devices need not be there."""
         specs = [
             jax.ShapeDtypeStruct(tensor.shape, tensor.dtype, sharding=sharding)
             for tensor, sharding in zip(self._traced.graph.inputs, self._shardings, strict=True)

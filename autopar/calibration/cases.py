@@ -18,6 +18,16 @@ COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "perm
 TYPES = ("float32", "bfloat16", "float16", "float8_e4m3fn", "int8")
 CONVOLUTIONS = ("conv_general_dilated", "conv_general_dilated:image", "conv_general_dilated:window")
 """A convolution, and its gradients of the image and of the window, which are convolutions in another order of dims."""
+POOLS = ("reduce_window_max", "select_and_scatter_add")
+"""The largest of every 2x2 places, and its gradient."""
+STRAIGHT = frozenset({"dot_general", "pack", "transpose", "concatenate", "gather", *CONVOLUTIONS, *POOLS, *COLLECTIVES})
+"""What on processors is measured outside of loops, in which XLA copies operands and results each round."""
+PACKED_COLUMNS = 128
+"""The columns of the product whose left operand is packed."""
+STEP_BYTES = 2**22
+"""What a device moves before it comes back to an array, as in a training step; see `Extent`."""
+MOST_ARRAYS = 16
+"""In how many arrays it does so at most."""
 
 
 @dataclass(frozen=True)
@@ -31,12 +41,14 @@ class Case:
     | fresh | scale | elements |
     | work | elementwise, other | elements |
     | work | reductions, cumsum, argmax | rows, columns, dim |
-    | work | transpose, gather, scatter-add, sort | rows, columns |
+    | work | transpose, gather, scatter-add, sort, concatenate | rows, columns |
+    | work | pack | rows, columns of the left operand: what a product that sums over its rows takes longer for |
+    | work | those of `POOLS` | batch, image, channels |
     | work | those of `CONVOLUTIONS` | batch, image, window, channels in and out |
     | work | attention | batch, length, heads, width |
     | collective | all_reduce, ... | elements of the larger of a device's operand and result |
 
-    A collective goes over the `axes` of a mesh of `mesh` sizes.
+    A collective goes over the `axes` of a mesh of `mesh` sizes. A round does the same to each of `arrays`.
     """
 
     what: SampleKind
@@ -45,6 +57,7 @@ class Case:
     dtype: str = "float32"
     mesh: tuple[int, ...] = ()
     axes: tuple[int, ...] = ()
+    arrays: int = 1
 
     @property
     def operations(self) -> float:
@@ -59,6 +72,9 @@ class Case:
         if self.kind == "attention":
             batch, length, heads, width = self.dims
             return 4.0 * batch * heads * length**2 * width
+        if self.kind in POOLS:
+            batch, image, channels = self.dims
+            return float(batch * image**2 * channels)
         if len(self.dims) == 1:
             return float(self.dims[0] * (2 * CHAIN if self.kind == "other" else 1))
         return float(self.dims[0] * self.dims[1])
@@ -75,6 +91,14 @@ class Case:
             return None
         b, m, n, k = map(float, self.dims)
         return b * m * k, b * k * n, b * m * n
+
+    @property
+    def beside(self) -> Case | None:
+        """The case that this one takes longer than, if that is what counts."""
+        if self.kind != "pack":
+            return None
+        rows, columns = self.dims
+        return Case("product", "dot_general", (1, columns, PACKED_COLUMNS, rows), self.dtype, arrays=self.arrays)
 
     def sample(self, time_s: float) -> Sample:
         """The case, measured."""
@@ -103,6 +127,8 @@ class Case:
             return float(batch * image**2 * (c_in + c_out) + window**2 * c_in * c_out)
         if self.kind == "attention":
             return 4.0 * prod(self.dims)
+        if self.kind in POOLS:
+            return 1.25 * self.operations
         if self.what == "fresh":
             return float(self.dims[0])
         times = {"axpy": 3, "other": 3, "scatter-add": 3, "reduce_sum": 1, "reduce_max": 1, "argmax": 1}
@@ -112,16 +138,21 @@ class Case:
 
 @dataclass(frozen=True)
 class Extent:
-    """How large cases are: `side` of large matrices, `most_bytes` of an array on one device, `quick`: few of each.
+    """How large cases are: `side` of large matrices, `most_bytes` of an array on a device, `quick`: few of each.
 
-    `gradients`: those of convolutions too. Cases run in loops, in which XLA's CPU compiler (JAX 0.10.2) makes gradients
-    of windows 40 times as slow as outside: there they count as convolutions.
+    `cpu`: on processors, compiled by XLA. There what moves memory goes through several arrays in turn, `STEP_BYTES` on
+    a device: in a program a kernel finds little of its operands in the caches of its core, where a loop over one array
+    finds all of it. And what that compiler alone packs and puts side by side is measured.
     """
 
     side: int
     most_bytes: float
     quick: bool
-    gradients: bool = True
+    cpu: bool = False
+
+    def arrays(self, size_bytes: float) -> int:
+        """Through how many arrays a case goes that moves `size_bytes`."""
+        return max(1, min(MOST_ARRAYS, int(STEP_BYTES / size_bytes))) if self.cpu else 1
 
 
 def cases_of(extent: Extent, processes: int, local_devices: int) -> tuple[Case, ...]:
@@ -151,7 +182,7 @@ def _moving(extent: Extent) -> Iterator[Case]:
     size, step = 2**10, 16 if extent.quick else 4
     while size * 4 <= extent.most_bytes:
         for kind in ("axpy",) if extent.quick else ("axpy", "scale"):
-            yield Case("moving", kind, (size,))
+            yield Case("moving", kind, (size,), arrays=extent.arrays(4 * size))
         size *= step
 
 
@@ -169,7 +200,9 @@ def _products(extent: Extent) -> Iterator[Case]:
     shapes += [(16, side // 16, side // 16, side // 16), (16, side // 8, side // 8, side // 16)]
     for dtype in TYPES[:2] if extent.quick else TYPES:
         few = extent.quick or dtype != "float32"
-        yield from (Case("product", "dot_general", shape, dtype) for shape in (shapes[::2] if few else shapes))
+        for b, m, n, k in shapes[::2] if few else shapes:
+            count = extent.arrays(4 * b * (m * k + k * n + m * n))
+            yield Case("product", "dot_general", (b, m, n, k), dtype, arrays=count)
 
 
 def _elementwise(extent: Extent) -> Iterator[Case]:
@@ -185,20 +218,35 @@ def _rearranging(extent: Extent) -> Iterator[Case]:
     for kind in ("reduce_sum", "reduce_max", "argmax", "cumsum"):
         for dim in (1,) if extent.quick or kind in ("argmax", "cumsum") else (1, 0):
             yield Case("work", kind, (side, side, dim))
-    for kind in ("transpose", "gather", "scatter-add"):
+    for rows in (side, side // 4) if extent.quick else (side, side // 4, side // 2, side // 8, side // 16):
+        yield Case("work", "transpose", (rows, rows), arrays=extent.arrays(8 * rows**2))
+    for kind in ("gather", "scatter-add"):
         for rows in (side, side // 4) if extent.quick else (side, side // 4, side // 16):
-            yield Case("work", kind, (rows, side))
+            yield Case("work", kind, (rows, side), arrays=extent.arrays(12 * rows * side) if kind == "gather" else 1)
+    yield from _packing(extent)
+    if not extent.quick:
+        for kind in POOLS:
+            yield Case("work", kind, (4, side // 32, side // 16), arrays=extent.arrays(2**20))
     if not extent.quick:
         yield Case("work", "sort", (side // 16, side // 4))
         yield Case("work", "attention", (2, side // 4, 4, 64))
 
 
+def _packing(extent: Extent) -> Iterator[Case]:
+    side = extent.side
+    sizes = (side // 2,) if extent.quick else (side // 2, side // 8)
+    for rows in sizes if extent.cpu else ():
+        count = extent.arrays(2 * side * rows)
+        yield Case("work", "concatenate", (rows, side // 2), arrays=count)
+        yield Case("work", "pack", (rows, side // 2), arrays=count)
+
+
 def _convolutions(extent: Extent) -> Iterator[Case]:
     channels = max(16, extent.side // 16)
-    for kind in CONVOLUTIONS if extent.gradients else CONVOLUTIONS[:1]:
-        yield Case("work", kind, (4, 16, 3, channels, channels))
-        if not extent.quick:
-            yield Case("work", kind, (2, 32, 3, channels // 2, channels))
+    for kind in CONVOLUTIONS:
+        for batch, image, c_in in ((4, 16, channels), (2, 32, channels // 2))[: 1 if extent.quick else 2]:
+            count = extent.arrays(4 * batch * image**2 * (c_in + channels))
+            yield Case("work", kind, (batch, image, 3, c_in, channels), arrays=count)
 
 
 def _collectives(extent: Extent, processes: int, local_devices: int) -> Iterator[Case]:
@@ -208,8 +256,9 @@ def _collectives(extent: Extent, processes: int, local_devices: int) -> Iterator
         elements = min(2**exponent, int(extent.most_bytes)) // 4
         for mesh, axes in group_meshes(processes, local_devices):
             for kind in COLLECTIVES:
-                members = prod(mesh[a] for a in axes)
-                yield Case("collective", kind, (elements // members * members,), mesh=mesh, axes=axes)
+                members, count = prod(mesh[a] for a in axes), extent.arrays(8 * elements)
+                count = 1 if kind == "all_reduce" else count  # XLA would make one of several
+                yield Case("collective", kind, (elements // members * members,), mesh=mesh, axes=axes, arrays=count)
 
 
 def group_meshes(processes: int, local_devices: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from autopar._compat import untyped_jax
-from autopar.calibration.cases import Case
-from autopar.calibration.programs import fresh_programs, inner_rounds, program_of
+from autopar.calibration.cases import STRAIGHT, Case
+from autopar.calibration.programs import Program, fresh_programs, inner_rounds, program_of, straight_programs
 from autopar.errors import AutoparError
 
 Agree = Callable[[float], float]
@@ -45,7 +45,18 @@ class JaxClock:
         """
         if case.what == "fresh":
             return self._fresh_s(case)
-        program = program_of(case, self.devices, inner_rounds(case, self.devices[0].platform))
+        if case.beside is None:
+            return self._case_s(case)
+        return _longer_s(self._case_s(case), self._case_s(case.beside), f"{case} takes no longer than {case.beside}")
+
+    def _case_s(self, case: Case) -> float:
+        platform = self.devices[0].platform
+        if platform != "cpu" or case.kind not in STRAIGHT:
+            return self._round_s(program_of(case, self.devices, inner_rounds(case, platform)))
+        case_s, nothing_s = map(self._round_s, straight_programs(case, self.devices))
+        return _longer_s(case_s, nothing_s, f"{case} takes no longer than a call")
+
+    def _round_s(self, program: Program) -> float:
         operands = program.operands
         seconds, times = 0.0, 1
 
@@ -73,10 +84,13 @@ class JaxClock:
             times[bool(number % 2)].append(self.agree(perf_counter() - start))
             operand = operand if number % 2 else made
             del made
-        longer = median(times[True][1:]) - median(times[False][1:])
-        if longer <= 0:
-            raise NoDifference("new memory takes no longer than old")
-        return longer
+        return _longer_s(median(times[True][1:]), median(times[False][1:]), "new memory takes no longer than old")
+
+
+def _longer_s(long_s: float, short_s: float, otherwise: str) -> float:
+    if long_s <= short_s:
+        raise NoDifference(otherwise)
+    return long_s - short_s
 
 
 def sorted_devices(devices: Sequence[Any] | None = None) -> tuple[Any, ...]:

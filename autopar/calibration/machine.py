@@ -47,7 +47,7 @@ def extent_of(machine: Machine, quick: bool) -> Extent:
     """How large the cases are: on processors sides of 1024, on accelerators of 4096; arrays take 1/64 of the memory."""
     part = machine.device_count if machine.shared else 1
     most_bytes = min(2.0**30, machine.memory_bytes / 32) / part
-    return Extent(1024 if machine.shared else 4096, most_bytes, quick, machine.compiler != "xla_cpu")
+    return Extent(1024 if machine.shared else 4096, most_bytes, quick, machine.compiler == "xla_cpu")
 
 
 def _how(devices: Sequence[Any], processes: int) -> str:

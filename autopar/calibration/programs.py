@@ -1,4 +1,4 @@
-"""Programs: a case as a JAX program that repeats it in a loop, on all devices at once."""
+"""Programs: a case as a JAX program on all devices at once, that repeats it in a loop or outside of loops."""
 
 from __future__ import annotations
 
@@ -12,12 +12,17 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from autopar._compat import make_mesh, shard_map, untyped_jax
-from autopar.calibration.cases import CHAIN, CONVOLUTIONS, Case
+from autopar.calibration.cases import CHAIN, CONVOLUTIONS, PACKED_COLUMNS, POOLS, Case
 
 lax = untyped_jax.lax
 jnp = untyped_jax.numpy
 Operands = tuple[Any, ...]
-Body = Callable[[Any], Operands] | Callable[[Any, Any], Operands] | Callable[[Any, Any, Any], Operands]
+Body = (
+    Callable[[Any], Operands]
+    | Callable[[Any, Any], Operands]
+    | Callable[[Any, Any, Any], Operands]
+    | Callable[[Any, Any, Any, Any, Any], Operands]
+)
 """The operands of one device to those of the next round."""
 
 
@@ -48,7 +53,7 @@ def program_of(case: Case, devices: Sequence[Any], inner: int = 1) -> Program:
     """
     mesh = _mesh(case, devices)
     names = mesh.axis_names
-    shapes, body = _made(case, names)
+    shapes, body = _of_arrays(_made(case, names, _touch), case.arrays)
     spec = PartitionSpec(names)
 
     def one(_: Any, held: Operands) -> Operands:
@@ -65,7 +70,37 @@ def program_of(case: Case, devices: Sequence[Any], inner: int = 1) -> Program:
     mapped = shard_map(rounds, mesh, in_specs, tuple(spec for _ in shapes), check_vma=False)
     donated = tuple(range(1, len(shapes) + 1))
     run = untyped_jax.jit(mapped, donate_argnums=donated)
-    return Program(run, tuple(_filled(mesh, spec, shape, dtype) for shape, dtype in shapes), inner)
+    return Program(run, tuple(_filled(mesh, spec, shape, dtype) for shape, dtype in shapes), inner * case.arrays)
+
+
+def straight_programs(case: Case, devices: Sequence[Any]) -> tuple[Program, Program]:
+    """`case` once for each of its arrays, outside of loops, and a program of the same operands that does nothing.
+
+    XLA's CPU compiler (JAX 0.10.2) copies operands and results in each round of a loop, and convolves slowly there.
+    Results lie in the memory of the last ones. One call ends before the next begins: the devices share threads, and two
+    calls with collectives may wait for each other.
+    """
+    mesh = _mesh(case, devices)
+    spec = PartitionSpec(mesh.axis_names)
+    shapes, body = _of_arrays(_made(case, mesh.axis_names, _untouched), case.arrays)
+    specs = tuple(spec for _ in shapes)
+
+    def program(once: Callable[..., Operands], inner: int) -> Program:
+        mapped = shard_map(once, mesh, specs, specs, check_vma=False)
+        call = untyped_jax.jit(mapped, donate_argnums=tuple(range(len(shapes))), keep_unused=True)
+
+        def run(times: Any, *operands: Any) -> Operands:
+            for _ in range(int(times)):
+                operands = untyped_jax.block_until_ready(call(*operands))
+            return operands
+
+        return Program(run, tuple(_filled(mesh, spec, shape, dtype) for shape, dtype in shapes), inner)
+
+    return program(body, case.arrays), program(_nothing, case.arrays)
+
+
+def _nothing(*operands: Any) -> Operands:
+    return operands
 
 
 def fresh_programs(case: Case, devices: Sequence[Any]) -> tuple[Callable[[Any], Any], Callable[[Any], Any], Any]:
@@ -99,21 +134,42 @@ def _filled(mesh: Mesh, spec: PartitionSpec, shape: tuple[int, ...], dtype: str)
     return untyped_jax.make_array_from_callback(whole, NamedSharding(mesh, spec), block_of)
 
 
+def _of_arrays(made: tuple[Shapes, Body], count: int) -> tuple[Shapes, Body]:
+    """The same to each of `count` sets of operands."""
+    shapes, body = made
+    width = len(shapes)
+
+    def all_of_them(*operands: Any) -> Operands:
+        again: Callable[..., Operands] = body
+        return tuple(out for n in range(0, count * width, width) for out in again(*operands[n : n + width]))
+
+    several: Any = all_of_them
+    return shapes * count, several
+
+
 Shapes = tuple[tuple[tuple[int, ...], str], ...]
 
 
-def _made(case: Case, names: tuple[str, ...]) -> tuple[Shapes, Body]:
+Touch = Callable[[Any, Any], Any]
+"""Makes an operand of the next round wait for a result of this one."""
+
+
+def _made(case: Case, names: tuple[str, ...], touch: Touch) -> tuple[Shapes, Body]:
     if case.what == "collective":
-        return _collective(case, tuple(names[a] for a in case.axes))
+        return (_collective if touch is _touch else _straight_collective)(case, tuple(names[a] for a in case.axes))
     if case.what == "product":
-        return _product(case)
+        return _product(case, touch)
     if case.what == "moving" or len(case.dims) == 1:
         return _elementwise(case)
     if case.kind in CONVOLUTIONS:
-        return _convolution(case)
+        return _convolution(case, touch)
     if case.kind == "attention":
         return _attention(case)
-    return _by_rows(case)
+    if case.kind in POOLS:
+        return _pool(case, touch)
+    if case.kind == "pack":
+        return _packed(case, touch)
+    return _by_rows(case, touch)
 
 
 def _touch(operand: Any, result: Any) -> Any:
@@ -123,14 +179,18 @@ def _touch(operand: Any, result: Any) -> Any:
     return lax.dynamic_update_slice(operand, value, (0,) * operand.ndim)
 
 
-def _product(case: Case) -> tuple[Shapes, Body]:
+def _untouched(operand: Any, _result: Any) -> Any:
+    return operand
+
+
+def _product(case: Case, touch: Touch) -> tuple[Shapes, Body]:
     b, m, n, k = case.dims
     lhs, rhs = ((b, m, k), (b, k, n)) if b > 1 else ((m, k), (k, n))
     made = "int32" if case.dtype == "int8" else case.dtype
     out = (b, m, n) if b > 1 else (m, n)
 
     def body(x: Any, w: Any, y: Any) -> tuple[Any, ...]:
-        x = _touch(x, y)
+        x = touch(x, y)
         return x, w, jnp.matmul(x, w, preferred_element_type=jnp.dtype(made))
 
     return ((lhs, case.dtype), (rhs, case.dtype), (out, made)), body
@@ -170,25 +230,66 @@ def _chain(value: Any, other: Any) -> Any:
     return value
 
 
-def _by_rows(case: Case) -> tuple[Shapes, Body]:
+def _by_rows(case: Case, touch: Touch) -> tuple[Shapes, Body]:
     rows, columns, *dim = case.dims
     table = ((rows, columns), case.dtype)
     indices = ((rows,), "int32")
     if case.kind == "transpose":
-        return (table, ((columns, rows), case.dtype)), lambda x, y: (_touch(x, y), x.T)
+        return (table, ((columns, rows), case.dtype)), lambda x, y: (touch(x, y), x.T)
     if case.kind == "sort":
         return (table,), lambda x: (lax.sort(1.0 - x, dimension=1),)
     if case.kind == "cumsum":
         return (table,), lambda x: (lax.cumsum(x, axis=dim[0]) * (1.0 / columns),)
     if case.kind == "gather":
-        return (table, indices, table), lambda x, i, y: (_touch(x, y), i, x[i])
+        return (table, indices, table), lambda x, i, y: (touch(x, y), i, x[i])
     if case.kind == "scatter-add":
         return (table, indices, table), lambda x, i, y: (x.at[i].add(y), i, y)
+    if case.kind == "concatenate":
+        part = ((rows // 4, columns), case.dtype)
+        return (part, part, part, part, ((rows // 4 * 4 * columns,), case.dtype)), _side_by_side(touch)
     reduce = {"reduce_sum": jnp.sum, "reduce_max": jnp.max, "argmax": jnp.argmax}[case.kind]
-    return (table,), lambda x: (_touch(x, reduce(x, axis=dim[0])),)
+    return (table,), lambda x: (touch(x, reduce(x, axis=dim[0])),)
 
 
-def _convolution(case: Case) -> tuple[Shapes, Body]:
+def _side_by_side(touch: Touch) -> Body:
+    """All elements end to end, as in a bucket of collectives; of the last operand what an operator makes of them."""
+
+    def body(a: Any, b: Any, c: Any, d: Any, flat: Any) -> Operands:
+        return touch(a, flat), b, c, d, jnp.concatenate([part.ravel() for part in (a, b, c, d * 0.999)])
+
+    return body
+
+
+def _pool(case: Case, touch: Touch) -> tuple[Shapes, Body]:
+    batch, image, channels = case.dims
+    x_shape, y_shape = (batch, image, image, channels), (batch, image // 2, image // 2, channels)
+
+    def pool(x: Any) -> Any:
+        return lax.reduce_window(x, -np.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+
+    def forward(x: Any, y: Any) -> Operands:
+        return touch(x, y), pool(x)
+
+    def backward(x: Any, y: Any, last: Any) -> Operands:
+        (dx,) = untyped_jax.vjp(pool, x)[1](touch(y, last))
+        return x, y, dx
+
+    given = (x_shape, case.dtype), (y_shape, case.dtype)
+    return (given, forward) if case.kind == POOLS[0] else ((*given, given[0]), backward)
+
+
+def _packed(case: Case, touch: Touch) -> tuple[Shapes, Body]:
+    rows, columns = case.dims
+    shapes = ((rows, columns), (rows, PACKED_COLUMNS), (columns, PACKED_COLUMNS))
+
+    def body(x: Any, w: Any, y: Any) -> Operands:
+        x = touch(x, y)
+        return x, w, lax.dot_general(x, w, (((0,), (0,)), ((), ())))
+
+    return tuple((shape, case.dtype) for shape in shapes), body
+
+
+def _convolution(case: Case, touch: Touch) -> tuple[Shapes, Body]:
     batch, image, window, c_in, c_out = case.dims
     x_shape, w_shape = (batch, image, image, c_in), (window, window, c_in, c_out)
     y_shape = (batch, image, image, c_out)
@@ -198,12 +299,12 @@ def _convolution(case: Case) -> tuple[Shapes, Body]:
 
     def body(x: Any, w: Any, y: Any) -> tuple[Any, ...]:
         if case.kind == CONVOLUTIONS[0]:
-            return _touch(x, y), w, convolve(x, w)
+            return touch(x, y), w, convolve(x, w)
         if case.kind == CONVOLUTIONS[1]:
             (x,) = untyped_jax.linear_transpose(partial(convolve, w=w), x)(y)
-            return x, w, _touch(y, x)
+            return x, w, touch(y, x)
         (w,) = untyped_jax.linear_transpose(partial(convolve, x), w)(y)
-        return x, w, _touch(y, w)
+        return x, w, touch(y, w)
 
     return ((x_shape, case.dtype), (w_shape, case.dtype), (y_shape, case.dtype)), body
 
@@ -233,3 +334,18 @@ def _collective(case: Case, axes: tuple[str, ...]) -> tuple[Shapes, Body]:
         case _:
             pairs = [(n, (n + 1) % members) for n in range(members)]
             return (whole,), lambda x: (lax.ppermute(x, axes, pairs),)
+
+
+def _straight_collective(case: Case, axes: tuple[str, ...]) -> tuple[Shapes, Body]:
+    """As `_collective`, with room for a result of another size."""
+    shapes, body = _collective(case, axes)
+    members = prod(case.mesh[a] for a in case.axes)
+    size, part = case.dims[0], case.dims[0] // members
+    if case.kind == "all_gather":
+        return (*shapes, ((size,), case.dtype)), lambda x, _: (x, lax.all_gather(x, axes, axis=0, tiled=True))
+    if case.kind == "reduce_scatter":
+        return (*shapes, ((part,), case.dtype)), lambda x, _: (
+            x,
+            lax.psum_scatter(x, axes, scatter_dimension=0, tiled=True),
+        )
+    return shapes, body

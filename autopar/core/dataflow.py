@@ -61,12 +61,12 @@ class Dataflow:
     uses: Mapping[int, tuple[Use, ...]]
 
     @cached_property
-    def by_op(self) -> Mapping[int, Mapping[int, int | None]]:
+    def by_op(self) -> Mapping[int, Mapping[int, int]]:
         """For every operator that reads copies, by id: which one each operand, by position, is read from.
 
         Operands that are left out are read as they are.
         """
-        found: dict[int, dict[int, int | None]] = {}
+        found: dict[int, dict[int, int]] = {}
         for use, copy in self.source.items():
             if copy is not None and use.op is not None:
                 found.setdefault(use.op, {})[use.position] = copy

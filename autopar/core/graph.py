@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
+from operator import itemgetter
 from typing import Any, Literal
 
 import networkx as nx
@@ -89,8 +90,41 @@ class OpNode:
             ]
         )
         outs = tuple([(t.shape, t.dtype) for t in self.outs])
-        params = sorted(self.params.items(), key=lambda item: item[0]) if self.params else []
-        return (self.kind, ins, outs, repr(params))
+        return (self.kind, ins, outs, _text(self.params))
+
+
+def _text(params: Mapping[str, Any]) -> str:
+    items = list(params.items())
+    if len(items) > 1:
+        items.sort(key=itemgetter(0))
+    return repr(items)
+
+
+@dataclass(eq=False)
+class _Looks:
+    """Signatures of the operators of one graph as few numbers: equal where `OpNode.signature` is.
+
+    Types of tensors are `numbers`, which `known` has by the tensor's id.
+    """
+
+    numbers: dict[tuple[object, ...], int] = field(default_factory=dict[tuple[object, ...], int])
+    known: dict[int, int] = field(default_factory=dict[int, int])
+
+    def of(self, op: OpNode) -> tuple[object, ...]:
+        """What looks like the signature of `op`."""
+        known, related = self.known, None
+        ins = [known.get(tensor.id) or self._number(tensor) for tensor in op.ins]
+        outs = [known.get(tensor.id) or self._number(tensor) for tensor in op.outs]
+        if len(ins) > 1:
+            roots = [t.id if t.multiple_of is None else t.multiple_of for t in op.ins]
+            if len(set(roots)) < len(roots):
+                related = tuple(map(roots.index, roots))
+        return (op.kind, tuple(ins), tuple(outs), related, _text(op.params) if op.params else "[]")
+
+    def _number(self, tensor: TensorInfo) -> int:
+        look = tensor.shape, tensor.dtype, tensor.literal is None, tensor.literal == 0
+        number = self.known[tensor.id] = self.numbers.setdefault(look, len(self.numbers) + 1)
+        return number
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,7 +170,8 @@ class OpGraph:
     def alike(self) -> tuple[int, ...]:
         """For every operator the id of the first one of its signature: what is known of that one holds for it too."""
         first: dict[tuple[object, ...], int] = {}
-        return tuple([first.setdefault(op.signature, op.id) for op in self.ops])
+        looks = _Looks()
+        return tuple([first.setdefault(looks.of(op), op.id) for op in self.ops])
 
     @cached_property
     def tree(self) -> RegionTree:

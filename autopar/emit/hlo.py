@@ -24,11 +24,15 @@ Left on, for without them other things change or nothing compiles:
 
 CPU does not make a reduce_scatter of an all_reduce and a slice, joins no collectives in sequence, and turns no sum of
 two all_reduces into an all_reduce of a sum.
+
+On TPU a collective that runs beside computing stands in several fusions, from the one that starts it to the one that
+ends it, under one channel: it is counted once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
@@ -57,6 +61,8 @@ _KINDS: dict[str, HloKind] = {
     "ragged-all-to-all": "all_to_all",
     "collective-permute": "permute",
 }
+
+_CHANNEL = re.compile(r"\bchannel_id=(\d+)")
 
 
 @dataclass(frozen=True)
@@ -118,7 +124,7 @@ def collectives_of(compiled: Compiled) -> tuple[HloCollective, ...]:
 def collectives_in(text: str) -> tuple[HloCollective, ...]:
     """As `collectives_of`, of a compiled program's HLO text."""
     module = parse_module(text)
-    return tuple(_walk(module, module.entry, 1))
+    return tuple(_walk(module, module.entry, 1, ()))
 
 
 def peak_memory_bytes(compiled: Compiled) -> int:
@@ -138,22 +144,33 @@ def peak_memory_bytes(compiled: Compiled) -> int:
     )
 
 
-def _walk(module: HloModule, computation: str, times: int | None) -> Iterator[HloCollective]:
+def _walk(module: HloModule, computation: str, times: int | None, begun: Collection[str]) -> Iterator[HloCollective]:
+    """The collectives from `computation` on, but for those in it whose channels have `begun` in an earlier fusion."""
     instructions = module.computations[computation]
     results = {instruction.name: instruction.result for instruction in instructions}
+    fused: set[str] = set()
     for instruction in instructions:
         opcode = instruction.opcode
         if opcode.endswith(("-done", "-update")):
             continue  # the -start was it
         if kind := _KINDS.get(opcode.removesuffix("-start")):
-            yield _collective(module, kind, instruction, results, times)
+            if _channel(instruction) not in begun:
+                yield _collective(module, kind, instruction, results, times)
             continue
         inside = times
         if opcode == "while":
             trips = instruction.trip_count
             inside = None if times is None or trips is None else times * trips
         for called in instruction.called:
-            yield from _walk(module, called, inside)
+            yield from _walk(module, called, inside, fused)
+            if opcode == "fusion":
+                fused |= {_channel(member) for member in module.computations[called]}
+
+
+def _channel(instruction: HloInstruction) -> str:
+    """The channel of a collective; "" where it names none."""
+    found = _CHANNEL.search(instruction.attributes)
+    return found[1] if found else ""
 
 
 def _collective(

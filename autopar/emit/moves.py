@@ -17,10 +17,10 @@ Array = jax.Array
 lax, jnp = untyped_jax.lax, untyped_jax.numpy
 
 
-def run_move(program: ShardedProgram, move: Move, values: Sequence[Array]) -> list[Array]:
-    """The local results of `move` on the local `values`."""
+def run_move(program: ShardedProgram, move: Move, values: Sequence[Array], *, apart: bool = False) -> list[Array]:
+    """The local results of `move` on the local `values`; if `apart`, a bucket of all-reduces is one for each."""
     if move.kind == "all_reduce":
-        return _all_reduce(program, move, values)
+        return _all_reduce(program, move, values, apart)
     if len(values) > 1:
         return _PACKED[move.kind](program, move, values)
     (value,) = values
@@ -81,11 +81,11 @@ def _shard(placement: Placement, device: dict[str, int], mesh: DeviceMesh) -> tu
     return tuple(found)
 
 
-def _all_reduce(program: ShardedProgram, move: Move, values: Sequence[Array]) -> list[Array]:
-    """One all-reduce, of all values laid end to end."""
+def _all_reduce(program: ShardedProgram, move: Move, values: Sequence[Array], apart: bool) -> list[Array]:
+    """One all-reduce, of all values laid end to end; one for each if they are to stay `apart`."""
     combine = {"sum": lax.psum, "max": lax.pmax, "min": lax.pmin}[program.values[move.ins[0]].placement.kind]
-    if len(values) == 1:
-        return [combine(pcast_varying(values[0], move.axes), move.axes)]
+    if apart or len(values) == 1:
+        return [combine(pcast_varying(value, move.axes), move.axes) for value in values]
     flat = jnp.concatenate([value.reshape(-1) for value in _alike_varying(program, move, values)])
     parts = jnp.split(combine(flat, move.axes), _ends(values))
     return [part.reshape(value.shape) for part, value in zip(parts, values, strict=True)]

@@ -24,11 +24,14 @@ lax, jnp = untyped_jax.lax, untyped_jax.numpy
 Env = dict[int, Array]
 
 
-def local_function(program: ShardedProgram) -> Callable[..., tuple[Array, ...]]:
-    """The function that every device runs: local inputs in, local outputs out."""
+def local_function(program: ShardedProgram, *, apart: bool = False) -> Callable[..., tuple[Array, ...]]:
+    """The function that every device runs: local inputs in, local outputs out.
+
+    If `apart`, a bucket of all-reduces is one for each of its values, for compilers that join these without copies.
+    """
     last = {value: n for n, i in enumerate(program.instructions) for value in i.ins}
     last |= dict.fromkeys(program.outputs, len(program.instructions))
-    runner = _Runner(program, last, anew(program))
+    runner = _Runner(program, last, anew(program), apart)
     numbered = list(enumerate(program.instructions))
 
     def run(*inputs: Array) -> tuple[Array, ...]:
@@ -43,12 +46,14 @@ def local_function(program: ShardedProgram) -> Callable[..., tuple[Array, ...]]:
 class _Runner:
     """Runs the instructions of a program, region by region.
 
-    `last` is the last instruction that reads each value, `anew` what is read through a barrier where.
+    `last` is the last instruction that reads each value, `anew` what is read through a barrier where; `apart` as in
+    `local_function`.
     """
 
     program: ShardedProgram
     last: dict[int, int]
     anew: dict[int, Anew]
+    apart: bool
 
     def run(self, instructions: control.Numbered, env: Env, parent: int | None) -> None:
         """Runs `instructions`, which lie in the region `parent`, with the values `env`."""
@@ -56,12 +61,31 @@ class _Runner:
         for region, members in groupby(instructions, key=lambda member: tree.child_towards(parent, member[1].region)):
             if region is None:
                 for position, instruction in members:
-                    _step(program, instruction, env, self.anew.get(position))
+                    self.step(instruction, env, self.anew.get(position))
             elif tree.kind(region) == "remat":
                 self.run_remat(tree[region], list(members), env)
             else:
                 inside = control.Control(program, tree[region], list(members), env, self.run, partial(_read, program))
                 control.RUN[inside.region.kind](inside)
+
+    def step(self, instruction: Instruction, env: Env, due: Anew | None) -> None:
+        """Runs one instruction with the values `env`, of which it reads through a barrier what is `due`."""
+        program = self.program
+        values: Sequence[Array] = [_read(program, env, value) for value in instruction.ins]
+        values = values if due is None else behind_barrier(due, instruction.ins, values, env)
+        if isinstance(instruction, Compute) and instruction.op.kind in BOUNDARY:
+            return
+        if isinstance(instruction, Compute) and instruction.op.effect is not None:
+            results = run_callback(instruction, program.mesh, values, env)
+            env.update(zip(instruction.outs, results, strict=True))
+            return
+        if isinstance(instruction, Compute):
+            results = _compute(program, instruction, values)
+        elif isinstance(instruction, Move):
+            results = run_move(program, instruction, values, apart=self.apart)
+        else:
+            raise TypeError(f"{instruction} was never routed")
+        env.update(zip(instruction.outs, results, strict=True))
 
     def run_remat(self, region: Region, members: control.Numbered, env: Env) -> None:
         """Runs a rematerialised block as one operator, so that XLA cannot undo it."""
@@ -80,24 +104,6 @@ class _Runner:
 
         results = _rematerialised(region, body, [env[value] for value in ins])
         env.update(zip(outs, results, strict=True))
-
-
-def _step(program: ShardedProgram, instruction: Instruction, env: Env, due: Anew | None) -> None:
-    values: Sequence[Array] = [_read(program, env, value) for value in instruction.ins]
-    values = values if due is None else behind_barrier(due, instruction.ins, values, env)
-    if isinstance(instruction, Compute) and instruction.op.kind in BOUNDARY:
-        return
-    if isinstance(instruction, Compute) and instruction.op.effect is not None:
-        results = run_callback(instruction, program.mesh, values, env)
-        env.update(zip(instruction.outs, results, strict=True))
-        return
-    if isinstance(instruction, Compute):
-        results = _compute(program, instruction, values)
-    elif isinstance(instruction, Move):
-        results = run_move(program, instruction, values)
-    else:
-        raise TypeError(f"{instruction} was never routed")
-    env.update(zip(instruction.outs, results, strict=True))
 
 
 def _compute(program: ShardedProgram, compute: Compute, values: Sequence[Array]) -> Sequence[Array]:

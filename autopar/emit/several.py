@@ -13,8 +13,20 @@ from autopar._compat import make_mesh, untyped_jax
 
 
 def in_order(devices: Sequence[Any]) -> tuple[Any, ...]:
-    """`devices` with those of one process beside each other, as processes are numbered."""
-    return tuple(sorted(devices, key=lambda device: (device.process_index, device.id)))
+    """`devices` as clusters number theirs: along the torus, where devices say where in it they lie (TPUs do), else with
+    those of one process beside each other, as processes are numbered.
+
+    On a torus the devices of one process are a block of it, such as 2x2, and no line.
+    """
+    return tuple(sorted(devices, key=_place))
+
+
+def _place(device: Any) -> tuple[int, ...]:
+    """What a device is sorted by: its slice and coordinates, the last of which is the torus's first; or its process."""
+    coords = getattr(device, "coords", None)
+    if coords is None:
+        return (device.process_index, device.id)
+    return (getattr(device, "slice_index", 0) or 0, *reversed(coords), device.core_on_chip)
 
 
 def this_process() -> int:

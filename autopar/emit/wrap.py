@@ -14,6 +14,10 @@ from autopar.core.placement import Placement
 from autopar.emit.run import local_function
 from autopar.passes.program import ShardedProgram
 
+JOINING = frozenset({"tpu"})
+"""Platforms whose compiler joins all-reduces itself, into one of several operands, but not gathers. Arrays lie
+in tiles of two dims there: laying them end to end, as elsewhere, takes copies that are slower than the collective."""
+
 
 def partition_spec(placement: Placement) -> PartitionSpec:
     """`placement` (fully reduced) as JAX's PartitionSpec."""
@@ -45,8 +49,9 @@ def wrap(
     """
     ins, outs = placements(program, program.inputs), placements(program, program.outputs)
     full = [n for n, value in enumerate(program.inputs) if program.local_bytes(value)]
+    apart = mesh.devices.flat[0].platform in JOINING
     body = shard_map(
-        _without_empty(program, full),
+        _without_empty(program, full, local_function(program, apart=apart)),
         mesh=mesh,
         in_specs=tuple(partition_spec(ins[n]) for n in full),
         out_specs=tuple(map(partition_spec, outs)),
@@ -62,12 +67,13 @@ def wrap(
     )
 
 
-def _without_empty(program: ShardedProgram, full: Sequence[int]) -> Callable[..., tuple[jax.Array, ...]]:
-    """The local function of the inputs `full`; those without elements are made in it.
+def _without_empty(
+    program: ShardedProgram, full: Sequence[int], local: Callable[..., tuple[jax.Array, ...]]
+) -> Callable[..., tuple[jax.Array, ...]]:
+    """`local` as a function of the inputs `full`; those without elements are made in it.
 
     XLA cannot compile a shard_map all of whose operands have no elements.
     """
-    local = local_function(program)
 
     def run(*given: jax.Array) -> tuple[jax.Array, ...]:
         by_position = dict(zip(full, given, strict=True))

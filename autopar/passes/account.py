@@ -62,13 +62,18 @@ def account(
       recomputed: ids of tensors that each reader may compute anew (`price.work.recomputed`).
       workspace: bytes that an operator takes while it runs, given the local bytes of its operands.
     """
-    computes = [i for i in program.instructions if isinstance(i, Compute)]
-    moves = [i for i in program.instructions if isinstance(i, Move)]
-    compute = sum(program.runs(i) * op_cost(i.op, i.strategy) for i in computes)
-    exchanging = sum(program.runs(i) * move.time_s for i in computes for move in i.exchanges)
-    moving = sum(program.runs(i) * i.time_s for i in moves) + exchanging
+    compute: float = 0
+    moving: float = 0
+    exchanging: float = 0
+    for i in program.instructions:
+        if isinstance(i, Compute):
+            runs = 1.0 if i.op.region is None else program.runs(i)
+            compute += runs * op_cost(i.op, i.strategy)
+            exchanging += sum(runs * move.time_s for move in i.exchanges) if i.exchanges else 0
+        elif isinstance(i, Move):
+            moving += program.runs(i) * i.time_s
     peak, peak_at, alive, held = _peak(program, in_memory, donated, recomputed, workspace)
-    return Account(compute, moving, peak, peak_at, alive, held)
+    return Account(compute, moving + exchanging, peak, peak_at, alive, held)
 
 
 def _peak(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import groupby
 
 from autopar.core.graph import OpNode
@@ -50,7 +50,7 @@ class FuseCollectives:
             waiting: list[tuple[Instruction, ...]] = []
             late: set[int] = set()
             for unit in rest:
-                if any((late and not late.isdisjoint((*i.ins, *_order(i)))) or state.may_wait(i) for i in unit):
+                if (late or state.pending) and state.waits(unit, late):
                     waiting.append(unit)
                     late.update(value for i in unit for value in (*i.outs, *_order(i)))
                 else:
@@ -68,8 +68,7 @@ class FuseCollectives:
         roles: Counter[Role] = Counter()
         for move in moves:
             roles[move.role] += move.size_bytes
-        return replace(
-            moves[0],
+        return moves[0]._replace(
             ins=tuple(v for move in moves for v in move.ins),
             outs=tuple(v for move in moves for v in move.outs),
             dim=None,
@@ -93,21 +92,30 @@ def _early(program: ShardedProgram) -> ShardedProgram:
     sums = [i for i in program.instructions if isinstance(i, Move) and i.kind == "all_reduce" and len(i.ins) == 1]
     if not sums:
         return program
-    region = {value: i.region for i in program.instructions for value in i.outs}
-    reductions = {i.ins[0]: i for i in sums if region.get(i.ins[0], -1) == i.region}
+    summed = {i.ins[0] for i in sums}
+    made_in = {v: i.region for i in program.instructions if not summed.isdisjoint(i.outs) for v in i.outs}
+    reductions = {i.ins[0]: i for i in sums if made_in.get(i.ins[0], -1) == i.region}
     moved = set(map(id, reductions.values()))
     done: list[Instruction] = []
     for instruction in program.instructions:
-        following = [] if id(instruction) in moved else [instruction]
+        if id(instruction) in moved:
+            continue
+        done.append(instruction)
+        following = [] if reductions.keys().isdisjoint(instruction.outs) else [instruction]
         while following:
-            done += following
             following = [reductions[v] for i in following for v in i.outs if v in reductions]
+            done += following
     return program.with_instructions(tuple(done))
 
 
 def _order(instruction: Instruction) -> tuple[int, ...]:
     """A value of their own, -1, that ordered effects read and make: they keep their order."""
     return (-1,) if isinstance(instruction, Compute) and instruction.op.effect == "ordered" else ()
+
+
+def _reads(instruction: Instruction, values: set[int]) -> bool:
+    """Whether the instruction reads one of `values`, or comes in order behind what makes it."""
+    return bool(values) and not (values.isdisjoint(instruction.ins) and values.isdisjoint(_order(instruction)))
 
 
 def _is_late(op: OpNode) -> bool:
@@ -139,22 +147,31 @@ class _Buckets:
     program: ShardedProgram
     done: list[Instruction] = field(default_factory=list[Instruction])
     open: dict[BucketKey, list[Move]] = field(default_factory=dict[BucketKey, list[Move]])
+    held_bytes: dict[BucketKey, int] = field(default_factory=dict[BucketKey, int])
     pending: dict[int, BucketKey] = field(default_factory=dict[int, BucketKey])
     region: int | None = None
 
+    def waits(self, unit: tuple[Instruction, ...], late: set[int]) -> bool:
+        """Whether some instruction of the unit may wait, or comes behind what does: what makes the values `late`."""
+        for instruction in unit:  # noqa: SIM110 - a generator for every instruction takes as long as the rest
+            if _reads(instruction, late) or self.may_wait(instruction):
+                return True
+        return False
+
     def may_wait(self, instruction: Instruction) -> bool:
         """Whether it is the update's, a view or a move, and reads a gradient whose bucket is still open."""
-        if not self.pending or (isinstance(instruction, Compute) and not _is_late(instruction.op)):
-            return False
         if self.pending.keys().isdisjoint(instruction.ins) or instruction.region is not None:
+            return False
+        if isinstance(instruction, Compute) and not _is_late(instruction.op):
             return False
         keys = {self.pending[value] for value in instruction.ins if value in self.pending}
         return any(move.role == "mirror" for key in keys for move in self.open[key])
 
     def run(self, instruction: Instruction) -> None:
         """Takes up the next instruction, after the buckets that it reads from."""
-        self.enter(instruction.region)
-        if self.pending:
+        if instruction.region != self.region:
+            self.enter(instruction.region)
+        if self.pending and not self.pending.keys().isdisjoint(instruction.ins):
             self.flush_for(instruction.ins)
         if isinstance(instruction, Move) and self.is_fused(instruction):
             self.add(instruction)
@@ -170,10 +187,10 @@ class _Buckets:
         combine = value.placement.kind
         key = BucketKey(move.kind, move.axes, combine, value.tensor.dtype, move.region)
         most = self.fuse.bucket_bytes if move.kind == "all_reduce" else self.fuse.shard_bucket_bytes
-        bucket = self.open.setdefault(key, [])
-        bucket.append(move)
+        self.open.setdefault(key, []).append(move)
+        self.held_bytes[key] = self.held_bytes.get(key, 0) + move.size_bytes
         self.pending.update(dict.fromkeys(move.outs, key))
-        if sum(member.size_bytes for member in bucket) >= most:
+        if self.held_bytes[key] >= most:
             self._close(key)
 
     def flush_for(self, values: tuple[int, ...]) -> None:
@@ -183,8 +200,6 @@ class _Buckets:
 
     def enter(self, region: int | None) -> None:
         """Closes what belongs to the region that is left, and what the region that is entered will read."""
-        if region == self.region:
-            return
         self.region = region
         for key in [key for key in self.open if key.region is not None and key.region != region]:
             self._close(key)
@@ -204,6 +219,7 @@ class _Buckets:
 
     def _close(self, key: BucketKey) -> None:
         moves = self.open.pop(key)
+        del self.held_bytes[key]
         self.done.append(self.fuse.fused(moves))
         for move in moves:
             for value in move.outs:

@@ -5,10 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from autopar.core.graph import TensorInfo
+from autopar.core.mesh import DeviceMesh
+from autopar.core.placement import Placement
 from autopar.passes.program import REDUCTIONS, Convert, Instruction, Move, Role, ShardedProgram, Value
 from autopar.redistribute.collective import size_bytes
 from autopar.redistribute.route import Router
 from autopar.redistribute.step import Step
+
+
+@dataclass(frozen=True)
+class _Priced:
+    """A step, its bytes, its price, and what it does in words: the same for all tensors of one kind."""
+
+    step: Step
+    size_bytes: int
+    time_s: float
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -21,43 +34,65 @@ class InsertRedistribution:
     def apply(self, program: ShardedProgram) -> ShardedProgram:
         """`program` with moves in place of Converts."""
         values = dict(program.values)
+        known: dict[tuple[object, ...], tuple[_Priced, ...]] = {}
         instructions: list[Instruction] = []
         for instruction in program.instructions:
             if isinstance(instruction, Convert):
-                instructions += self._moves(program, instruction, values)
+                instructions += self._moves(program, instruction, values, known)
             else:
                 instructions.append(instruction)
         return program.with_instructions(tuple(instructions), values)
 
-    def _moves(self, program: ShardedProgram, convert: Convert, values: dict[int, Value]) -> list[Move]:
+    def _moves(
+        self,
+        program: ShardedProgram,
+        convert: Convert,
+        values: dict[int, Value],
+        known: dict[tuple[object, ...], tuple[_Priced, ...]],
+    ) -> list[Move]:
         source, target = program.values[convert.before], program.values[convert.after]
         tensor = source.tensor
-        route = self.router.route(tensor.shape, tensor.itemsize, source.placement, target.placement)
+        key = (tensor.shape, tensor.itemsize, id(source.placement), id(target.placement))
+        if key not in known:
+            known[key] = self._route(tensor, source.placement, target.placement, program.mesh)
+        route = known[key]
         moves: list[Move] = []
         before = convert.before
-        for position, step in enumerate(route):
-            after = convert.after if position == len(route) - 1 else _new_value(values, before, step)
-            moves.append(self._move(program, convert, step, before, after))
+        for position, priced in enumerate(route):
+            after = convert.after if position == len(route) - 1 else _new_value(values, before, priced.step)
+            moves.append(_move(convert, priced, before, after))
             before = after
         return moves
 
-    def _move(self, program: ShardedProgram, convert: Convert, step: Step, before: int, after: int) -> Move:
-        tensor = program.values[convert.before].tensor
-        size = size_bytes(step, tensor.shape, tensor.itemsize, program.mesh)
-        return Move(
-            step.kind,
-            step.axes,
-            (before,),
-            (after,),
-            size,
-            self.router.step_cost(step, tensor.shape, tensor.itemsize),
-            _role(step, convert),
-            step.dim,
-            step.to_dim,
-            convert.region,
-            convert.op.source if convert.op else "",
-            f"{step.before} -> {step.after}",
+    def _route(self, tensor: TensorInfo, source: Placement, target: Placement, mesh: DeviceMesh) -> tuple[_Priced, ...]:
+        shape, itemsize = tensor.shape, tensor.itemsize
+        return tuple(
+            _Priced(
+                step,
+                size_bytes(step, shape, itemsize, mesh),
+                self.router.step_cost(step, shape, itemsize),
+                f"{step.before} -> {step.after}",
+            )
+            for step in self.router.route(shape, itemsize, source, target)
         )
+
+
+def _move(convert: Convert, priced: _Priced, before: int, after: int) -> Move:
+    step = priced.step
+    return Move(
+        step.kind,
+        step.axes,
+        (before,),
+        (after,),
+        priced.size_bytes,
+        priced.time_s,
+        _role(step, convert),
+        step.dim,
+        step.to_dim,
+        convert.region,
+        convert.op.source if convert.op else "",
+        priced.reason,
+    )
 
 
 def _new_value(values: dict[int, Value], before: int, step: Step) -> int:

@@ -10,10 +10,12 @@ from autopar.core.graph import OpGraph, OpNode, TensorInfo
 from autopar.core.placement import Placement
 from autopar.core.plan import Stage
 from autopar.core.regions import ENTERING
+from autopar.core.strategy import Strategy
 from autopar.passes.blocks import Blocks
 from autopar.passes.program import Compute, Convert, ShardedProgram, Value
 
-_NO_COPIES: Mapping[int, int | None] = {}
+_NO_COPIES: Mapping[int, int] = {}
+_SCALAR = Placement(())
 
 
 def lower(graph: OpGraph, flow: Dataflow, stage: Stage) -> ShardedProgram:
@@ -28,16 +30,24 @@ def lower(graph: OpGraph, flow: Dataflow, stage: Stage) -> ShardedProgram:
 
 @dataclass(eq=False)
 class _Lowering:
-    """The state of one lowering: the values so far, by tensor and by copy."""
+    """The state of one lowering: the values so far, by tensor and by copy.
+
+    Placements are numbered, so that comparing them takes no time: by value in `numbers`, by their ids in `by_id`.
+    `placed` are the numbers of the values' placements, `sides` those of a strategy's operands and results, by its id.
+    """
 
     graph: OpGraph
     flow: Dataflow
     stage: Stage
     values: dict[int, Value] = field(default_factory=dict[int, Value])
+    placed: list[int] = field(default_factory=list[int])
+    numbers: dict[Placement, int] = field(default_factory=dict[Placement, int])
+    by_id: dict[int, int] = field(default_factory=dict[int, int])
+    sides: dict[int, tuple[list[int], list[int]]] = field(default_factory=dict[int, tuple[list[int], list[int]]])
     made: dict[int, int] = field(default_factory=dict[int, int])
     copied: dict[int, int] = field(default_factory=dict[int, int])
     shared: dict[tuple[object, ...], int] = field(default_factory=dict[tuple[object, ...], int])
-    region_of: dict[int, int | None] = field(default_factory=dict[int, int | None])
+    region_of: list[int | None] = field(default_factory=list["int | None"])
 
     def __post_init__(self) -> None:
         self.blocks = Blocks(self.graph.tree)
@@ -45,17 +55,18 @@ class _Lowering:
     def program(self) -> ShardedProgram:
         graph, stage = self.graph, self.stage
         for tensor, placement in zip(graph.inputs, stage.inputs, strict=True):
-            self.made[tensor.id] = self._value(tensor, placement, None)
+            self.made[tensor.id] = self._value(tensor, placement, self._number(placement), None)
         inputs = tuple(self.made[tensor.id] for tensor in graph.inputs)
         starting: dict[int, list[Copy]] = {}
         for copy in self.flow.copies:
             if not copy.stored:
                 starting.setdefault(copy.start, []).append(copy)
         stored = {copy.tensor.id: copy for copy in self.flow.copies if copy.stored}
-        for op in graph.ops:
-            for copy in starting.get(op.id, ()):
-                self._copy(copy, op, self._stands_in(op, copy.uses[0].position))
-            self._compute(op)
+        for op, strategy in zip(graph.ops, stage.strategies, strict=True):
+            if op.id in starting:
+                for copy in starting[op.id]:
+                    self._copy(copy, op, self._stands_in(op, copy.uses[0].position))
+            self._compute(op, strategy)
             for tensor in op.outs:
                 if tensor.id in stored:
                     self._copy(stored[tensor.id], op, stored[tensor.id].region)
@@ -63,15 +74,29 @@ class _Lowering:
         instructions = tuple(self.blocks.root.flat())
         return ShardedProgram(stage.mesh, self.values, inputs, outputs, instructions, graph.regions)
 
-    def _value(self, tensor: TensorInfo, placement: Placement, region: int | None) -> int:
-        number = len(self.values)
-        self.values[number] = Value(number, tensor, placement)
-        self.region_of[number] = region
-        return number
+    def _number(self, placement: Placement) -> int:
+        known = self.by_id.get(id(placement))
+        if known is None:
+            known = self.by_id[id(placement)] = self.numbers.setdefault(placement, len(self.numbers))
+        return known
+
+    def _sides(self, strategy: Strategy) -> tuple[list[int], list[int]]:
+        known = self.sides.get(id(strategy))
+        if known is None:
+            ins, outs = ([self._number(placement) for placement in side] for side in (strategy.ins, strategy.outs))
+            known = self.sides[id(strategy)] = ins, outs
+        return known
+
+    def _value(self, tensor: TensorInfo, placement: Placement, number: int, region: int | None) -> int:
+        value = len(self.placed)
+        self.values[value] = Value(value, tensor, placement)
+        self.placed.append(number)
+        self.region_of.append(region)
+        return value
 
     def _read(self, tensor: TensorInfo, copy: int | None) -> int:
         if tensor.literal is not None and tensor.id not in self.made:
-            self.made[tensor.id] = self._value(tensor, Placement(()), None)
+            self.made[tensor.id] = self._value(tensor, _SCALAR, self._number(_SCALAR), None)
         return self.made[tensor.id] if copy is None else self.copied[copy]
 
     def _stands_in(self, op: OpNode, position: int) -> int | None:
@@ -80,8 +105,6 @@ class _Lowering:
 
     def _operand(self, op: OpNode, position: int, value: int, placement: Placement) -> int:
         """`value` in the `placement` in which `op` wants it."""
-        if self.values[value].placement == placement:
-            return value
         reader = self.graph.tree.reads_in(op.kind, op.region, position)
         site = self.graph.tree.site(self.region_of[value], reader)
         return self._convert(value, placement, op, site, self._stands_in(op, position))
@@ -90,15 +113,15 @@ class _Lowering:
         self, value: int, placement: Placement, op: OpNode | None, site: int | None, before_block: int | None
     ) -> int:
         """`value` in `placement`, converted in region `site`, for `op`: before the block that holds `before_block`."""
-        before = self.values[value]
-        if before.placement == placement:
+        number = self._number(placement)
+        if self.placed[value] == number:
             return value
         phase = op.phase if op else "forward"
         for region in (*self.graph.tree.path(site), None):
-            if (value, placement, phase, region) in self.shared:
-                return self.shared[value, placement, phase, region]
-        after = self._value(before.tensor, placement, site)
-        self.shared[value, placement, phase, site] = after
+            if (value, number, phase, region) in self.shared:
+                return self.shared[value, number, phase, region]
+        after = self._value(self.values[value].tensor, placement, number, site)
+        self.shared[value, number, phase, site] = after
         self.blocks.place(Convert(value, after, op, site), site, before_block)
         return after
 
@@ -107,20 +130,29 @@ class _Lowering:
         placement = self.stage.copies[copy.id]
         self.copied[copy.id] = self._convert(source, placement, op, copy.region, before_block)
 
-    def _compute(self, op: OpNode) -> None:
-        strategy = self.stage.strategies[op.id]
+    def _compute(self, op: OpNode, strategy: Strategy) -> None:
+        wanted, left = self._sides(strategy)
         copies = self.flow.by_op.get(op.id, _NO_COPIES)
+        ins = [self.made.get(tensor.id, -1) for tensor in op.ins]
+        for position, copy in copies.items():
+            ins[position] = self.copied[copy]
+        if -1 in ins or [self.placed[value] for value in ins] != wanted:
+            ins = self._operands(op, strategy, copies)
+        region = None if op.region is None else self.graph.tree.made_in(op.kind, op.region)
+        outs: list[int] = []
+        for tensor, placement, number in zip(op.outs, strategy.outs, left, strict=True):
+            self.made[tensor.id] = value = self._value(tensor, placement, number, region)
+            outs.append(value)
+        self.blocks.append(Compute(op, strategy, tuple(ins), tuple(outs)), op.region)
+
+    def _operands(self, op: OpNode, strategy: Strategy, copies: Mapping[int, int]) -> list[int]:
+        """The operands of `op` as its strategy wants them; those that are not so yet are converted, one by one."""
         ins: list[int] = []
         for position, (tensor, placement) in enumerate(zip(op.ins, strategy.ins, strict=True)):
             value = self._read(tensor, copies.get(position))
-            held = self.values[value].placement
-            ins.append(value if held is placement else self._operand(op, position, value, placement))
-        region = None if op.region is None else self.graph.tree.made_in(op.kind, op.region)
-        outs: list[int] = []
-        for tensor, placement in zip(op.outs, strategy.outs, strict=True):
-            self.made[tensor.id] = self._value(tensor, placement, region)
-            outs.append(self.made[tensor.id])
-        self.blocks.append(Compute(op, strategy, tuple(ins), tuple(outs)), op.region)
+            is_placed = self.placed[value] == self._number(placement)
+            ins.append(value if is_placed else self._operand(op, position, value, placement))
+        return ins
 
     def _output(self, position: int) -> int:
         tensor = self.graph.outputs[position]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from autopar.core.graph import OpGraph
 from autopar.core.memo import once_per_graph
@@ -27,13 +27,13 @@ class MarkMirror:
         """`program` with the roles of gradient reductions set."""
         gradients = _gradients(self.graph)
 
-        def mark(instruction: Instruction) -> Instruction:
-            if not isinstance(instruction, Move) or instruction.role not in ("forward", "backward"):
-                return instruction
-            tensors = [program.values[v].tensor.id for v in instruction.ins]
-            return replace(instruction, role="mirror") if gradients.issuperset(tensors) else instruction
+        def mark(move: Move) -> Instruction:
+            if move.role not in ("forward", "backward"):
+                return move
+            tensors = [program.values[v].tensor.id for v in move.ins]
+            return move._replace(role="mirror") if gradients.issuperset(tensors) else move
 
-        return program.with_instructions(tuple(mark(i) for i in program.instructions))
+        return program.with_instructions(tuple([mark(i) if isinstance(i, Move) else i for i in program.instructions]))
 
 
 @once_per_graph
@@ -41,11 +41,10 @@ def _gradients(graph: OpGraph) -> frozenset[int]:
     """The ids of the tensors that are gradients."""
     data = set(graph.batch_inputs)
     shapes = {t.shape for n, t in enumerate(graph.inputs) if n not in data}
-    made = {t.id: op.phase for op in graph.ops for t in op.outs if t.shape in shapes and op.phase != "forward"}
-    read = {t.id for op in graph.ops if op.phase == "update" for t in op.ins} | {t.id for t in graph.outputs}
-    found = {tensor for tensor in made if tensor in read}
-    for op in reversed(graph.ops):
-        passes = is_view(op) or op.kind in LEAVING
-        if passes and op.phase != "forward" and op.outs[0].id in found:
+    behind = [op for op in graph.ops if op.phase != "forward"]
+    read = {t.id for op in behind if op.phase == "update" for t in op.ins} | {t.id for t in graph.outputs}
+    found = {t.id for op in behind for t in op.outs if t.id in read and t.shape in shapes}
+    for op in reversed(behind):
+        if op.outs and op.outs[0].id in found and (is_view(op) or op.kind in LEAVING):
             found.update(tensor.id for tensor in op.ins)
     return frozenset(found)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from autopar.core.strategy import Exchange
 from autopar.passes.program import Compute, Instruction, Move, ShardedProgram
@@ -18,13 +18,14 @@ class PriceExchanges:
 
     def apply(self, program: ShardedProgram) -> ShardedProgram:
         """`program` with the exchanges of its operators listed."""
-        return program.with_instructions(tuple(map(self._listed, program.instructions)))
+        listed: list[Instruction] = [
+            self._listed(i) if isinstance(i, Compute) and i.strategy.exchanges else i for i in program.instructions
+        ]
+        return program.with_instructions(tuple(listed))
 
-    def _listed(self, instruction: Instruction) -> Instruction:
-        if not isinstance(instruction, Compute) or not instruction.strategy.exchanges:
-            return instruction
-        moves = tuple(self._move(instruction, exchange) for exchange in instruction.strategy.exchanges)
-        return replace(instruction, exchanges=moves)
+    def _listed(self, compute: Compute) -> Compute:
+        moves = tuple(self._move(compute, exchange) for exchange in compute.strategy.exchanges)
+        return compute._replace(exchanges=moves)
 
     def _move(self, compute: Compute, exchange: Exchange) -> Move:
         value = (*compute.ins, *compute.outs)[exchange.tensor]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from autopar.core.graph import OpNode, TensorInfo
 from autopar.core.mesh import DeviceMesh
@@ -22,8 +22,7 @@ FUSED_KINDS = ("all_reduce", "reduce_scatter", "all_gather")
 Role = Literal["forward", "backward", "mirror", "redistribution", "exchange"]
 
 
-@dataclass(frozen=True)
-class Value:
+class Value(NamedTuple):
     """One tensor in one placement. Values are numbered; a literal is a value that nothing produces."""
 
     id: int
@@ -31,8 +30,7 @@ class Value:
     placement: Placement
 
 
-@dataclass(frozen=True, eq=False)
-class Compute:
+class Compute(NamedTuple):
     """An operator run on the local shards of its operands.
 
     `exchanges` are the collectives that it runs inside, as its strategy says, with their prices.
@@ -50,8 +48,7 @@ class Compute:
         return self.op.region
 
 
-@dataclass(frozen=True)
-class Convert:
+class Convert(NamedTuple):
     """A change of placement that is still to be routed, in `region`.
 
     `op` is the operator it was made for: source and phase.
@@ -73,8 +70,7 @@ class Convert:
         return (self.after,)
 
 
-@dataclass(frozen=True)
-class Move:
+class Move(NamedTuple):
     """One redistribution step on one value, or one of `FUSED_KINDS` on several (a bucket).
 
     `size_bytes` is what one device holds of all operands, before or after, whichever is larger; `time_s` the price of
@@ -164,7 +160,7 @@ class ShardedProgram:
         self, instructions: tuple[Instruction, ...], values: Mapping[int, Value] | None = None
     ) -> ShardedProgram:
         """The program with other instructions, and with further values."""
-        return replace(self, instructions=instructions, values=dict(self.values) | dict(values or {}))
+        return replace(self, instructions=instructions, values={**self.values, **values} if values else self.values)
 
     def local_bytes(self, value: int) -> int:
         """What one device holds of a value."""

@@ -45,14 +45,13 @@ class SinkAllReduce:
         sunk: dict[int, Move] = {}
         done: list[Instruction] = []
         for instruction in program.instructions:
-            met = [sunk.pop(v) for v in dict.fromkeys(instruction.ins) if v in sunk] if sunk else []
-            done += met[:-1]
-            move = met[-1] if met else None
-            if move is not None:
+            waiting = instruction
+            if sunk and not sunk.keys().isdisjoint(instruction.ins):
+                met = [sunk.pop(v) for v in dict.fromkeys(instruction.ins) if v in sunk]
+                done += met[:-1]
                 assert isinstance(instruction, Compute)
-                instruction, move = _swapped(values, move, instruction)
-                done.append(instruction)
-            waiting = move or instruction
+                swapped, waiting = _swapped(values, met[-1], instruction)
+                done.append(swapped)
             if isinstance(waiting, Move) and _can_sink(program, values, waiting, readers):
                 sunk[waiting.outs[0]] = waiting
             else:
@@ -65,13 +64,15 @@ def _readers_of_sums(program: ShardedProgram) -> dict[int, list[Instruction]]:
     kept = frozenset(program.outputs)
     readers: dict[int, list[Instruction]] = {}
     for instruction in program.instructions:
-        read = [value for value in instruction.ins if value in readers] if readers else []
-        for value in read:
-            readers[value].append(instruction)
+        reads = not readers.keys().isdisjoint(instruction.ins)
+        if reads:
+            for value in instruction.ins:
+                if value in readers:
+                    readers[value].append(instruction)
         if isinstance(instruction, Move):
             is_sum = instruction.kind == "all_reduce"
         else:
-            is_sum = bool(read) and isinstance(instruction, Compute) and passes_sums(instruction.op)
+            is_sum = reads and isinstance(instruction, Compute) and passes_sums(instruction.op)
         if is_sum:
             readers.update((value, []) for value in instruction.outs if value not in kept)
     return readers
@@ -109,5 +110,5 @@ def _swapped(values: dict[int, Value], move: Move, reader: Compute) -> tuple[Com
 
     factors = (*reader.strategy.factors, ("+0", before.unreduced))
     strategy = Strategy(put(reader.strategy.ins, before), (after,), factors, reader.strategy.split)
-    compute = replace(reader, strategy=strategy, ins=put(reader.ins, move.ins[0]), outs=(unreduced.id,))
-    return compute, replace(move, ins=(unreduced.id,), outs=reader.outs)
+    compute = reader._replace(strategy=strategy, ins=put(reader.ins, move.ins[0]), outs=(unreduced.id,))
+    return compute, move._replace(ins=(unreduced.id,), outs=reader.outs)

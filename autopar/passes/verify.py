@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
+from autopar.core.graph import TensorInfo
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Dims, Placement
 from autopar.errors import ProgramError
-from autopar.passes.program import FUSED_KINDS, Compute, Convert, Instruction, Move, ShardedProgram, Value, changed_dim
+from autopar.passes.program import FUSED_KINDS, Compute, Convert, Move, ShardedProgram, Value, changed_dim
 
 
 def verify(program: ShardedProgram, before: ShardedProgram | None = None) -> None:
@@ -25,8 +26,12 @@ def verify(program: ShardedProgram, before: ShardedProgram | None = None) -> Non
     _verify_values([value for value in program.values.values() if id(value) not in old_values], program.mesh)
     known = _verify_order(program)
     for position, instruction in enumerate(program.instructions):
-        if id(instruction) not in old_instructions:
-            _verify_instruction(program, f"instruction {position}", instruction)
+        if id(instruction) in old_instructions:
+            continue
+        if isinstance(instruction, Compute):
+            _verify_compute(program, position, instruction)
+        else:
+            _verify_change(program, f"instruction {position}", instruction)
     for value in program.outputs:
         if value not in known and program.values[value].tensor.literal is None:
             raise ProgramError(f"output value {value} is never made")
@@ -39,18 +44,22 @@ def _verify_values(values: Iterable[Value], mesh: DeviceMesh) -> None:
     fitting: set[tuple[int, tuple[int, ...]]] = set()
     for value in values:
         key = (id(value.placement), value.tensor.shape)
-        if key not in fitting and not value.placement.fits(value.tensor.shape, mesh):
-            raise ProgramError(f"value {value.id} of shape {value.tensor.shape} does not divide as {value.placement}")
-        fitting.add(key)
+        if key not in fitting:
+            if not value.placement.fits(value.tensor.shape, mesh):
+                raise ProgramError(
+                    f"value {value.id} of shape {value.tensor.shape} does not divide as {value.placement}"
+                )
+            fitting.add(key)
 
 
 def _verify_order(program: ShardedProgram) -> set[int]:
     """That every value is made once and before it is read; the values that are made, inputs included."""
     known = set(program.inputs)
     for position, instruction in enumerate(program.instructions):
-        for value in instruction.ins:
-            if value not in known and program.values[value].tensor.literal is None:
-                raise ProgramError(f"instruction {position} reads value {value} before it is made")
+        if not known.issuperset(instruction.ins):
+            for value in instruction.ins:
+                if value not in known and program.values[value].tensor.literal is None:
+                    raise ProgramError(f"instruction {position} reads value {value} before it is made")
         if not known.isdisjoint(instruction.outs):
             again = known.intersection(instruction.outs)
             raise ProgramError(f"instruction {position} makes value {sorted(again)[0]} a second time")
@@ -70,19 +79,27 @@ def moved(placement: Placement, move: Move) -> Placement | None:
     return _MOVED[move.kind](placement, move)
 
 
-def _verify_instruction(program: ShardedProgram, where: str, instruction: Instruction) -> None:
+def _verify_compute(program: ShardedProgram, position: int, compute: Compute) -> None:
+    op, strategy, values = compute.op, compute.strategy, program.values
+    read, made = [values[v] for v in compute.ins], [values[v] for v in compute.outs]
+    if (*[v.placement for v in read],) != strategy.ins or (*[v.placement for v in made],) != strategy.outs:
+        raise ProgramError(f"instruction {position} ({op.kind}) is not placed as its strategy says")
+    if not (_are(read, op.ins) and _are(made, op.outs)):
+        raise ProgramError(f"instruction {position} ({op.kind}) reads or makes other tensors than its operator")
+    if compute.exchanges or strategy.exchanges:
+        _verify_exchanges(program, f"instruction {position}", compute)
+
+
+def _are(values: Sequence[Value], tensors: tuple[TensorInfo, ...]) -> bool:
+    """Whether the values are of these tensors: the same records at best, else of the same numbers."""
+    held = (*[value.tensor for value in values],)
+    return held == tensors or [tensor.id for tensor in held] == [tensor.id for tensor in tensors]
+
+
+def _verify_change(program: ShardedProgram, where: str, instruction: Convert | Move) -> None:
     read, made = ([program.values[v] for v in side] for side in (instruction.ins, instruction.outs))
-    ins, outs = (tuple([value.placement for value in side]) for side in (read, made))
-    if isinstance(instruction, Compute):
-        op = instruction.op
-        if ins != instruction.strategy.ins or outs != instruction.strategy.outs:
-            raise ProgramError(f"{where} ({op.kind}) is not placed as its strategy says")
-        if [value.tensor.id for value in read + made] != [tensor.id for tensor in op.ins + op.outs]:
-            raise ProgramError(f"{where} ({op.kind}) reads or makes other tensors than its operator")
-        if instruction.exchanges or instruction.strategy.exchanges:
-            _verify_exchanges(program, where, instruction)
-        return
-    tensors = [program.values[v].tensor for v in (*instruction.ins, *instruction.outs)]
+    ins, outs = ([value.placement for value in side] for side in (read, made))
+    tensors = [value.tensor for value in (*read, *made)]
     if len(ins) != len(outs) or tensors[: len(ins)] != tensors[len(ins) :]:
         raise ProgramError(f"{where} changes more than the placement of its tensors")
     if isinstance(instruction, Convert):
@@ -90,7 +107,7 @@ def _verify_instruction(program: ShardedProgram, where: str, instruction: Instru
     if len(ins) > 1 and instruction.kind not in FUSED_KINDS:
         raise ProgramError(f"{where}: {instruction.kind} of several tensors at once: only {FUSED_KINDS} are fused")
     for before, after, tensor in zip(ins, outs, tensors, strict=False):
-        move = replace(instruction, dim=changed_dim(before, after)) if len(ins) > 1 else instruction
+        move = instruction._replace(dim=changed_dim(before, after)) if len(ins) > 1 else instruction
         _verify_move(program, where, move, before, after, tensor.shape)
 
 

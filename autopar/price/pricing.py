@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf, prod
 from typing import Protocol, runtime_checkable
@@ -17,10 +17,10 @@ from autopar.core.placement import StepKind
 from autopar.core.strategy import Strategy
 from autopar.price.body import body_time_s
 from autopar.price.rate_kind import rate_kind
-from autopar.price.turns import left_turn_time_s, step_turn_time_s, turns_left
+from autopar.price.turns import left_turn_time_s, step_turn_price, turns_left
 from autopar.price.work import VIEWS, materialised, work_flops
 from autopar.redistribute.step import TurnPrice, no_turn
-from cost_models import Cluster, collective_time_s, compute_time_s, compute_times_s, group
+from cost_models import Cluster, Group, collective_time_s, compute_time_s, compute_times_s, group
 from cost_models.compute import moving_time_s
 
 Floats = NDArray[np.float64]
@@ -59,8 +59,9 @@ class Batched(Protocol):
 class Turning(Protocol):
     """A pricing to which it matters along which dim a step goes."""
 
-    def turn_cost(self, kind: StepKind, size_bytes: int) -> float:
-        """The cost of what is copied beside a step along a dim other than the first, as TurnPrice."""
+    @property
+    def turn_cost(self) -> TurnPrice:
+        """The cost of what is copied beside a step along a dim other than the first; `no_turn` if that is nothing."""
         ...
 
 
@@ -137,9 +138,10 @@ class Restricted:
         """As `pricing`, infinite for what is not allowed."""
         return self.pricing.step_cost(kind, axes, size_bytes) if kind in self.step_kinds else inf
 
-    def turn_cost(self, kind: StepKind, size_bytes: int) -> float:
+    @cached_property
+    def turn_cost(self) -> TurnPrice:
         """As `pricing`."""
-        return turn_price(self.pricing)(kind, size_bytes)
+        return turn_price(self.pricing)
 
     def keep(self, op: OpNode, strategies: tuple[Strategy, ...]) -> tuple[Strategy, ...]:
         """As `pricing`, without those that exchange by steps that are not allowed."""
@@ -167,6 +169,9 @@ class Roofline:
     graph: OpGraph
     mesh: DeviceMesh
     cluster: Cluster
+    _groups: dict[tuple[str, ...], Group] = field(
+        default_factory=dict[tuple[str, ...], Group], repr=False, compare=False
+    )
 
     @cached_property
     def _in_memory(self) -> frozenset[int]:
@@ -234,12 +239,15 @@ class Roofline:
         """Seconds of one redistribution step."""
         if kind == "slice" or kind == "mask":
             return moving_time_s(size_bytes, self.cluster.device)
-        members = group(self.cluster.topology, self.mesh.sizes, tuple(self.mesh.names.index(a) for a in axes))
-        return collective_time_s(kind, size_bytes, members)
+        if axes not in self._groups:
+            positions = tuple(self.mesh.names.index(axis) for axis in axes)
+            self._groups[axes] = group(self.cluster.topology, self.mesh.sizes, positions)
+        return collective_time_s(kind, size_bytes, self._groups[axes])
 
-    def turn_cost(self, kind: StepKind, size_bytes: int) -> float:
+    @cached_property
+    def turn_cost(self) -> TurnPrice:
         """Seconds of what a device copies beside a step along a dim other than the first."""
-        return step_turn_time_s(kind, size_bytes, self.cluster.device)
+        return step_turn_price(self.cluster.device)
 
     def keep(self, op: OpNode, strategies: tuple[Strategy, ...]) -> tuple[Strategy, ...]:
         """All of them."""

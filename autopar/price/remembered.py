@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from autopar.core.graph import OpGraph, OpNode
 from autopar.core.placement import StepKind
 from autopar.core.strategy import Strategy
 from autopar.price.pricing import Batched, Floats, Layout, Pricing, turn_price
+from autopar.redistribute.step import TurnPrice
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,9 +51,10 @@ class Remembered:
         """As `pricing`."""
         return self.pricing.step_cost(kind, axes, size_bytes)
 
-    def turn_cost(self, kind: StepKind, size_bytes: int) -> float:
+    @cached_property
+    def turn_cost(self) -> TurnPrice:
         """As `pricing`."""
-        return turn_price(self.pricing)(kind, size_bytes)
+        return turn_price(self.pricing)
 
     def keep(self, op: OpNode, strategies: tuple[Strategy, ...]) -> tuple[Strategy, ...]:
         """As `pricing`."""

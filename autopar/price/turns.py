@@ -6,34 +6,47 @@ for devices whose compiler that is and whose profile has a curve for "transpose"
 
 from __future__ import annotations
 
+from functools import partial
 from typing import overload
 
 import numpy as np
 
 from autopar.core.graph import OpNode
 from autopar.core.placement import StepKind
+from autopar.redistribute.step import TurnPrice, no_turn
 from cost_models.compute import Device
 from cost_models.curves import Curve, Floats
 
-TURNED: dict[StepKind, float] = {"all_gather": 0.3, "reduce_scatter": 0.9, "all_to_all": 0.5}
+TURNED: dict[StepKind, float] = {"all_gather": 1.5, "reduce_scatter": 1.4, "all_to_all": 0.7}
 """How much of a step's bytes is transposed where it is along a dim other than the first, as a share of a transpose.
 
-A matrix of 2 MiB on each of 8 devices, in groups of 2, 4 and 8, columns less rows: all_gather 0.5 to 1.9 ms longer,
-reduce_scatter 2.9 to 3.4, all_to_all 0.9 to 1.6; its transpose takes 3.8 ms. An all_gather moves runs of a row.
+What is gathered is turned, and so is each part; a scatter does the reverse; an all_to_all turns what arrives. Measured
+outside of loops, on matrices of 256x256, 512x512, 2048x128 and 128x1024 on each of 8 devices in groups of 2 and 8,
+columns less rows, against transposes of as many elements: all_gather 1.1 to 2.2 (median 1.5), reduce_scatter 1.0 to 2.8
+(1.4), all_to_all 0.4 to 0.9 (0.7).
 """
 
 
-def transposing(device: Device, dtype: str) -> Curve | None:
-    """Seconds by the elements that a kernel transposes; None where the profile does not say, or for other compilers."""
+def copying(device: Device, kinds: tuple[str, ...], dtype: str) -> Curve | None:
+    """Seconds by the elements that a kernel copies, for the first of `kinds` ("transpose", ...) that is known.
+
+    None where the profile does not say, or for other compilers.
+    """
     if device.efficiency is None or device.compiler != "xla_cpu":
         return None
-    known = device.efficiency.work.get("transpose")
+    known = next((device.efficiency.work[kind] for kind in kinds if kind in device.efficiency.work), None)
     return None if known is None else known.get(dtype, known["float32"])
+
+
+def step_turn_price(device: Device) -> TurnPrice:
+    """`step_turn_time_s` on `device`; `no_turn` where that is nothing."""
+    known = copying(device, ("transpose",), "float32")
+    return no_turn if known is None else partial(step_turn_time_s, device=device)
 
 
 def step_turn_time_s(kind: StepKind, size_bytes: int, device: Device) -> float:
     """Seconds of what a device copies beside a step of `size_bytes` along a dim other than the first."""
-    curve = transposing(device, "float32")
+    curve = copying(device, ("transpose",), "float32")
     return 0.0 if curve is None else TURNED.get(kind, 0.0) * curve.time_s(size_bytes / 4)
 
 
@@ -42,6 +55,7 @@ def turns_left(op: OpNode) -> bool:
 
     A kernel packs such an operand in another order first, as if it were transposed: lhs[k, m] . rhs[k, n] takes longer
     than lhs[m, k] . rhs[k, n] by 1.2 ns for each element of the left one (512x512 by 512x64: 58 Gflop/s for 205).
+    Priced as work of kind "pack" where the profile has it, else as a transpose.
     """
     if op.kind != "dot_general":
         return False
@@ -55,7 +69,7 @@ def left_turn_time_s(elements: float, dtype: str, device: Device) -> float: ...
 def left_turn_time_s(elements: Floats, dtype: str, device: Device) -> Floats: ...
 def left_turn_time_s(elements: float | Floats, dtype: str, device: Device) -> float | Floats:
     """Seconds in which the `elements` of a left operand are put in order; see `turns_left`."""
-    curve = transposing(device, dtype)
+    curve = copying(device, ("pack", "transpose"), dtype)
     if curve is None:
         return elements * 0.0
     return curve.times_s(elements) if isinstance(elements, np.ndarray) else curve.time_s(elements)

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Kind, Placement, StepKind
-from autopar.redistribute.steps import moves_from
+from autopar.redistribute.sequences import Ints
+from autopar.redistribute.states import MOVES, Moves, States, all_states
 
 Floats = NDArray[np.float64]
-Ints = NDArray[np.int32]
 Bools = NDArray[np.bool_]
 Quote = tuple[StepKind, tuple[str, ...], int, bool]
 
@@ -28,23 +29,31 @@ Quote = tuple[StepKind, tuple[str, ...], int, bool]
 class StateGraph:
     """Placements as states 0, 1, ... and steps as edges, ordered by tail and then by head.
 
-    `parts[state, dim]` is the number of parts that the state cuts the dim into. Edge e goes from state `tail[e]` to
-    state `head[e]` and has the price of `quotes[quote[e]]`: a step's kind and axes, the number that divides the
-    tensor's bytes to give the step's size, and whether it is along a dim other than the first. Where two steps link
-    the same states, both edges are there.
+    Edge e goes from state `tail[e]` to state `head[e]` and has the price of `quotes[quote[e]]`: a step's kind and axes,
+    the number that divides the tensor's bytes to give the step's size, and whether it is along a dim other than the
+    first. Where two steps link the same states, both edges are there. States are numbered as they are reached from the
+    replicated one, the first.
     """
 
-    placements: tuple[Placement, ...]
-    index: dict[Placement, int]
-    parts: NDArray[np.int64]
+    states: States
     tail: Ints
     head: Ints
     quote: Ints
     quotes: tuple[Quote, ...]
 
+    @cached_property
+    def placements(self) -> tuple[Placement, ...]:
+        """The placement that each state is."""
+        return self.states.placements()
+
+    @cached_property
+    def index(self) -> dict[Placement, int]:
+        """The state of each placement."""
+        return {placement: state for state, placement in enumerate(self.placements)}
+
     def fits(self, shape: Sequence[int]) -> Bools:
         """For every state, whether it divides `shape` evenly."""
-        return (np.asarray(shape, dtype=np.int64) % self.parts == 0).all(axis=1)
+        return (np.asarray(shape, dtype=np.int64) % self.states.parts == 0).all(axis=1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,35 +70,50 @@ class Weights:
 
 @lru_cache(maxsize=64)
 def state_graph(mesh: DeviceMesh, rank: int, kinds: frozenset[Kind]) -> StateGraph:
-    """The graph of all placements of a tensor of `rank` dims on `mesh`, unreduced ones of these `kinds`."""
-    start = Placement.replicated(rank)
-    index = {start: 0}
-    placements = [start]
-    quotes: dict[Quote, int] = {}
-    edges: list[tuple[int, int, int]] = []
-    shards = [1]  # of each state, the number of parts of the whole tensor
-    wanted = sorted(kinds)
-    for tail, before in enumerate(placements):  # grows while it is read: every state is reached from the first
-        for step in moves_from(before, mesh, wanted):
-            head = index.setdefault(step.after, len(placements))
-            if head == len(placements):
-                placements.append(step.after)
-                shards.append(mesh.product(step.after.split_axes))
-            quote = quotes.setdefault(
-                (step.kind, step.axes, min(shards[tail], shards[head]), step.is_inner), len(quotes)
-            )
-            edges.append((tail, head, quote))
-    columns = np.array(sorted(edges), dtype=np.int32).reshape(-1, 3).T
-    parts = [[mesh.product(axes) for axes in placement.dims] for placement in placements]
-    return StateGraph(
-        placements=tuple(placements),
-        index=index,
-        parts=np.array(parts, dtype=np.int64).reshape(len(placements), rank),
-        tail=columns[0],
-        head=columns[1],
-        quote=columns[2],
-        quotes=tuple(quotes),
-    )
+    """The graph of all placements of a tensor of `rank` dims on `mesh`, unreduced ones of sum and these `kinds`."""
+    states = all_states(mesh, rank, kinds)
+    moves = states.moves()
+    reached = _as_reached(moves, len(states.code))
+    number = np.argsort(reached)
+    states, tail, head = states.taken(reached), number[moves.tail], number[moves.head]
+    order = np.argsort(tail * len(number) + head, kind="stable")
+    tail, head = tail[order], head[order]
+    quotes, quote = _quotes(states, Moves(tail, head, moves.kind[order], moves.axes[order]))
+    return StateGraph(states, tail, head, quote, quotes)
+
+
+def _as_reached(moves: Moves, count: int) -> Ints:
+    """The states in the order in which a search in breadth reaches them from state 0, step by step as listed."""
+    starts = np.searchsorted(moves.tail, np.arange(count + 1))
+    known = np.zeros(count, dtype=np.bool_)
+    frontier, found = np.zeros(1, dtype=np.int64), [np.zeros(1, dtype=np.int64)]
+    known[0] = True
+    while len(frontier):
+        steps = starts[frontier + 1] - starts[frontier]
+        edges = np.repeat(starts[frontier] - np.cumsum(steps) + steps, steps) + np.arange(int(steps.sum()))
+        heads = moves.head[edges]
+        heads = heads[~known[heads]]
+        _, first = np.unique(heads, return_index=True)
+        frontier = heads[np.sort(first)]
+        known[frontier] = True
+        found.append(frontier)
+    return np.concatenate(found)
+
+
+def _quotes(states: States, moves: Moves) -> tuple[tuple[Quote, ...], Ints]:
+    """The distinct quotes of the steps, and which of them each has."""
+    shards, sequences = states.parts.prod(axis=1), states.sequences
+    divisor = np.minimum(shards[moves.tail], shards[moves.head])
+    is_inner = states.inside[moves.tail] != states.inside[moves.head]
+    largest = int(shards.max(initial=1)) + 1
+    what = (moves.kind * len(sequences.every) + moves.axes) * 2 + is_inner
+    distinct, quote = np.unique(what * largest + divisor, return_inverse=True)
+    names, codes, found = states.mesh.names, cast(list[int], distinct.tolist()), list[Quote]()
+    for code in codes:
+        step, size_divisor = divmod(code, largest)
+        kind, axes = divmod(step // 2, len(sequences.every))
+        found.append((MOVES[kind], tuple(names[a] for a in sequences.every[axes]), size_divisor, bool(step % 2)))
+    return tuple(found), quote.reshape(-1)
 
 
 def weigh(graph: StateGraph, fits: Bools, total_bytes: int, price: Callable[[Quote], float]) -> Weights:

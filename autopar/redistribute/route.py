@@ -8,13 +8,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
 
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Kind, Placement, StepKind
 from autopar.errors import AutoparError
+from autopar.redistribute.alike import alike, dim_classes, turned
 from autopar.redistribute.collective import size_bytes
-from autopar.redistribute.graph import Bools, Floats, Quote, StateGraph, state_graph, weigh
+from autopar.redistribute.graph import Floats, Quote, StateGraph, state_graph, weigh
+from autopar.redistribute.sequences import Ints
 from autopar.redistribute.shortest import ShortestPaths
 from autopar.redistribute.step import Step, StepPrice, TurnPrice, no_turn
 from autopar.redistribute.steps import steps_from
@@ -23,8 +30,43 @@ CACHE_BYTES = 2**28
 """What a router keeps of priced graphs and distances before it forgets them all."""
 
 
+_SUM: frozenset[Kind] = frozenset({"sum"})
+
+
 class NoRoute(AutoparError, ValueError):
     """No sequence of steps with finite prices leads from the source to the target."""
+
+
+class Tensor(NamedTuple):
+    """What routes of one tensor are found by.
+
+    `paths` are those of a tensor with the dims in another order; `state[n]` is what state n of `graph` is there.
+    """
+
+    graph: StateGraph
+    paths: ShortestPaths
+    state: Ints
+
+
+@dataclass(eq=False)
+class Side:
+    """Placements at one end of routes, and which states they are in each graph."""
+
+    placements: tuple[Placement, ...]
+    _states: dict[int, tuple[StateGraph, Ints]] = field(default_factory=dict[int, tuple[StateGraph, Ints]])
+
+    @cached_property
+    def kinds(self) -> frozenset[Kind]:
+        """The kinds of the placements."""
+        return frozenset({placement.kind for placement in self.placements})
+
+    def states(self, graph: StateGraph) -> Ints:
+        """The states that the placements are; -1 for what is none."""
+        if id(graph) not in self._states:
+            index = graph.index
+            found = np.array([index.get(placement, -1) for placement in self.placements], dtype=np.int64)
+            self._states[id(graph)] = graph, found  # the graph keeps its id
+        return self._states[id(graph)][1]
 
 
 class Router:
@@ -40,7 +82,8 @@ class Router:
         self._turn = turn
         self._prices: dict[tuple[StepKind, tuple[str, ...], int], float] = {}
         self._routes: dict[tuple[tuple[int, ...], int, Placement, Placement], tuple[Step, ...]] = {}
-        self._paths: dict[tuple[int, frozenset[Kind], int, bytes], ShortestPaths] = {}
+        self._paths: dict[tuple[int, frozenset[Kind], int, tuple[int, ...]], ShortestPaths] = {}
+        self._sides: dict[int, Side] = {}
 
     def cost_matrix(
         self, shape: Sequence[int], itemsize: int, sources: Sequence[Placement], targets: Sequence[Placement]
@@ -59,9 +102,9 @@ class Router:
         Raises:
           ValueError: if a placement is not one of this shape on this mesh, or a price is negative or NaN.
         """
-        _, paths, states = self._solved(shape, itemsize, (*sources, *targets))
-        rows = paths.rows(states[: len(sources)])
-        return rows[:, states[len(sources) :]]
+        ends = self._side(sources), self._side(targets)
+        graph, paths, state = self._tensor(shape, itemsize, ends[0].kinds | ends[1].kinds)
+        return paths.distances(*(state[_fitting(graph, shape, side)] for side in ends))
 
     def route(self, shape: Sequence[int], itemsize: int, source: Placement, target: Placement) -> tuple[Step, ...]:
         """The cheapest steps from `source` to `target`; among equals the fewest, and always the same.
@@ -84,11 +127,13 @@ class Router:
         return self._routes[key]
 
     def _route(self, shape: Sequence[int], itemsize: int, source: Placement, target: Placement) -> tuple[Step, ...]:
-        graph, paths, (start, end) = self._solved(shape, itemsize, (source, target))
-        states = paths.path(start, end)
+        graph, paths, state = self._tensor(shape, itemsize, frozenset({source.kind, target.kind}))
+        start, end = state[_fitting(graph, shape, Side((source, target)))].tolist()
+        number = np.argsort(state)
+        states = paths.path(start, end, number)
         if not states:
             raise NoRoute(f"no step of finite price leads on from {source} to {target} for shape {tuple(shape)}")
-        stops = [graph.placements[state] for state in states]
+        stops = [graph.placements[int(number[n])] for n in states]
         return tuple(self._cheapest_step(shape, itemsize, before, after) for before, after in pairwise(stops))
 
     def step_cost(self, step: Step, shape: Sequence[int], itemsize: int) -> float:
@@ -103,7 +148,9 @@ class Router:
     def _quote(self, quote: Quote) -> float:
         kind, axes, size, is_inner = quote
         plain = self._plain(kind, axes, size)
-        return _checked(plain + float(self._turn(kind, size)), kind, axes, size) if is_inner else plain
+        if not is_inner or self._turn is no_turn:
+            return plain
+        return _checked(plain + float(self._turn(kind, size)), kind, axes, size)
 
     def _plain(self, kind: StepKind, axes: tuple[str, ...], size: int) -> float:
         key = kind, axes, size
@@ -111,23 +158,32 @@ class Router:
             self._prices[key] = _checked(float(self._price(kind, axes, size)), kind, axes, size)
         return self._prices[key]
 
-    def _solved(
-        self, shape: Sequence[int], itemsize: int, placements: Sequence[Placement]
-    ) -> tuple[StateGraph, ShortestPaths, list[int]]:
-        """The graph of all placements, the shortest paths in it, and the states that `placements` are."""
+    def _side(self, placements: Sequence[Placement]) -> Side:
+        """What is known of placements that are asked for again and again: those that are one tuple."""
+        if not isinstance(placements, tuple):
+            return Side(tuple(placements))
+        if id(placements) not in self._sides:
+            self._sides[id(placements)] = Side(placements)  # which keeps its id
+        return self._sides[id(placements)]
+
+    def _tensor(self, shape: Sequence[int], itemsize: int, kinds: frozenset[Kind]) -> Tensor:
+        """The routes of a tensor between placements that are unreduced by these `kinds` or sum."""
         # Sum is always there: routes must not depend on what else is asked for, or the triangle inequality breaks.
         # The other kinds have no step that sum lacks, so they matter only to placements that hold them.
-        kinds: frozenset[Kind] = frozenset({"sum", *(placement.kind for placement in placements)})
+        kinds |= _SUM
         graph = state_graph(self.mesh, len(shape), kinds)
-        fits = graph.fits(shape)
-        states = _states(graph, fits, shape, placements)
+        apart = self._turn is not no_turn
+        classes = dim_classes(graph, shape, first_is_apart=apart)
+        order = tuple(sorted(range(len(shape)), key=lambda dim: (dim > 0 or not apart, classes[dim])))
+        classes = tuple(classes[dim] for dim in order)
         total_bytes = math.prod(shape) * itemsize
-        key = (len(shape), kinds, total_bytes, fits.tobytes())
+        key = (len(shape), kinds, total_bytes, classes)
         if key not in self._paths:
             if sum(paths.nbytes for paths in self._paths.values()) > CACHE_BYTES:
                 self._paths.clear()
-            self._paths[key] = ShortestPaths(len(graph.placements), weigh(graph, fits, total_bytes, self._quote))
-        return graph, self._paths[key], states
+            weights = weigh(graph, graph.fits([shape[dim] for dim in order]), total_bytes, self._quote)
+            self._paths[key] = ShortestPaths(alike(graph, classes), weights)
+        return Tensor(graph, self._paths[key], turned(graph, order))
 
 
 def _checked(price: float, kind: StepKind, axes: tuple[str, ...], size: int) -> float:
@@ -136,11 +192,17 @@ def _checked(price: float, kind: StepKind, axes: tuple[str, ...], size: int) -> 
     return price
 
 
-def _states(graph: StateGraph, fits: Bools, shape: Sequence[int], placements: Sequence[Placement]) -> list[int]:
-    found, legal = [graph.index.get(placement, -1) for placement in placements], fits.tolist()
-    for state, placement in zip(found, placements, strict=True):
-        if state < 0:
-            raise ValueError(f"{placement} is no placement of a tensor of shape {tuple(shape)} on this mesh")
-        if not legal[state]:
-            raise ValueError(f"{placement} does not divide shape {tuple(shape)} evenly")
+def _fitting(graph: StateGraph, shape: Sequence[int], side: Side) -> Ints:
+    """The states that the placements of a tensor are.
+
+    Raises:
+      ValueError: if one is none, or does not divide the tensor evenly.
+    """
+    found = side.states(graph)
+    if (found < 0).any():
+        unknown = side.placements[int(np.argmax(found < 0))]
+        raise ValueError(f"{unknown} is no placement of a tensor of shape {tuple(shape)} on this mesh")
+    uneven = (np.asarray(shape, dtype=np.int64) % graph.states.parts[found]).any(axis=1)
+    if uneven.any():
+        raise ValueError(f"{side.placements[int(np.argmax(uneven))]} does not divide shape {tuple(shape)} evenly")
     return found

@@ -16,6 +16,7 @@ from autopar.solve.kinds import Kinds
 from autopar.solve.options import SolveOptions
 from autopar.solve.problem import Problem
 from autopar.solve.proof import Eliminate
+from autopar.solve.reduce import is_at_rest
 from autopar.solve.reduction import Choice, Reduction, unchanged
 
 _ALIKE = 8  # edges for each distinct matrix, at least
@@ -29,6 +30,8 @@ def reduce_alike(problem: Problem, options: SolveOptions) -> Reduction:
     distinct = {id(edge.cost) for edge in problem.edges}
     if problem.usages or not distinct or len(problem.edges) < _ALIKE * len(distinct):
         return unchanged(problem)
+    if is_at_rest(problem) and not _has_chains(problem):
+        return unchanged(problem)
     kinds = Kinds()
     whole = joined(problem, kinds)
     chains = chains_of(whole.counts, whole.edges.u, whole.edges.v, options.max_table_entries)
@@ -39,6 +42,12 @@ def reduce_alike(problem: Problem, options: SolveOptions) -> Reduction:
     steps = whole.steps + ((Eliminate(chains.order),) if chains.rounds else ())
     lift = partial(_lift, whole, chains, kinds, made)
     return Reduction(chains.left_of(kinds, made), made.constant, lift, steps)
+
+
+def _has_chains(problem: Problem) -> bool:
+    """Whether a node has at most two edges."""
+    ends = np.array([(edge.u, edge.v) for edge in problem.edges], dtype=np.intp)
+    return bool((np.bincount(ends.ravel(), minlength=len(problem.node_costs)) <= 2).any())
 
 
 def _lift(whole: Joined, chains: Chains, kinds: Kinds, made: Eliminated, choice: Choice) -> Choice:

@@ -37,14 +37,14 @@ def is_functional(cost: Floats) -> bool:
 class _Contraction:
     """The problem while nodes are being merged. Edges live in a table by number; `incident` lists those of a node."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, maps: dict[int, tuple[Ints | None, Ints | None]]) -> None:
         self.costs = list(problem.node_costs)
         self.edges: dict[int, Edge] = dict(enumerate(problem.edges))
         self.incident: list[set[int]] = [set() for _ in self.costs]
         for e, edge in self.edges.items():
             self.incident[edge.u].add(e)
             self.incident[edge.v].add(e)
-        self.maps: dict[int, tuple[Ints | None, Ints | None]] = {}
+        self.maps = maps  # of the problem's matrices, by id
         self.rows: dict[tuple[int, bytes, bool], Floats] = {}
         self.held: list[Floats] = []  # keeps ids that are keys valid
         self.followers: list[Follower] = []
@@ -110,12 +110,12 @@ def contracted(problem: Problem) -> tuple[Problem, list[int], list[Follower]]:
 
     Which these are, and whom they follow how, does not depend on the costs of nodes.
     """
-    distinct = {id(edge.cost): edge.cost for edge in problem.edges}
-    functional = {key for key, cost in distinct.items() if is_functional(cost)}
+    maps = {key: _functions(cost) for key, cost in {id(edge.cost): edge.cost for edge in problem.edges}.items()}
+    functional = {key for key, found in maps.items() if any(to is not None for to in found)}
     queue = [e for e, edge in enumerate(problem.edges) if id(edge.cost) in functional]
     if not queue:
         return problem, list(range(len(problem.node_costs))), []
-    work = _Contraction(problem)
+    work = _Contraction(problem, maps)
     queue.reverse()
     while queue:
         edge = work.edges.get(queue.pop())

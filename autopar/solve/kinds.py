@@ -6,12 +6,12 @@ What is made of kinds is made once for each combination that occurs, and has a k
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from hashlib import blake2b
 
 import numpy as np
 
 from autopar.solve.problem import Floats
 from autopar.solve.reduction import Bools, Ints
+from autopar.solve.same import Same
 
 NONE = -1
 """The kind of what is not there: nothing is added."""
@@ -22,20 +22,23 @@ class Kinds:
     """Arrays by number. `entries`: of all that were made here, rather than given."""
 
     def __init__(self) -> None:
-        self.arrays: list[Floats] = []
         self.entries = 0
+        self._same = Same()
         self._of_id: dict[int, int] = {}
-        self._of_content: dict[Hashable, int] = {}
         self._made: dict[Hashable, int] = {}
         self._held: list[Floats] = []  # keeps the ids in `_of_id` valid
 
     def fork(self) -> Kinds:
         """The same kinds so far; what either learns the other does not."""
         other = Kinds()
-        other.arrays, other._held, other.entries = self.arrays.copy(), self._held.copy(), self.entries
-        other._of_id, other._of_content = self._of_id.copy(), self._of_content.copy()
-        other._made = self._made.copy()
+        other.entries, other._same, other._held = self.entries, self._same.copy(), self._held.copy()
+        other._of_id, other._made = self._of_id.copy(), self._made.copy()
         return other
+
+    @property
+    def arrays(self) -> list[Floats]:
+        """The array of every kind."""
+        return self._same.arrays
 
     def of(self, arrays: Sequence[Floats]) -> Ints:
         """The kinds of arrays, new ones numbered in order; an array object is looked at once."""
@@ -91,12 +94,7 @@ class Kinds:
 
     def _kind(self, array: Floats) -> int:
         if id(array) not in self._of_id:
-            content = np.asarray(array, order="C")
-            key = (array.shape, blake2b(content.data, digest_size=16).digest())
-            kind = self._of_content.setdefault(key, len(self.arrays))
-            if kind == len(self.arrays):
-                self.arrays.append(content)
-            self._of_id[id(array)] = kind
+            self._of_id[id(array)] = self._same.number(np.asarray(array, order="C"))
             self._held.append(array)
         return self._of_id[id(array)]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from hashlib import blake2b
 
 import numpy as np
 
@@ -11,48 +10,29 @@ from autopar.solve.problem import Edge, Floats, Problem, Usage, derived
 from autopar.solve.proof import Eliminate, Fold, Look
 from autopar.solve.reduction import Choice, Reduction, compact, unchanged
 from autopar.solve.rows import memory_rows
-
-_SAMPLE = 64  # entries, or up to twice as many
+from autopar.solve.same import Same
 
 
 def share_equal(problem: Problem) -> Reduction:
     """Arrays with the same contents become the same object, so that later work on them is done once."""
-    by_id: dict[int, Floats] = {}
-    by_sample: dict[tuple[tuple[int, ...], bytes], Floats] = {}
-    by_digest: dict[tuple[tuple[int, ...], bytes], Floats] = {}
-    read: set[int] = set()
+    by_id, same = dict[int, Floats](), Same()
 
     def shared(array: Floats) -> Floats:
-        if id(array) in by_id:
-            return by_id[id(array)]
-        first = by_sample.setdefault((array.shape, _sample(array)), array)
-        if first is not array and id(first) not in read:
-            read.add(id(first))
-            by_digest[first.shape, _digest(first)] = first
-        by_id[id(array)] = array if first is array else by_digest.setdefault((array.shape, _digest(array)), array)
+        if id(array) not in by_id:
+            by_id[id(array)] = same.arrays[same.number(array)]
         return by_id[id(array)]
 
     def with_shared(edge: Edge) -> Edge:
         cost = shared(edge.cost)
         return edge if cost is edge.cost else Edge(edge.u, edge.v, cost)
 
-    same = derived(
+    smaller = derived(
         tuple(shared(cost) for cost in problem.node_costs),
         tuple(with_shared(edge) for edge in problem.edges),
         problem.usages,
         problem.usage_limit,
     )
-    return Reduction(same, 0.0, lambda choice: choice)
-
-
-def _sample(array: Floats) -> bytes:
-    """Some of the entries: arrays that differ there need not be read whole, which takes longer than all the rest."""
-    entries = np.ascontiguousarray(array).reshape(-1)
-    return entries[:: max(1, len(entries) // _SAMPLE)].tobytes()
-
-
-def _digest(array: Floats) -> bytes:
-    return blake2b(np.ascontiguousarray(array).data, digest_size=16).digest()
+    return Reduction(smaller, 0.0, lambda choice: choice)
 
 
 def merge_parallel(problem: Problem) -> Reduction:

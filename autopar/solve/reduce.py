@@ -35,6 +35,11 @@ def reduce_cheaply(problem: Problem) -> Reduction:
     return result
 
 
+def is_at_rest(problem: Problem) -> bool:
+    """Whether it came out of the cheap reductions."""
+    return problem in _AT_REST
+
+
 def reduce_once(problem: Problem) -> Reduction:
     """Each of the cheap reductions once, for problems of which hardly two matrices are equal.
 

@@ -80,11 +80,11 @@ def restrict(problem: Problem, keep: Sequence[Bools], because: Callable[[Mapping
 
     `because` makes a step of a proof of what is kept of the nodes that lose strategies.
     """
-    masks = {id(mask): mask for mask in keep}
-    if all(mask.all() for mask in masks.values()):
-        return unchanged(problem)
-    ids_of = {key: np.flatnonzero(mask) for key, mask in masks.items()}
+    ids_of = {key: mask.nonzero()[0] for key, mask in {id(mask): mask for mask in keep}.items()}
     index = [ids_of[id(mask)] for mask in keep]
+    left = {v: ids for v, (ids, mask) in enumerate(zip(index, keep, strict=True)) if len(ids) < len(mask)}
+    if not left:
+        return unchanged(problem)
     name_of = {id(ids): ids.tobytes() for ids in ids_of.values()}
     names = [name_of[id(ids)] for ids in index]
     matrices: dict[tuple[int, bytes, bytes], Floats] = {}
@@ -113,7 +113,7 @@ def restrict(problem: Problem, keep: Sequence[Bools], because: Callable[[Mapping
         tuple(Usage(use.node, use.start, use.stop, use.size_bytes[index[use.node]]) for use in problem.usages),
         problem.usage_limit,
     )
-    step = because(kept(keep))
+    step = because(left)
     return Reduction(
         smaller, 0.0, lambda choice: tuple(int(ids[s]) for ids, s in zip(index, choice, strict=True)), (step,)
     )

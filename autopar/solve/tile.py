@@ -20,12 +20,12 @@ from autopar.solve.flat import Flat, with_per_edge
 from autopar.solve.order import HUB
 from autopar.solve.problem import Edge, Floats, Problem, derived
 from autopar.solve.reduction import Bools, Choice, Ints
+from autopar.solve.same import Same
 
 _SPARE = 1  # periods more than are needed: near the ends of a stretch choices are not what they are further in
 _PERIODS = 8  # candidates: the most frequent distances of nodes that look alike
 _WORTH = 1 / 3  # of the nodes: if fewer can be left out, none are
 _TIE = 3e-13  # of the cost: what breaks ties
-_SAMPLE = 64  # entries, or up to twice as many
 _ALIKE = 1e-6  # of an array's largest entry: rounding errors of equal layers may differ
 
 
@@ -105,8 +105,8 @@ def shortened(problem: Problem, flat: Flat, order: Ints) -> Shortened | None:
     is_hub = _hubs(flat)
     near = ~is_hub[flat.other] & ~is_hub[into]
     band = int(np.abs(flat.other - into)[near].max(initial=0))
-    for part in (_SAMPLE, None):  # to read all entries takes long, and some are enough to tell that little repeats
-        looks = _looks(problem, flat, order, part)
+    for at_a_glance in (True, False):  # to read all entries takes long, and some are enough to tell that little repeats
+        looks = _looks(problem, flat, order, at_a_glance=at_a_glance)
         stretches = _stretches(looks, band)
         if sum(stretch.out for stretch in stretches) < _WORTH * count:
             return None
@@ -188,19 +188,19 @@ def _periods(looks: Ints) -> list[int]:
     return [int(period) for period in periods[most]]
 
 
-def _looks(problem: Problem, flat: Flat, order: Ints, part: int | None) -> Ints:
+def _looks(problem: Problem, flat: Flat, order: Ints, *, at_a_glance: bool) -> Ints:
     """A number for every position: those of equal numbers look alike. No other node looks like a hub.
 
-    `part`: how many entries of an array are looked at, all if None.
+    If `at_a_glance`, some entries of an array are looked at.
     """
     count, into = len(order), _into(flat)
     is_hub = _hubs(flat)
     away = np.where(is_hub[flat.other], flat.other - 2 * count, flat.other - into)
     kinds = np.empty(len(into), dtype=np.intp)
-    of_edge = np.array(_alike((edge.cost for edge in problem.edges), part), dtype=np.intp)
+    of_edge = np.array(_alike((edge.cost for edge in problem.edges), at_a_glance), dtype=np.intp)
     kinds[flat.arcs] = 2 * of_edge[:, None] + np.arange(2)
     arcs, ends = np.stack([away, kinds], axis=1), flat.near.tolist()
-    own, nodes = _alike(problem.node_costs, part), list[int](order.tolist())
+    own, nodes = _alike(problem.node_costs, at_a_glance), list[int](order.tolist())
     known: dict[Hashable, int] = {}
     looks = [
         known.setdefault((own[v], i if is_hub[i] else -1, arcs[ends[i] : ends[i + 1]].tobytes()), len(known))
@@ -209,20 +209,18 @@ def _looks(problem: Problem, flat: Flat, order: Ints, part: int | None) -> Ints:
     return np.array(looks, dtype=np.intp)
 
 
-def _alike(arrays: Iterable[Floats], part: int | None) -> list[int]:
+def _alike(arrays: Iterable[Floats], at_a_glance: bool) -> list[int]:
     """A number for every array: those of equal numbers are equal up to rounding, as far as looked at."""
-    of_array: dict[int, int] = {}
-    known: dict[Hashable, int] = {}
+    of_array, same = dict[int, int](), Same(_rounded, at_a_glance=at_a_glance)
     result: list[int] = []
     for array in arrays:
         if id(array) not in of_array:
-            of_array[id(array)] = known.setdefault((array.shape, _digest(array, part)), len(known))
+            of_array[id(array)] = same.number(array)
         result.append(of_array[id(array)])
     return result
 
 
-def _digest(array: Floats, part: int | None) -> bytes:
-    array = array if part is None else array.reshape(-1)[:: max(1, array.size // part)]
+def _rounded(array: Floats) -> bytes:
     scale = float(np.abs(array).max(initial=0.0, where=np.isfinite(array))) or 1.0
     rounded = np.round(array / (_ALIKE * scale)) + 0.0  # + 0: there is no -0
     return blake2b(rounded.tobytes(), digest_size=16).digest()

@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from heapq import heapify, heappop, heappush
 
 import numpy as np
 
@@ -138,20 +139,24 @@ def _order(problem: Problem) -> list[int] | None:
         near[edge.u].add(edge.v)
         near[edge.v].add(edge.u)
     size = {v: math.prod(counts[u] for u in near[v]) for v in range(len(counts)) if v not in stays}
+    queue = [(entries, v) for v, entries in size.items()]
+    heapify(queue)
     order, work = list[int](), 0.0
     while size:
-        v = min(size, key=lambda v: (size[v], v))
-        work += float(size[v]) * counts[v] * max(1, len(near[v]))
-        if size.pop(v) > _MOST_ENTRIES or work > _MOST_WORK:
+        entries, v = heappop(queue)
+        if size.get(v) != entries:  # it was put in again with another
+            continue
+        del size[v]
+        work += float(entries) * counts[v] * max(1, len(near[v]))
+        if entries > _MOST_ENTRIES or work > _MOST_WORK:
             return None
         order.append(v)
         for u in near[v]:
             near[u] |= near[v]
             near[u] -= {u, v}
-            if u not in stays:
-                size[u] = 0
         for u in near[v] & size.keys():
             size[u] = math.prod(counts[w] for w in near[u])
+            heappush(queue, (size[u], u))
     table = math.prod(counts[v] for v in stays)
     distinct = math.prod(len(np.unique(use.size_bytes)) for use in problem.usages)
     return order if max(table, distinct) <= _MOST_ENTRIES else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
+from operator import itemgetter
 from typing import Any, cast
 
 from autopar import _compat
@@ -11,7 +12,8 @@ from autopar._payload import Payload
 from autopar.core.graph import OpGraph, OpNode, TensorInfo
 from autopar.trace.params import plain_params
 
-_PLAIN = frozenset({bool, int, float, str})
+_PLAIN = frozenset({bool, int, float, str, type(None)})
+_SEVERAL = (tuple, list)
 
 
 def fingerprint(graph: OpGraph) -> str:
@@ -26,9 +28,9 @@ def fingerprint(graph: OpGraph) -> str:
 
 def _structure(graph: OpGraph) -> str:
     """The graph as text, as `repr` of nested tuples would be; that of each tensor is made once."""
-    texts: dict[int, str] = {}
+    texts: dict[int, str] = {}  # by the id of the record
     types: dict[tuple[tuple[int, ...], str], str] = {}
-    params: dict[int, str] = {}  # by the first operator that is alike
+    beside: dict[tuple[int, str, int | None], str] = {}  # by the first operator that is alike, phase and region
 
     def tensor(tensor: TensorInfo) -> str:
         if tensor.literal is not None:
@@ -39,15 +41,23 @@ def _structure(graph: OpGraph) -> str:
         return f"({tensor.id}, {types[kind]}"
 
     def tensors(side: tuple[TensorInfo, ...]) -> str:
+        found: list[str] = []
         for one in side:
-            if id(one) not in texts:
-                texts[id(one)] = tensor(one)
-        return _tuple([texts[id(one)] for one in side])
+            text = texts.get(id(one))
+            if text is None:
+                text = texts[id(one)] = tensor(one)
+            found.append(text)
+        return _tuple(found)
 
     def operator(op: OpNode, first: int) -> str:
-        if first not in params:
-            params[first] = repr(_sorted(op.params)) if op.params else "()"
-        return _operator(op, tensors(op.ins), tensors(op.outs), params[first])
+        key = first, op.phase, op.region
+        rest = beside.get(key)
+        if rest is None:
+            params = repr(_sorted(op.params)) if op.params else "()"
+            rest = beside[key] = f"{params}, {op.phase!r}, {op.region!r}"
+        inner = repr(_inner(op.payload.params)) if isinstance(op.payload, Payload) and op.payload.params else "()"
+        body = _structure(op.body) if op.body else "()"
+        return f"({op.kind!r}, {tensors(op.ins)}, {tensors(op.outs)}, {rest}, {inner}, {body})"
 
     return _tuple(
         [
@@ -60,12 +70,6 @@ def _structure(graph: OpGraph) -> str:
             repr((graph.key_inputs, graph.key_outputs)),
         ]
     )
-
-
-def _operator(op: OpNode, ins: str, outs: str, params: str) -> str:
-    inner = repr(_inner(op.payload.params)) if isinstance(op.payload, Payload) else "()"
-    body = _structure(op.body) if op.body else "()"
-    return f"({op.kind!r}, {ins}, {outs}, {params}, {op.phase!r}, {op.region!r}, {inner}, {body})"
 
 
 def _tuple(members: Sequence[str]) -> str:
@@ -83,14 +87,12 @@ def _region(payload: object) -> tuple[tuple[str, str], ...]:
 
 def _inner(params: Mapping[str, Any]) -> tuple[object, ...]:
     """The jaxprs among the parameters, by name."""
-    found: list[object] = []
-    for name in sorted(params):
-        value = params[name]
-        if value is None or type(value) in _PLAIN:
-            continue
-        members: tuple[Any, ...] = tuple(value) if isinstance(value, tuple | list) else (value,)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-        found += [(name, _jaxpr(member)) for member in members if _compat.is_jaxpr(member)]
-    return tuple(found)
+    found: list[tuple[str, Any]] = []
+    for name, value in params.items():
+        if type(value) not in _PLAIN:
+            members: Any = value if isinstance(value, _SEVERAL) else (value,)  # pyright: ignore[reportUnknownVariableType]
+            found += [(name, one) for one in members if type(one) not in _PLAIN and _compat.is_jaxpr(one)]
+    return tuple((name, _jaxpr(member)) for name, member in sorted(found, key=itemgetter(0)))
 
 
 def _jaxpr(jaxpr: Any) -> tuple[object, ...]:

@@ -311,3 +311,25 @@ def test_the_lowered_program_can_be_looked_into() -> None:
     compiled = autopar.compile(layer, cluster=SLOW, mesh={"a": 2, "b": 4})
     text = compiled.lower(W, X).compile().as_text()
     assert "HloModule" in text
+
+
+def test_lowering_places_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that it can be for devices that are not there, in several processes: topologies describe such."""
+    table = np.arange(8.0, dtype=np.float32)
+    plan = autopar.plan(lambda x: x * table, jax.ShapeDtypeStruct((16, 8), np.float32), cluster=SLOW)
+    assert plan.bound.traced.constants
+
+    def refuse(*_: Any) -> Any:
+        raise AssertionError("placed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("autopar.api.runner.placed", refuse)
+        patched.setattr("autopar.api.compiled.agreed", refuse)
+        there, back = jax.devices(), jax.devices()[::-1]
+        texts = [plan.lower(devices).compile().as_text() for devices in (None, there, back)]
+        texts.append(plan.compile(devices=there).lower(jax.ShapeDtypeStruct((16, 8), np.float32)).compile().as_text())
+    assert "f32[2,8]" in texts[0] or "f32[16,1]" in texts[0]
+    x = np.ones((16, 8), np.float32)
+    np.testing.assert_array_equal(plan.compile()(x), x * table)
+    with pytest.raises(autopar.AutoparError, match="8 devices, 4 are given"):
+        plan.lower(there[:4])

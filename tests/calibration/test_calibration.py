@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -19,15 +19,25 @@ from typer.testing import CliRunner
 
 from autopar import api, calibrate, load_cluster
 from autopar.api.calibrate import Calibration, NothingMeasured
-from autopar.calibration.cases import Case, Extent, cases_of, group_meshes
+from autopar.calibration.cases import (
+    CONVOLUTIONS,
+    MOST_ARRAYS,
+    PACKED_COLUMNS,
+    STEP_BYTES,
+    STRAIGHT,
+    Case,
+    Extent,
+    cases_of,
+    group_meshes,
+)
 from autopar.calibration.clock import JaxClock, NoDifference
-from autopar.calibration.programs import inner_rounds, program_of
+from autopar.calibration.programs import inner_rounds, program_of, straight_programs
 from autopar.calibration.session import Stop, measure, stopped_by_interrupt
 from autopar.cli import app
 from cost_models import group
 from cost_models.fit import residuals_of
 
-FULL, QUICK = Extent(1024, 2.0**26, False, False), Extent(1024, 2.0**26, True, False)
+FULL, QUICK = Extent(1024, 2.0**26, False, True), Extent(1024, 2.0**26, True, True)
 
 
 @dataclass(frozen=True)
@@ -63,11 +73,22 @@ def made() -> Calibration:
     return FAST(name="made-up")
 
 
-def test_gradients_of_convolutions_are_measured_where_loops_do_not_slow_them() -> None:
-    for platform, kinds in (("cpu", 1), ("gpu", 3)):
+def test_what_xla_packs_and_joins_is_measured_on_processors_and_gradients_of_convolutions_everywhere() -> None:
+    for platform, is_cpu in (("cpu", True), ("gpu", False)):
         found = FAST(devices=[MadeUpDevice(0, platform=platform)])
-        assert len({s.kind for s in found.samples if s.kind.startswith("conv_general_dilated")}) == kinds
-        assert (found.cluster.device.compiler == "xla_cpu") is (platform == "cpu")
+        kinds = {s.kind for s in found.samples}
+        assert set(CONVOLUTIONS) <= kinds
+        assert ({"pack", "concatenate"} <= kinds) is is_cpu
+        assert (found.cluster.device.compiler == "xla_cpu") is is_cpu
+
+
+def test_on_processors_cases_go_through_several_arrays() -> None:
+    """Small ones through more, and none through more than a step moves; on accelerators through one."""
+    cpu, accelerator = (cases_of(Extent(1024, 2.0**26, False, is_cpu), 1, 8) for is_cpu in (True, False))
+    assert {case.arrays for case in accelerator} == {1}
+    moving = [case for case in cpu if case.what == "moving"]
+    assert max(case.arrays for case in moving) == MOST_ARRAYS
+    assert all(case.arrays == 1 or 4 * case.dims[0] * case.arrays <= STEP_BYTES for case in moving)
 
 
 def test_a_made_up_machine_is_found(made: Calibration) -> None:
@@ -249,9 +270,52 @@ def test_rounds_within_rounds_are_as_many(case: Case) -> None:
     assert inner_rounds(case, "gpu") > inner_rounds(case, "cpu") == 1
 
 
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case("product", "dot_general", (1, 4, 6, 5)),
+        Case("work", "transpose", (8, 8)),
+        Case("work", "pack", (8, 4)),
+        Case("work", "concatenate", (8, 4)),
+        Case("work", "conv_general_dilated:window", (2, 4, 3, 2, 2)),
+        Case("work", "select_and_scatter_add", (2, 4, 2)),
+    ],
+    ids=str,
+)
+def test_outside_of_loops_the_last_operands_are_the_results(case: Case) -> None:
+    """Of each of two arrays; the other operands are as they were, and the program beside it changes none."""
+    import jax
+    import numpy as np
+
+    assert case.kind in STRAIGHT
+    once, _ = straight_programs(case, jax.devices()[:1])
+    twice, nothing = straight_programs(replace(case, arrays=2), jax.devices()[:1])
+    given = [np.asarray(operand) for operand in twice.operands]
+    one, two = (list(map(np.asarray, program.run(1, *program.operands))) for program in (once, twice))
+    assert (once.inner, twice.inner, nothing.inner) == (1, 2, 2)
+    for made, same in zip((*one, *one), two, strict=True):
+        np.testing.assert_array_equal(made, same)
+    for before, after in zip(given, nothing.run(1, *nothing.operands), strict=True):
+        np.testing.assert_array_equal(before, np.asarray(after))
+    changed = [n for n, made in enumerate(one) if not np.array_equal(made, given[n])]
+    assert len(changed) == 1
+    if case.kind == "pack":
+        np.testing.assert_allclose(one[2], given[0].T @ given[1], rtol=1e-5)
+    if case.kind == "transpose":
+        np.testing.assert_array_equal(one[1], given[0].T)
+
+
+def test_what_packing_takes_is_what_a_product_takes_longer() -> None:
+    case = Case("work", "pack", (8, 4), arrays=3)
+    assert case.beside is not None
+    assert case.beside.operations == 2.0 * 8 * 4 * PACKED_COLUMNS
+    assert case.beside.arrays == 3
+    assert Case("work", "transpose", (8, 4)).beside is None
+
+
 # For real -------------------------------------------------------------------------------------------------------------
 
-SMALL = Extent(64, 2.0**16, False)
+SMALL = Extent(64, 2.0**16, False, True)
 REAL = f"""
 import json, sys
 import jax

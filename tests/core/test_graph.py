@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -113,6 +114,31 @@ def test_what_enters_is_seen_inside_and_what_leaves_outside() -> None:
 def test_a_rematerialised_block_hides_nothing() -> None:
     ops = (op(0, (A,), (B,), 0), op(1, (B,), (C,)))
     assert len(OpGraph(ops, (A,), (C,), regions=(Region(0, "remat"),)).ops) == 2
+
+
+def test_alike_are_those_of_one_signature() -> None:
+    kinds = [TensorInfo(20, (4,), "float32", 4), TensorInfo(21, (4,), "int32", 4), TensorInfo(22, (), "float32", 4)]
+    twice = TensorInfo(23, (4,), "float32", 4, multiple_of=20)
+    literals = [TensorInfo(30 + n, (), "float32", 4, literal=value) for n, value in enumerate((0.0, 2.0, 3.0))]
+    operands = (*kinds, twice, *literals)
+    params: tuple[dict[str, Any], ...] = ({}, {"axis": 1}, {"axis": True}, {"b": 0, "axis": 1}, {"axis": 1, "b": 0})
+    drawn = [
+        (kind, ins, params[n % len(params)])
+        for kind in ("add", "mul")
+        for n, ins in enumerate(
+            [*product(operands, repeat=2), *product(operands, repeat=2), *product(operands, repeat=3)]
+        )
+    ]
+    ops = tuple(
+        OpNode(n, kind, ins, (TensorInfo(100 + n, (4,), "float32", 4),), given)
+        for n, (kind, ins, given) in enumerate(drawn)
+    )
+    first: dict[object, int] = {}
+    expected = tuple(first.setdefault(node.signature, node.id) for node in ops)
+    assert OpGraph(ops, (*kinds, twice), (ops[-1].outs[0],)).alike == expected
+    assert 1 < len(first) < len(ops)
+    given, turned = (OpNode(0, "add", (A,), (B,), params[n]) for n in (-1, -2))
+    assert given.signature == turned.signature
 
 
 def test_a_signature_knows_repeats_and_zeros_but_not_numbers() -> None:

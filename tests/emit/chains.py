@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import jax.numpy as jnp
 
@@ -50,8 +49,7 @@ def move(step: Step, info: TensorInfo, mesh: DeviceMesh, before: int, after: int
 
 def bucket(moves: Sequence[Move]) -> Move:
     """Collectives of one kind as one, as the fusion pass makes it."""
-    return replace(
-        moves[0],
+    return moves[0]._replace(
         dim=None,
         ins=tuple(v for one in moves for v in one.ins),
         outs=tuple(v for one in moves for v in one.outs),

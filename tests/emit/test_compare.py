@@ -88,7 +88,7 @@ def test_a_collective_that_was_not_planned_is_found(dropped: int) -> None:
 def test_a_collective_that_is_not_as_planned_is_told(change: dict[str, Any]) -> None:
     program = chain(TWO, SHAPE, "float32", GATHER)
     (move,) = program.collectives
-    comparison = compare(program.with_instructions((replace(move, **change),)), found_in(program))
+    comparison = compare(program.with_instructions((move._replace(**change),)), found_in(program))
     assert numbers(comparison) == {"vanished": 1, "unplanned": 1}
     assert comparison.vanished[0].reason == "unknown"
     assert not comparison.explained
@@ -170,7 +170,7 @@ def broadcast(mesh: DeviceMesh) -> ShardedProgram:
         3: Value(3, made, after),
     }
     step = Step("all_reduce", ("x",), ones, after)
-    reduce = replace(chain(mesh, SHAPE, "float32", [step]).collectives[0], ins=(2,), outs=(3,))
+    reduce = chain(mesh, SHAPE, "float32", [step]).collectives[0]._replace(ins=(2,), outs=(3,))
     return ShardedProgram(mesh, values, (0,), (0, 3), (Compute(op, strategy, (1,), (2,)), reduce))
 
 
@@ -192,8 +192,8 @@ def test_what_no_output_needs_may_vanish() -> None:
 def test_equal_collectives_are_shared_in_a_default_build() -> None:
     one = chain(TWO, SHAPE, "float32", GATHER)
     (gather,) = one.collectives
-    again = replace(one.values[1], id=2)
-    program = replace(one, outputs=(1, 2)).with_instructions((gather, replace(gather, outs=(2,))), {2: again})
+    again = one.values[1]._replace(id=2)
+    program = replace(one, outputs=(1, 2)).with_instructions((gather, gather._replace(outs=(2,))), {2: again})
     assert compare(program, found_in(program)).exact
     comparison = compare(program, collectives_of(lowered(program).compile()))
     assert numbers(comparison) == {"matched": 1, "vanished": 1}

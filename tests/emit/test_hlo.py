@@ -298,3 +298,41 @@ def test_peak_memory_counts_a_donated_argument_once() -> None:
     assert peak_memory_bytes(jax.jit(lambda a: a + 1).lower(spec).compile()) >= 8192
     donated = jax.jit(lambda a: a + 1, donate_argnums=0).lower(spec).compile()
     assert 4096 <= peak_memory_bytes(donated) < 8192
+
+
+BESIDE_COMPUTING = """HloModule jit_run, is_scheduled=true, num_partitions=4
+
+%begin (a: bf16[4,128]) -> (bf16[4,128], bf16[16,128]) {
+  %a = bf16[4,128]{1,0} parameter(0)
+  %gather.0 = bf16[16,128]{1,0} all-gather(%a), channel_id=3, replica_groups={{0,1,2,3}}, dimensions={0}
+  ROOT %started = (bf16[4,128]{1,0}, bf16[16,128]{1,0}) custom-call(%gather.0), custom_call_target="Start"
+}
+
+%beside (b: bf16[4,128]) -> bf16[4,128] {
+  %b = bf16[4,128]{1,0} parameter(0)
+  %gather.1 = bf16[16,128]{1,0} all-gather(%b), channel_id=3, replica_groups={{0,1,2,3}}, dimensions={0}
+  ROOT %computed = bf16[4,128]{1,0} negate(%b)
+}
+
+%another (c: bf16[4,128]) -> bf16[16,128] {
+  %c = bf16[4,128]{1,0} parameter(0)
+  ROOT %gather.2 = bf16[16,128]{1,0} all-gather(%c), channel_id=4, replica_groups={{0,1,2,3}}, dimensions={0}
+}
+
+ENTRY %main (p: bf16[4,128]) -> bf16[16,128] {
+  %p = bf16[4,128]{1,0} parameter(0)
+  %start = (bf16[4,128]{1,0}, bf16[16,128]{1,0}) fusion(%p), kind=kCustom, calls=%begin
+  %made = bf16[4,128]{1,0} fusion(%p), kind=kLoop, calls=%beside
+  ROOT %end = bf16[16,128]{1,0} fusion(%made), kind=kCustom, calls=%another
+}
+"""
+
+
+def test_a_collective_that_runs_beside_several_fusions_is_one() -> None:
+    """As TPU programs have it: the channel says which are the same."""
+    assert [c.size_bytes for c in collectives_in(BESIDE_COMPUTING)] == [16 * 128 * 2] * 2
+    apart = BESIDE_COMPUTING.replace(
+        "gather.1 = bf16[16,128]{1,0} all-gather(%b), channel_id=3",
+        "gather.1 = bf16[16,128]{1,0} all-gather(%b), channel_id=5",
+    )
+    assert len(collectives_in(apart)) == 3

@@ -27,10 +27,8 @@ from autopar.redistribute.step import StepKind
 from autopar.search.space import build_space
 from autopar.trace import Traced, trace
 from tests import small_models as models
+from tests.quick_compile import QUICK
 
-QUICK: dict[str, Any] = {"xla_backend_optimization_level": 0}
-if jax.__version_info__ < (0, 11):
-    QUICK["xla_cpu_use_fusion_emitters"] = False  # later versions know nothing else, and not this option
 GPT: dict[str, Any] = {"layers": 1, "width": 16, "heads": 8, "vocab": 16, "sequence": 8, "batch": 8}
 SIZES: dict[str, dict[str, Any]] = {
     "mlp": {"widths": (16, 16, 16, 8), "batch": 16},

@@ -12,7 +12,8 @@ from autopar.emit.hlo import HloCollective, collectives_of, compile_unmerged
 from autopar.emit.run import local_function
 from autopar.emit.wrap import device_mesh, partition_spec, placements, wrap
 from autopar.passes.program import ShardedProgram
-from tests.equivalence.cases import QUICK, Case, assert_equal, inputs_of, key_data
+from tests.equivalence.cases import Case, assert_equal, inputs_of, key_data
+from tests.quick_compile import QUICK
 
 # LLVM and the new emitters take three quarters of the time, and come after everything that is looked at here.
 OPTIONS = QUICK | {"xla_cpu_parallel_codegen_split_count": 1}

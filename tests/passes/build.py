@@ -111,7 +111,7 @@ def without(program: ShardedProgram, move: Move) -> ShardedProgram:
     def read(values: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(renamed.get(value, value) for value in values)
 
-    rest = (replace(i, ins=read(i.ins)) for i in program.instructions if i is not move)
+    rest = (i._replace(ins=read(i.ins)) for i in program.instructions if i is not move)
     return replace(program, instructions=tuple(rest), outputs=read(program.outputs))
 
 

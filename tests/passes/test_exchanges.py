@@ -150,7 +150,7 @@ def test_a_wrong_exchange_is_found(bug: Callable[[Exchange], Exchange], complain
     verify(program)
     good = pooling(program)
     first, *rest = good.strategy.exchanges
-    bad = replace(good, strategy=replace(good.strategy, exchanges=(bug(first), *rest)))
+    bad = good._replace(strategy=replace(good.strategy, exchanges=(bug(first), *rest)))
     instructions = tuple(bad if i is good else i for i in program.instructions)
     with pytest.raises(ProgramError, match=complaint):
         verify(program.with_instructions(instructions))

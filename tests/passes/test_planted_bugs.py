@@ -63,7 +63,7 @@ def test_a_program_without_its_collective_is_refused() -> None:
     with pytest.raises(ProgramError, match=f"reads value {move.outs[0]} before it is made"):
         verify(program.with_instructions(kept))
     # reading what was to be reduced instead is caught too
-    skipped = tuple(replace(i, ins=move.ins) if move.outs[0] in i.ins else i for i in kept)
+    skipped = tuple(i._replace(ins=move.ins) if move.outs[0] in i.ins else i for i in kept)
     with pytest.raises(ProgramError, match=r"\(tanh\) is not placed as its strategy says"):
         verify(program.with_instructions(skipped))
     assert isinstance(move, Move)
@@ -93,4 +93,4 @@ def test_two_dims_swapped_in_a_value_are_refused() -> None:
     value = program.values[compute.ins[0]]
     dims = value.placement.dims[::-1]
     with pytest.raises(ProgramError, match=r"\(dot_general\) is not placed as its strategy says"):
-        verify(program.with_instructions(program.instructions, {value.id: replace(value, placement=Placement(dims))}))
+        verify(program.with_instructions(program.instructions, {value.id: value._replace(placement=Placement(dims))}))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 
@@ -163,9 +162,9 @@ def test_exchanges_are_waited_for_on_the_spot() -> None:
     last = build.compute([out], SPLIT)
     program = build.program([last])
     before = Move("permute", ("x",), (out,), (last,), 8, 5e-7, "exchange")
-    behind = replace(before, ins=(last,), time_s=3e-7)
+    behind = before._replace(ins=(last,), time_s=3e-7)
     first, second = (i for i in program.instructions if isinstance(i, Compute))
-    program = program.with_instructions((first, replace(second, exchanges=(before, behind))))
+    program = program.with_instructions((first, second._replace(exchanges=(before, behind))))
     spent = accounted(program)
     step = schedule(program, cost, FREE, spent.held_bytes)
     assert step.makespan_s == pytest.approx(spent.serial_time_s)

@@ -49,7 +49,7 @@ def repeated(build: Builder) -> ShardedProgram:
 
 
 def overwrites_an_input(build: Builder) -> ShardedProgram:
-    build.instructions[0] = replace(build.instructions[0], outs=(0,))
+    build.instructions[0] = build.instructions[0]._replace(outs=(0,))
     return build.program([3])
 
 
@@ -60,12 +60,12 @@ def uneven(build: Builder) -> ShardedProgram:
 
 def swapped_dims(build: Builder) -> ShardedProgram:
     """The operator's operand placed otherwise than its strategy says."""
-    build.values[0] = replace(build.values[0], placement=Placement((("y",),)))
+    build.values[0] = build.values[0]._replace(placement=Placement((("y",),)))
     return build.program([3])
 
 
 def another_result(build: Builder) -> ShardedProgram:
-    build.values[3] = replace(build.values[3], placement=SPLIT)
+    build.values[3] = build.values[3]._replace(placement=SPLIT)
     return build.program([3])
 
 
@@ -83,7 +83,7 @@ def reduces_what_is_reduced(build: Builder) -> ShardedProgram:
 
 
 def reduces_another_axis(build: Builder) -> ShardedProgram:
-    build.instructions[1] = replace(build.instructions[1], axes=("y",))
+    build.instructions[1] = build.instructions[1]._replace(axes=("y",))
     return build.program([3])
 
 
@@ -130,12 +130,12 @@ def permutes_an_unreduced_axis_away(build: Builder) -> ShardedProgram:
 
 
 def changes_the_tensor(build: Builder) -> ShardedProgram:
-    build.values[2] = replace(build.values[2], tensor=build.values[0].tensor)
+    build.values[2] = build.values[2]._replace(tensor=build.values[0].tensor)
     return build.program([3])
 
 
 def reads_another_tensor(build: Builder) -> ShardedProgram:
-    build.instructions[2] = replace(build.instructions[2], ins=(build.input(),))
+    build.instructions[2] = build.instructions[2]._replace(ins=(build.input(),))
     return build.program([3])
 
 
@@ -249,7 +249,7 @@ def test_a_violation_is_caught_that_a_pass_made(violate: Callable[[Builder], Sha
 
 def test_values_that_were_replaced_are_looked_at() -> None:
     before = valid().program([3])
-    other = replace(before.values[3], placement=Placement((("y",),)))
+    other = before.values[3]._replace(placement=Placement((("y",),)))
     verify(before)
     with pytest.raises(ProgramError, match="is not placed as its strategy says"):
         verify(replace(before, values={**before.values, 3: other}), before)

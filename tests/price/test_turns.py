@@ -17,7 +17,7 @@ from autopar.passes.fuse_collectives import FuseCollectives
 from autopar.passes.program import Move
 from autopar.price.pricing import Pricing, Roofline, restricted, turn_price
 from autopar.price.remembered import Remembered
-from autopar.price.turns import turns_left
+from autopar.price.turns import left_turn_time_s, step_turn_time_s, turns_left
 from autopar.redistribute.route import Router
 from autopar.redistribute.steps import steps_from
 from autopar.trace import trace
@@ -73,6 +73,14 @@ def test_a_gradient_of_weights_reads_across_and_costs_more_where_the_profile_kno
         price = Roofline(graph, MESH, cluster)
         costs = {turns_left(op): price.op_cost(op, whole(op)) for op in (forward, backward)}
         assert (costs[True] > 1.01 * costs[False]) is dearer
+
+
+def test_packing_counts_instead_of_a_transpose_where_it_was_measured() -> None:
+    work = {"transpose": {"float32": Curve((), (), 1e-8)}, "pack": {"float32": Curve((), (), 3e-9)}}
+    packing = replace(_BARE.device, efficiency=Efficiency(work=work))
+    assert left_turn_time_s(1e6, "float32", packing) == pytest.approx(3e-3)
+    assert left_turn_time_s(1e6, "float32", CPU.device) == pytest.approx(1e-2)
+    assert step_turn_time_s("all_gather", 4_000_000, packing) == step_turn_time_s("all_gather", 4_000_000, CPU.device)
 
 
 def asked(pricing: str) -> Pricing:

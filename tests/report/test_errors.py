@@ -49,10 +49,10 @@ def repriced_s(made: autopar.Plan, cluster: Cluster) -> float:
 
     def again(instruction: Any) -> Any:
         if isinstance(instruction, Compute):
-            return replace(instruction, exchanges=tuple(map(again, instruction.exchanges)))
+            return instruction._replace(exchanges=tuple(map(again, instruction.exchanges)))
         assert isinstance(instruction, Move)
         price = pricing.step_cost(instruction.kind, instruction.axes, instruction.size_bytes)
-        return replace(instruction, time_s=price)
+        return instruction._replace(time_s=price)
 
     program: ShardedProgram = replace(planned.program, instructions=tuple(map(again, planned.program.instructions)))
     return schedule(program, pricing.op_cost, cluster.device.overlap, planned.account.held_bytes).makespan_s

@@ -69,3 +69,20 @@ def test_as_defined_and_in_the_same_order(case: Case, mesh: DeviceMesh) -> None:
     rule = rule_of(build(case).op)
     found = [s for s in enumerate_strategies(rule, mesh) if not any(f in rule.exchanged for f, _ in s.factors)]
     assert found == slow(rule, mesh)
+
+
+def test_rules_that_are_divided_alike_share_their_strategies():
+    """Of equal factors' sizes only what divides them evenly matters, but for those that make a dim together."""
+    mesh = DeviceMesh.of({"x": 2, "y": 4})
+
+    def plain(size: int) -> FactorRule:
+        return FactorRule(ins=((("a",),),), outs=((("a",),),), sizes={"a": size})
+
+    def joined(size: int) -> FactorRule:
+        return FactorRule(ins=((("a", "b"),),), outs=((("a", "b"),),), sizes={"a": size, "b": 8})
+
+    shared = enumerate_strategies(plain(8), mesh)
+    assert enumerate_strategies(plain(24), mesh) is shared
+    assert len(enumerate_strategies(plain(4), mesh)) < len(shared)
+    assert enumerate_strategies(plain(0), mesh) != shared
+    assert enumerate_strategies(joined(4), mesh) != enumerate_strategies(joined(12), mesh)

@@ -12,6 +12,7 @@ from autopar.solve import Edge, Problem, SolveOptions, alike, solve
 from autopar.solve.alike import reduce_alike
 from autopar.solve.check import proven
 from autopar.solve.problem import objective
+from autopar.solve.reduce import reduce_cheaply
 from tests.solve.draw import problems
 from tests.solve.oracle import optimum
 
@@ -59,3 +60,15 @@ def test_rungs_are_reduced_once(seed: int) -> None:
 def test_few_alike_are_left_alone() -> None:
     problem = ladder(1, 0)
     assert reduce_alike(problem, SolveOptions()).problem is problem
+
+
+def test_what_is_at_rest_is_reduced_where_it_has_chains_only() -> None:
+    chains = reduce_cheaply(ladder(12, 0)).problem
+    assert len(reduce_alike(chains, SolveOptions()).problem.node_costs) < len(chains.node_costs)
+    cost = np.random.default_rng(0).random((3, 3))
+    pairs = [(u, v) for u in range(9) for v in range(u)]
+    dense = Problem((np.zeros(3),) * 9, tuple(Edge(u, v, cost) for u, v in pairs))
+    resting = reduce_cheaply(dense).problem
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delattr(alike, "joined")
+        assert reduce_alike(resting, SolveOptions()).problem is resting

@@ -11,10 +11,10 @@ import pytest
 
 from autopar.trace import trace
 from tests import small_models as models
+from tests.quick_compile import QUICK
 from tests.trace.evaluate import as_function, assert_same
 
 GPT: dict[str, Any] = {"layers": 2, "width": 32, "heads": 4, "sequence": 8, "batch": 4, "vocab": 32}
-QUICK = {"xla_backend_optimization_level": 0}
 
 
 def assert_traced_equal(fn: Any, args: tuple[Any, ...], tolerance: float = 1e-6, **kwargs: Any) -> None:

@@ -1,0 +1,40 @@
+"""The order of devices: by processes, and along the torus for those that say where in it they lie."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from random import Random
+
+from autopar.emit.several import in_order
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """A device as JAX describes one that lies in no torus."""
+
+    process_index: int
+    id: int
+
+
+@dataclass(frozen=True)
+class Chip(Elsewhere):
+    """A TPU: x, y, z; processes have 2x2 of them."""
+
+    coords: tuple[int, int, int]
+    slice_index: int
+    core_on_chip: int = 0
+
+
+def test_devices_of_one_process_lie_beside_each_other() -> None:
+    devices = [Elsewhere(process, 10 * (3 - process) + n) for process in range(3) for n in range(4)]
+    assert in_order(Random(0).sample(devices, 12)) == tuple(devices)
+
+
+def test_chips_are_numbered_along_the_torus() -> None:
+    """Row-major: x last; blocks of 2x2 in one process would lie in no line of it. Slices come first."""
+    chips = [
+        Chip(8 * piece + 2 * (y // 2) + x // 2, 100 * piece + 4 * y + x, (x, y, 0), piece)
+        for piece, y, x in product(range(2), range(4), range(4))
+    ]
+    assert in_order(Random(0).sample(chips, 32)) == tuple(chips)

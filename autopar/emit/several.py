@@ -13,8 +13,8 @@ from autopar._compat import make_mesh, untyped_jax
 
 
 def in_order(devices: Sequence[Any]) -> tuple[Any, ...]:
-    """`devices` as clusters number theirs: along the torus, where devices say where in it they lie (TPUs do), else with
-    those of one process beside each other, as processes are numbered.
+    """`devices` as clusters number theirs: TPUs along their torus, others with those of one process beside each other,
+    as processes are numbered.
 
     On a torus the devices of one process are a block of it, such as 2x2, and no line.
     """
@@ -23,10 +23,9 @@ def in_order(devices: Sequence[Any]) -> tuple[Any, ...]:
 
 def _place(device: Any) -> tuple[int, ...]:
     """What a device is sorted by: its slice and coordinates, the last of which is the torus's first; or its process."""
-    coords = getattr(device, "coords", None)
-    if coords is None:
+    if device.platform != "tpu":  # others may have coordinates too, which say nothing of links
         return (device.process_index, device.id)
-    return (getattr(device, "slice_index", 0) or 0, *reversed(coords), device.core_on_chip)
+    return (getattr(device, "slice_index", 0) or 0, *reversed(device.coords), device.core_on_chip)
 
 
 def this_process() -> int:

@@ -1,4 +1,4 @@
-"""The order of devices: by processes, and along the torus for those that say where in it they lie."""
+"""The order of devices: by processes, and for TPUs along the torus."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from autopar.emit.several import in_order
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """A device as JAX describes one that lies in no torus."""
+    """A device as JAX describes one that lies in no torus; GPUs have coordinates all the same."""
 
     process_index: int
     id: int
+    platform: str = "gpu"
+    coords: tuple[int, ...] = (0, 0, 0)
 
 
 @dataclass(frozen=True)
 class Chip(Elsewhere):
-    """A TPU: x, y, z; processes have 2x2 of them."""
+    """A TPU at x, y, z; processes have 2x2 of them."""
 
-    coords: tuple[int, int, int]
-    slice_index: int
+    slice_index: int = 0
     core_on_chip: int = 0
 
 
@@ -34,7 +35,7 @@ def test_devices_of_one_process_lie_beside_each_other() -> None:
 def test_chips_are_numbered_along_the_torus() -> None:
     """Row-major: x last; blocks of 2x2 in one process would lie in no line of it. Slices come first."""
     chips = [
-        Chip(8 * piece + 2 * (y // 2) + x // 2, 100 * piece + 4 * y + x, (x, y, 0), piece)
+        Chip(8 * piece + 2 * (y // 2) + x // 2, 100 * piece + 4 * y + x, "tpu", (x, y, 0), piece)
         for piece, y, x in product(range(2), range(4), range(4))
     ]
     assert in_order(Random(0).sample(chips, 32)) == tuple(chips)

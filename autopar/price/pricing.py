@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from math import inf, prod
 from typing import Protocol, runtime_checkable
@@ -169,9 +169,11 @@ class Roofline:
     graph: OpGraph
     mesh: DeviceMesh
     cluster: Cluster
-    _groups: dict[tuple[str, ...], Group] = field(
-        default_factory=dict[tuple[str, ...], Group], repr=False, compare=False
-    )
+
+    @cached_property
+    def _groups(self) -> dict[tuple[str, ...], Group]:
+        """Those asked about so far, by their axes."""
+        return {}
 
     @cached_property
     def _in_memory(self) -> frozenset[int]:

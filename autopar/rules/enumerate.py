@@ -77,7 +77,8 @@ def _enumerate(rule: FactorRule, mesh: DeviceMesh) -> tuple[Strategy, ...]:
     axes = [(name, size) for name, size in mesh.axes if size > 1]
     given = [_as_given(factors, [name for name, _ in axes], row) for row in cast(list[list[int]], rows.tolist())]
     counted = np.array([0, *(size > 0 for size in rule.sizes.values())], dtype=np.bool_)[rows]
-    splits = cast(list[int], np.where(counted, [size for _, size in axes], 1).prod(axis=1).tolist())
+    sizes = np.array([size for _, size in axes], dtype=np.int64)
+    splits = cast(list[int], np.where(counted, sizes, 1).prod(axis=1).tolist())
     columns = [tensor.placed(rows, given) for tensor in _tensors(rule, mesh)]
     operands = len(rule.ins)
     found: dict[tuple[int, ...], Strategy] = {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
@@ -115,7 +115,7 @@ def test_a_bucket_counts_the_bytes_of_all_that_is_in_it(dtype: str, itemsize: in
     unreduced = Placement(((),), ("x",))
     gradients = [build.compute([0], unreduced, phase="backward") for _ in range(5)]
     for v in gradients:
-        build.values[v] = replace(build.values[v], tensor=TensorInfo(v, (8,), dtype, itemsize))
+        build.values[v] = build.values[v]._replace(tensor=TensorInfo(v, (8,), dtype, itemsize))
     program = build.program([build.all_reduce(v) for v in gradients])
     fused = FuseCollectives(price, bucket_bytes=64).apply(program)
     assert [len(move.ins) for move in fused.collectives] == expected

@@ -1,6 +1,6 @@
 """Does a planned program compute what the plain function computes, whatever the program, the mesh and the plan?
 
-    python -m benchmarks.fuzz --count N [--compiled K] [--seed S] [--state FILE] [--json FILE] [--shrink SECONDS]
+    python -m benchmarks.fuzz --count N [--compiled K] [--seed S] [--state FILE] [--json FILE] [--shrink CHECKS]
 
 N random programs are planned and run by the slow reference (interpreted: every device's shards in numpy, nothing
 compiled), and K more are compiled for 8 virtual devices, where the collectives of the compiled program are compared
@@ -78,7 +78,7 @@ def write_state(path: Path | None, state: State) -> None:
         path.write_text(json.dumps({name: asdict(totals) for name, totals in state.items()}, indent=1) + "\n")
 
 
-def run_case(seed: int, how: str, shrink_seconds: float) -> tuple[Outcome, dict[str, Any] | None]:
+def run_case(seed: int, how: str, shrink_checks: int) -> tuple[Outcome, dict[str, Any] | None]:
     """The outcome of the case `seed`, and a record of it if it failed."""
     try:
         case = draw_case(seed)
@@ -86,11 +86,11 @@ def run_case(seed: int, how: str, shrink_seconds: float) -> tuple[Outcome, dict[
         outcome = Outcome("failed", f"not drawn: {type(error).__name__}: {error}")
         return outcome, {"seed": seed, "how": how, "message": outcome.message}
     outcome = check(case, RUNS[how])
-    return outcome, _failure(case, seed, how, outcome, shrink_seconds) if outcome.verdict == "failed" else None
+    return outcome, _failure(case, seed, how, outcome, shrink_checks) if outcome.verdict == "failed" else None
 
 
-def _failure(case: FuzzCase, seed: int, how: str, outcome: Outcome, shrink_seconds: float) -> dict[str, Any]:
-    small = shrink(case, lambda smaller: check(smaller, RUNS[how]), shrink_seconds) if shrink_seconds else case
+def _failure(case: FuzzCase, seed: int, how: str, outcome: Outcome, shrink_checks: int) -> dict[str, Any]:
+    small = shrink(case, lambda smaller: check(smaller, RUNS[how]), shrink_checks) if shrink_checks else case
     return {
         "seed": seed,
         "how": how,
@@ -102,11 +102,11 @@ def _failure(case: FuzzCase, seed: int, how: str, outcome: Outcome, shrink_secon
     }
 
 
-def run(totals: Totals, how: str, count: int, shrink_seconds: float, saved: Callable[[], None]) -> None:
+def run(totals: Totals, how: str, count: int, shrink_checks: int, saved: Callable[[], None]) -> None:
     """Runs `count` cases more."""
     for n in range(count):
         start = perf_counter()
-        outcome, failure = run_case(totals.next_seed, how, shrink_seconds)
+        outcome, failure = run_case(totals.next_seed, how, shrink_checks)
         setattr(totals, outcome.verdict, getattr(totals, outcome.verdict) + 1)
         totals.simplified += outcome.verdict == "passed" and bool(outcome.message)
         totals.next_seed += 1
@@ -137,7 +137,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="where to start; without it, where the state says, or 0")
     parser.add_argument("--state", type=Path, help="file with the next seeds and the totals")
     parser.add_argument("--json", type=Path, help="file for the totals and the failures of all runs")
-    parser.add_argument("--shrink", type=float, default=60.0, help="seconds to make a failure small")
+    parser.add_argument("--shrink", type=int, default=300, help="smaller cases that are tried for a failure")
     arguments = parser.parse_args()
     use_virtual_devices(DEVICES)
     state = read_state(arguments.state, arguments.seed)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from autopar.core.graph import OpNode, TensorInfo
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
-from autopar.passes.program import Compute, Move
+from autopar.passes.program import Compute, Instruction, Move
 from autopar.passes.schedule import Schedule, schedule
 from autopar.report.errors import ErrorShare, error_shares, standard_error_s
 from autopar.search.task import Planned
@@ -194,12 +195,16 @@ def summarise(
 def recomputation(planned: Planned) -> Recomputation | None:
     """What `planned` computes once more, what that costs, and the bytes of a device that it saves; None if nothing."""
     program = planned.program
-    twins = [i for i in program.instructions if isinstance(i, Compute) and i.op.recomputes is not None]
+    twins = [i for i in program.instructions if _is_twin(i)]
     again = [i for i in twins if i.op.recomputes != i.op.id]
-    read = {v for i in program.instructions if i not in twins for v in i.ins}
+    read = {v for i in program.instructions if not _is_twin(i) for v in i.ins}
     seconds = sum(program.runs(i) * planned.pricing.op_cost(i.op, i.strategy) for i in again)
     saved = sum(program.runs(i) * program.local_bytes(v) for i in twins for v in i.outs if v in read)
     return Recomputation(len(twins), seconds, int(saved)) if twins else None
+
+
+def _is_twin(instruction: Instruction) -> TypeGuard[Compute]:
+    return isinstance(instruction, Compute) and instruction.op.recomputes is not None
 
 
 def _tensor_row(tensor: TensorInfo, placement: Placement, mesh: DeviceMesh, name: str = "") -> TensorRow:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from time import perf_counter
 from typing import Any
 
 import jax
@@ -18,18 +17,19 @@ PLAN_SEEDS = 6
 Check = Callable[[FuzzCase], Outcome]
 
 
-def shrink(case: FuzzCase, check: Check = check, seconds: float = 120.0) -> FuzzCase:
+def shrink(case: FuzzCase, check: Check = check, checks: int = 2000) -> FuzzCase:
     """A smaller case that fails as `case` does, on the same mesh; `case` itself if none is found.
 
     Programs get smaller by giving fewer results, by turning a variable into an argument with the same value, and by
-    reading another variable of the same type. As plans are drawn for a program, several are tried for each.
+    reading another variable of the same type. As plans are drawn for a program, several are tried for each; `checks`:
+    how many cases are tried in all.
     """
-    stop = perf_counter() + seconds
+    left = iter(range(checks))
     reason = kind_of(check(case))
     smaller: FuzzCase | None = case
     while smaller is not None:
         case = smaller
-        smaller = next((found for found in _failing(case, check, reason, stop)), None)
+        smaller = next((found for found in _failing(case, check, reason, left)), None)
     return case
 
 
@@ -41,11 +41,11 @@ def kind_of(outcome: Outcome) -> str:
     return "difference" if first.startswith("result") else first
 
 
-def _failing(case: FuzzCase, check: Check, reason: str, stop: float) -> Iterator[FuzzCase]:
+def _failing(case: FuzzCase, check: Check, reason: str, left: Iterator[int]) -> Iterator[FuzzCase]:
     for program in candidates(case.program):
-        if perf_counter() > stop:
-            return
         for plan, seed in [(case.plan, case.plan_seed), *((p, n) for n in range(PLAN_SEEDS) for p in PLANS[1:3])]:
+            if next(left, None) is None:
+                return
             smaller = replace(case, program=program, plan=plan, plan_seed=seed)
             if kind_of(check(smaller)) == reason:
                 yield smaller

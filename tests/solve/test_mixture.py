@@ -14,6 +14,7 @@ from autopar.solve.ascent import Answer, Ascent
 from autopar.solve.known import Known
 from autopar.solve.mixture import met_about, mixed_exactly
 from autopar.solve.reduction import Ints
+from autopar.solve.single import Single
 from autopar.solve.watch import Best, Until
 from tests.solve.draw import problems
 from tests.solve.oracle import choices, cost_of
@@ -58,13 +59,16 @@ def test_what_does_not_fit_is_not_mixed(monkeypatch: pytest.MonkeyPatch) -> None
 @given(problems(limited=False).filter(is_finite))
 def test_all_sweeps_tell_what_they_decode(problem: Problem) -> None:
     """In single precision and in double."""
+    swept, singly = Single.sweep, list[int]()
     for least in (0, 10**9):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("autopar.solve.single._LARGE", least)
+            patch.setattr(Single, "sweep", lambda self: singly.append(1) or swept(self))
             ascent = Ascent(problem, FEW_SWEEPS, rough=True)
             found, _ = ascent.sweeps(np.inf, Best(problem, None, None))
         costs = [cost_of(problem, tuple(choice.tolist())) for choice in ascent.met]
         assert found.objective in costs
+        assert len(costs) > len(singly) or least
         assert mixed_exactly(problem, ascent.met, SolveOptions()).objective <= min(costs) + 1e-12
 
 

@@ -7,6 +7,7 @@ the bound; the step is halved when the bound stalls. Any prices >= 0 prove a bou
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -53,6 +54,7 @@ _MOST_SEEDS = 1 << 20  # of one annealing after the other
 _MOST_TIMES_SWEEPS = 4
 _FEWER_SWEEPS = 64  # times, where they begin close to their end
 _NEAR_ENOUGH = 1e-5  # of the cost: messages may prove it in double precision
+_MOST_MET = 64  # choices decoded on the way, that are kept
 _SHORT_STEP = 0.25  # of a price step, from prices that were good for more choices
 
 
@@ -125,7 +127,7 @@ class Ascent:
     If `eager`, so are the first sweeps (`Dual.eager`), until the bound stalls. They end where the gap is `enough`. If
     `rough`, a bound that creeps has stalled: for those who have something better to do then than more sweeps. If
     `swinging`, so are sweeps where no memory has a price (`Dual.swinging`); they settle sooner, at messages that rule
-    out less. `pool` as in `Dual`.
+    out less. `pool` as in `Dual`. `met` has what was decoded on the way: the last of it.
     """
 
     def __init__(
@@ -146,6 +148,7 @@ class Ascent:
         self._may_swing = swinging and not self.rows.count
         self.dual.eager, self.dual.swinging = eager, not eager and self._may_swing
         self.prices = Prices(self.rows)
+        self.met: deque[Ints] = deque(maxlen=_MOST_MET)
         self.held = self._unproven() if messages is None else self.dual.state()
 
     def start_from(self, messages: Floats) -> None:
@@ -178,7 +181,8 @@ class Ascent:
     def sweeps(self, upper: float, watch: Watch) -> tuple[Answer, Certificate]:
         """The best choice that sweeps decode, and what they prove, computed from scratch."""
         if self._begins_singly():
-            settled = Single(self.dual).settled(self.options.max_sweeps, lambda: watch.left_s() > 0)
+            single, most = Single(self.dual), self.options.max_sweeps
+            settled = single.settled(most, lambda: watch.left_s() > 0, self.met.append)
             self.dual.start_from(settled)
             best, _ = self._sweeps(upper, watch, most=1)
             cutoff = min(upper, best.objective)
@@ -198,7 +202,7 @@ class Ascent:
         best, _ = self._sweeps(upper, watch, most=min(_SWEEPS_ALONE, self.options.max_sweeps))
         cutoff = min(upper, best.objective)
         if not is_closed(self.held.bound, cutoff) and self.held.prices.any():
-            self.held = glide(self.dual, self.held, self.options.max_sweeps, cutoff, watch, rough=True)
+            self.held = glide(self.dual, self.held, self.options.max_sweeps, cutoff, watch, self.met.append)
             best = better(best, self._answer(self.dual.decode()))
         return best, self.dual.certificate(self.held)
 
@@ -232,6 +236,7 @@ class Ascent:
             elif self.dual.swinging:
                 self.dual.restore(self.held)
             choice = self.dual.decode()
+            self.met.append(choice)
             if check:
                 best = better(best, self._answer(choice))
                 cutoff = min(upper, best.objective)

@@ -12,13 +12,13 @@ from autopar.solve.dual import Certificate
 from autopar.solve.exact import NOTHING, eliminated, lifted
 from autopar.solve.few import Few
 from autopar.solve.known import MAX_DEPTH, Known, Search, edge_entries, is_large, is_left, is_narrow, known_after
-from autopar.solve.mixture import choices_about, close_to
+from autopar.solve.mixture import choices_about, close_to, met_about, mixed_exactly, strategies_of
 from autopar.solve.options import SolveOptions
 from autopar.solve.problem import Problem
 from autopar.solve.proof import FREE, Forbid
-from autopar.solve.reduction import Choice, kept, restrict
+from autopar.solve.reduction import Choice, Ints, kept, restrict
 from autopar.solve.squeeze import squeeze, squeeze_windows
-from autopar.solve.watch import Inner, Watch, offer
+from autopar.solve.watch import Inner, Until, Watch, offer
 
 _CLOSE = (1e-6, 1e-5, 1e-4, 1e-3)  # of the bound: windows eliminated as long as they fit
 _NEARLY = 1e-5  # of the bound: a tiled choice as close is worth a proof
@@ -27,16 +27,26 @@ _MIXTURE_WORK = 0.1  # of CP-SAT's
 
 
 def closing(
-    certificate: Certificate, few: Few | None, options: SolveOptions, watch: Watch, known: Known, rest: Search
+    certificate: Certificate,
+    met: Sequence[Ints],
+    few: Few | None,
+    options: SolveOptions,
+    watch: Watch,
+    known: Known,
+    rest: Search,
 ) -> Known:
     """What is known after what closes the gap of messages on training steps: each where it fits, until it is closed.
 
-    `rest` searches what mixtures of choices leave.
+    `met`: choices that were decoded on the way. `rest` searches what mixtures of choices leave.
     """
     problem = certificate.problem
     if few is not None and is_large(problem, options) and not known.is_enough(problem, options):
         known = Known(better(known.best, few.annealed(watch).tiled()), known.low, known.upper)
     is_free = may_squeeze(problem, options)
+    is_near = known.cutoff - known.low <= _NEARLY * abs(known.low)
+    if is_free and not is_near and is_left(known, watch):
+        known = Known(better(known.best, mixed_exactly(problem, met, options)), known.low, known.upper)
+        offer(known.best.choice, watch)
     if is_free and is_left(known, watch):
         known = known_after(known, squeeze_windows(certificate, known.cutoff, options, watch))
     is_near = known.cutoff - known.low <= _NEARLY * abs(known.low)
@@ -45,8 +55,8 @@ def closing(
             known = _close_above(certificate, options, watch, known)
         elif is_narrow(problem):
             known = mixed(certificate, options, watch, known, rest)
-        else:
-            known = _mixed_close(certificate, options, watch, known, rest)
+        elif not known.is_enough(problem, options):
+            known = _mixed_met(certificate, met, options, watch, known, rest)
     is_last = is_large(problem, options) and not known.is_enough(problem, options)  # too large for CP-SAT
     if is_free and is_last and is_left(known, watch):
         known = _joined(problem, options, watch, known)
@@ -69,6 +79,18 @@ def _joined(problem: Problem, options: SolveOptions, watch: Watch, known: Known)
     return known_after(known, squeeze(certificate, known.cutoff, options, watch, may_untie=True))
 
 
+def _mixed_met(
+    certificate: Certificate, met: Sequence[Ints], options: SolveOptions, watch: Watch, known: Known, rest: Search
+) -> Known:
+    """What is known after the best mixture of what was decoded on the way, if a gap may be left; or what is close."""
+    problem = certificate.problem
+    if is_large(problem, options) and options.large_gap:
+        known = _mixture_of(met_about(certificate, met), problem, options, watch, known, rest)
+    if known.is_enough(problem, options):
+        return known
+    return _mixed_close(certificate, options, watch, known, rest)
+
+
 def _mixed_close(certificate: Certificate, options: SolveOptions, watch: Watch, known: Known, rest: Search) -> Known:
     """What is known after sweeps of what is close to the bound, and the best mixture of the choices found there."""
     close = close_to(certificate, known.cutoff, options)
@@ -79,7 +101,8 @@ def _mixed_close(certificate: Certificate, options: SolveOptions, watch: Watch, 
     if is_enough or not is_left(known, watch):
         return known
     known = _mixture_of(close.decoded(), certificate.problem, options, watch, known, rest)
-    if known.cutoff >= close.top or not is_left(known, watch):
+    is_enough = known.is_enough(certificate.problem, options)
+    if known.cutoff >= close.top or is_enough or not is_left(known, watch):
         return known
     narrower = close_to(certificate, known.cutoff, options)
     return known if narrower is None else known_after(known, narrower.swept(known.cutoff, watch))
@@ -95,15 +118,16 @@ def mixed(certificate: Certificate, options: SolveOptions, watch: Watch, known: 
 def _mixture_of(
     choices: Sequence[Choice], problem: Problem, options: SolveOptions, watch: Watch, known: Known, rest: Search
 ) -> Known:
-    """What is known after the best choice made of these and the best known, as CP-SAT finds it."""
+    """What is known after the best choice made of these and the best known, or one that is enough: by CP-SAT."""
     every = [*choices, *([] if known.best.choice is None else [known.best.choice])]
     if len(set(every)) < 2:
         return known
-    keep = [np.isin(np.arange(n), [choice[v] for choice in every]) for v, n in enumerate(problem.counts)]
-    left = restrict(problem, keep, Forbid)
-    little = replace(options, max_rounds=1, cp_sat_work=_MIXTURE_WORK * options.cp_sat_work)
-    little = replace(little, anneal_passes=min(options.anneal_passes, _MIXTURE_PASSES))
-    unbounded = Inner(watch, left, -np.inf)  # nothing forbids the rest: what is proven of a mixture proves no more
+    left = restrict(problem, strategies_of(problem, every), Forbid)
+    passes = min(options.anneal_passes, _MIXTURE_PASSES)
+    little = replace(options, max_rounds=1, cp_sat_work=_MIXTURE_WORK * options.cp_sat_work, cp_sat_workers=1)
+    little = replace(little, anneal_passes=passes)
+    until = Until(watch, known.enough(problem, options))
+    unbounded = Inner(until, left, -np.inf)  # nothing forbids the rest: what is proven of a mixture proves no more
     best = lifted(left, rest(left.problem, little, unbounded, known.cutoff - left.offset, MAX_DEPTH, FREE))
     offer(best.choice, watch)
     return Known(better(known.best, best), known.low, known.upper)

@@ -153,6 +153,8 @@ def solver_of(options: SolveOptions, work: float) -> cp_model.CpSolver:
     if math.isfinite(left := left_s()):
         parameters.max_time_in_seconds = left
     parameters.relative_gap_limit = 0.0
+    if options.cp_sat_workers == 1:
+        parameters.cp_model_probing_level = 0  # alone it takes longer than what it saves
     parameters.subsolvers.extend(["max_lp", "reduced_costs"])
     return solver
 
@@ -171,7 +173,7 @@ def finish(certificate: Certificate, window: float, hint: Choice | None, options
     bound, budget = certificate.bound, options.cp_sat_work
     for _ in range(_MAX_ROUNDS):
         solver = solver_of(options, budget)
-        status = run(solver, work.model)
+        status = run(solver, work.model, (watch.enough - work.base) / work.unit)
         if status == cp_model.INFEASIBLE:
             return Finish(None, math.inf)
         bound = max(bound, work.base + solver.best_objective_bound * work.unit)

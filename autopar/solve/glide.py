@@ -14,6 +14,8 @@ B. Savchynskyy et al., "Efficient MRF energy minimization via adaptive diminishi
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from autopar.solve.dual import Dual, State
@@ -22,6 +24,7 @@ from autopar.solve.jit import compiled
 from autopar.solve.kernels import add_up, visit
 from autopar.solve.momentum import Momentum
 from autopar.solve.problem import Floats
+from autopar.solve.reduction import Ints
 from autopar.solve.watch import Watch
 
 _HEAT = 0.2  # of a node's share of the gap
@@ -35,23 +38,34 @@ _SWEEPS_PER_CHECK = 25
 _STALLED = 5e-4  # of the gap, per check
 _MAX_STALLS = 8  # momentum takes a while to build up
 _SWEEPS_PER_ROUGH_CHECK, _CREEPING = 10, 1e-4  # and of the bound, per rough check
+_SWEEPS_PER_CHOICE = 3  # those of one sweep and the next hardly differ
 _COLD = 30.0  # times the heat: dearer strategies weigh nothing
 
 
-def glide(dual: Dual, held: State, most_sweeps: int, upper: float, watch: Watch, *, rough: bool = False) -> State:
+def glide(
+    dual: Dual,
+    held: State,
+    most_sweeps: int,
+    upper: float,
+    watch: Watch,
+    meet: Callable[[Ints], None] | None = None,
+) -> State:
     """The best state met on the way from `held`, or that; it ends when the bound stalls. The dual is left there.
 
-    `upper`: the cost of a known choice, or inf. If `rough`, a bound that creeps has stalled.
+    `upper`: the cost of a known choice, or inf. `meet`, if it is given, is told what is decoded on the way; a bound
+    that creeps has stalled then.
     """
     dual.restore(held)
     course, last, stalls = _Course(dual, upper), held.bound, 0
     for sweep in range(1, most_sweeps + 1):
         held = course.after_sweep(held)
-        if rough and sweep % _SWEEPS_PER_ROUGH_CHECK == 0:
+        if meet is not None and sweep % _SWEEPS_PER_CHOICE == 0:
+            meet(dual.decode())
+        if meet is not None and sweep % _SWEEPS_PER_ROUGH_CHECK == 0:
             if held.bound - last <= _CREEPING * abs(last):
                 break
             last = held.bound
-        if not rough and sweep % _SWEEPS_PER_CHECK == 0:
+        if meet is None and sweep % _SWEEPS_PER_CHECK == 0:
             stalls = stalls + 1 if held.bound - last <= _STALLED * course.gap(held.bound) else 0
             last = held.bound
             if stalls >= _MAX_STALLS:

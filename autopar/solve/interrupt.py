@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ortools.sat.python import cp_model
 
 
-def run(solver: cp_model.CpSolver, model: cp_model.CpModel) -> Any:
-    """The status that the solver ends with; Ctrl-C ends it soon.
+class _Enough(cp_model.CpSolverSolutionCallback):
+    """Ends the search at the first solution that costs no more than `enough`."""
+
+    def __init__(self, enough: float) -> None:
+        super().__init__()
+        self._enough = enough
+
+    def on_solution_callback(self) -> None:
+        if self.objective_value <= self._enough:
+            self.stop_search()
+
+
+def run(solver: cp_model.CpSolver, model: cp_model.CpModel, enough: float = -math.inf) -> Any:
+    """The status that the solver ends with, at a solution that costs no more than `enough`; Ctrl-C ends it soon.
+
+    With several workers it is not certain at which.
 
     Raises:
       KeyboardInterrupt: interrupted, after the solver has stopped.
@@ -17,7 +32,7 @@ def run(solver: cp_model.CpSolver, model: cp_model.CpModel) -> Any:
     parameters: Any = solver.parameters
     parameters.catch_sigint_signal = False
     with ThreadPoolExecutor(1) as pool:
-        ended = pool.submit(solver.solve, model)
+        ended = pool.submit(solver.solve, model, _Enough(enough) if enough > -math.inf else None)
         try:
             return ended.result()
         except KeyboardInterrupt:

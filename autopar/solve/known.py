@@ -37,8 +37,13 @@ class Known:
 
     def is_enough(self, problem: Problem, options: SolveOptions) -> bool:
         """Whether a choice is known, or one is to be undercut, and its gap is one that the options let be."""
-        allowed = max(options.enough_gap, options.large_gap if is_large(problem, options) else 0.0)
+        allowed = _allowed_gap(problem, options)
         return math.isfinite(self.cutoff) and self.cutoff - self.low <= allowed * abs(self.cutoff)
+
+    def enough(self, problem: Problem, options: SolveOptions) -> float:
+        """What a choice may cost whose gap is one that the options let be."""
+        allowed = _allowed_gap(problem, options)
+        return self.low / (1 - allowed if self.low > 0 else 1 + allowed)
 
     def answer(self) -> Answer:
         """The best choice with the bound; nothing if all below `upper` is ruled out."""
@@ -70,6 +75,10 @@ def is_large(problem: Problem, options: SolveOptions) -> bool:
 def edge_entries(problem: Problem) -> int:
     """The pairs of strategies of all edges."""
     return sum(edge.cost.size for edge in problem.edges)
+
+
+def _allowed_gap(problem: Problem, options: SolveOptions) -> float:
+    return max(options.enough_gap, options.large_gap if is_large(problem, options) else 0.0)
 
 
 def is_narrow(problem: Problem) -> bool:

@@ -56,7 +56,7 @@ def closed_by_messages(
     if is_any_news and best.choice is None and not ascent.rows.count:  # forbidden entries alone are in the way
         offer(first_choice(ascent.dual, options, watch), watch)
     watch.raise_bound(certificate.bound, certificate.proof())
-    known = closing(certificate, few, options, watch, known, rest)
+    known = closing(certificate, ascent.met, few, options, watch, known, rest)
     if is_closed(known.low, known.cutoff):
         return answer(known.best, known.cutoff, upper)
     may_stop = options.large_gap > 0 and is_large(problem, options) and not known.is_enough(problem, options)

@@ -3,12 +3,15 @@
 At the best prices a choice that exceeds the limit costs as much as one that leaves memory free, its bytes paid for.
 Between them lie those that take some strategies of the one and some of the other: few a node, so a search is quick.
 
-On a small problem they are exact. On a large one they are what sweeps decode, within a window that leaves few pairs.
+On a small problem they are exact. On a large one they are what sweeps decode: on the way to the bound, or within a
+window that leaves few pairs. Also where memory is free the best mixture of what is decoded on the way is close to the
+optimum, or is it, long before any single one of them is.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -20,9 +23,9 @@ from autopar.solve.dual import Certificate, Dual
 from autopar.solve.exact import eliminated, lifted, reduced
 from autopar.solve.forbid import drop_forbidden
 from autopar.solve.options import SolveOptions
-from autopar.solve.problem import Floats, Infeasible, derived
+from autopar.solve.problem import Floats, Infeasible, Problem, derived, objective
 from autopar.solve.proof import Forbid
-from autopar.solve.reduction import Choice, Reduction, restrict
+from autopar.solve.reduction import Bools, Choice, Ints, Reduction, restrict
 from autopar.solve.rows import Rows, memory_rows
 from autopar.solve.watch import Inner, Watch
 
@@ -31,6 +34,8 @@ _WINDOW = 3e-4  # of the bound
 _DECODED_SHARES = (0.5, 0.99, 1.01, 2.0, 4.0)  # far ones give a mixture what it needs
 _PAIRS = 1_200_000  # that are left, where sweeps decode
 _SWEEPS, _SWEEPS_PER_CHECK = 40, 5
+_NEAREST = 16  # choices that are mixed within a limit
+_WORK = 1e8  # additions of the elimination that mixes without one
 
 
 def choices_about(certificate: Certificate, options: SolveOptions) -> list[Choice]:
@@ -56,6 +61,33 @@ def _at_share(certificate: Certificate, share: float, options: SolveOptions) -> 
     close = restrict(priced, keep, Forbid)
     found = eliminated(close.problem, options, math.inf)
     return close.lift(found.choice) if found is not None and found.choice is not None else None
+
+
+def met_about(certificate: Certificate, met: Iterable[Ints]) -> list[Choice]:
+    """Those of the choices that cost the least at the prices."""
+    problem, rows, prices = certificate.problem, certificate.rows, certificate.prices
+    choices = list(dict.fromkeys(tuple(choice.tolist()) for choice in met))
+    cost = {choice: objective(problem, choice) + float(prices @ rows.used(choice)) for choice in choices}
+    return sorted(choices, key=lambda choice: cost[choice])[:_NEAREST]
+
+
+def mixed_exactly(problem: Problem, met: Sequence[Ints], options: SolveOptions) -> Answer:
+    """The best choice made of these, without a limit; none if elimination does not fit."""
+    nothing = Answer(None, np.inf, -np.inf)
+    if not met:
+        return nothing
+    left = restrict(problem, strategies_of(problem, met), Forbid)
+    found = eliminated(left.problem, replace(options, max_elimination_work=_WORK), 0.0)
+    if found is None or found.choice is None:
+        return nothing
+    choice = left.lift(found.choice)
+    return Answer(choice, objective(problem, choice), -np.inf)
+
+
+def strategies_of(problem: Problem, choices: Sequence[Choice] | Sequence[Ints]) -> list[Bools]:
+    """Masks of the strategies that any of the choices has."""
+    each = np.array(choices, dtype=np.intp).T
+    return [np.isin(np.arange(n), taken) for n, taken in zip(problem.counts, each, strict=True)]
 
 
 def close_to(certificate: Certificate, cutoff: float, options: SolveOptions) -> Close | None:

@@ -50,7 +50,7 @@ def in_rounds(
         certificate, found = ascent.round(round_, min(upper, best.objective), best.choice, watch)
         best, low = better(best, found), max(low, certificate.bound)
         watch.raise_bound(certificate.bound, certificate.proof())
-        if is_closed(low, min(upper, best.objective)) or watch.left_s() <= 0:
+        if is_closed(low, min(upper, best.objective)) or watch.left_s() <= 0 or watch.objective <= watch.enough:
             break
         if Known(best, low, upper).is_enough(problem, options):
             break

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from autopar.solve.dual import Dual
 from autopar.solve.flat import Flat
-from autopar.solve.kernels import sweep
+from autopar.solve.kernels import decode, sweep
 from autopar.solve.momentum import Momentum
 from autopar.solve.problem import Floats
+from autopar.solve.reduction import Ints
 
 _LARGE = 4_000_000  # entries that a sweep reads: fewer stay near the processor
 _SWEEPS_PER_CHECK = 5
@@ -36,18 +37,22 @@ class Single:
         self.flat: Flat = dual.flat._replace(pool=dual.flat.pool.astype(single))
         self.messages: NDArray[Any] = dual.messages.astype(single)
         self.nodes: NDArray[Any] = dual.nodes.astype(single)
-        self.prices = dual.prices
+        self.prices, self._rank = dual.prices, dual.rank
         self._momentum = Momentum(self)
 
     def set_prices(self, prices: Floats) -> None:
         """Only none."""
         self.prices = prices
 
-    def settled(self, most: int, is_wanted: Callable[[], bool]) -> Floats:
-        """The messages after sweeps until the bound hardly rises, `most` of them, or until no more are wanted."""
+    def settled(self, most: int, is_wanted: Callable[[], bool], meet: Callable[[Ints], None]) -> Floats:
+        """The messages after sweeps until the bound hardly rises, `most` of them, or until no more are wanted.
+
+        `meet` is told what they decode on the way.
+        """
         held, best = self.messages.copy(), -np.inf
         for n in range(1, most + 1):
             bound = self.sweep()
+            meet(self.decode())
             if n % _SWEEPS_PER_CHECK:
                 continue
             last, best = best, max(best, bound)
@@ -55,6 +60,12 @@ class Single:
             if best - last <= _STALLED * abs(best) or not is_wanted():
                 break
         return held.astype(np.float64)
+
+    def decode(self) -> Ints:
+        """As a dual does."""
+        choice = np.zeros(len(self._rank), dtype=np.intp)
+        decode(self.flat, self.nodes, self.messages, choice)
+        return choice[self._rank]
 
     def sweep(self) -> float:
         """Upwards and downwards once, on in the direction of the last one unless the bound fell; the bound.

@@ -44,7 +44,8 @@ def squeeze_windows(certificate: Certificate, cutoff: float, options: SolveOptio
     """The cheapest choice met, and a bound on all below `cutoff`, from windows that leave few pairs, and then more.
 
     After the first window that does not come to an end by itself, knots are untied, in wide windows: these do not take
-    much longer then. It ends with the first of those that does not come to an end.
+    much longer then. It ends with the first of those that does not come to an end. Where a choice is known, the window
+    after the first goes up to its cost, unless that leaves too many pairs.
     """
     total = sum(edge.cost.size for edge in certificate.problem.edges)
     pairs = min(max(_LEAST_SHARE * options.max_cp_sat_entries, _FEW_PAIRS * total), _MOST_PAIRS)
@@ -66,7 +67,8 @@ def squeeze_windows(certificate: Certificate, cutoff: float, options: SolveOptio
             return best
         pairs = _MORE_PAIRS * pairs if ended else _WIDE_PAIRS
         window = max(_WIDER * window, 0.0 if may_untie else window_of(above, pairs / each))
-        may_untie = may_untie or not ended
+        is_known = window < cutoff - certificate.bound <= widest and cutoff < np.inf
+        window, may_untie = cutoff - certificate.bound if is_known else window, may_untie or not ended or is_known
 
 
 def squeeze(

@@ -38,6 +38,11 @@ class Watch(Protocol):
         """The cost of the best choice so far, or what is to be undercut; inf without either."""
         ...
 
+    @property
+    def enough(self) -> float:
+        """What a choice may cost that is not worth bettering; -inf: any is."""
+        ...
+
     def offer(self, choice: Choice) -> None:
         """A choice was found."""
         ...
@@ -65,6 +70,7 @@ class Best:
         self.choice: Choice | None = None
         self.objective: float = below
         self.bound: float = -np.inf
+        self.enough: float = -np.inf
         self.proof: Proof = ()
 
     def offer(self, choice: Choice) -> None:
@@ -104,6 +110,11 @@ class Inner:
         """The cost of the best choice so far, as the reduced problem counts; inf without one."""
         return self.outer.objective - self.reduction.offset
 
+    @property
+    def enough(self) -> float:
+        """As the outer one, as the reduced problem counts."""
+        return self.outer.enough - self.reduction.offset
+
     def offer(self, choice: Choice) -> None:
         """Offers what the choice stands for."""
         self.outer.offer(self.reduction.lift(choice))
@@ -118,11 +129,37 @@ class Inner:
 
 
 @dataclass(frozen=True, eq=False)
+class Until:
+    """The watch of a search that ends once a choice costs no more than `enough`."""
+
+    outer: Watch
+    enough: float
+
+    @property
+    def objective(self) -> float:
+        """As the outer one."""
+        return self.outer.objective
+
+    def offer(self, choice: Choice) -> None:
+        """As the outer one."""
+        self.outer.offer(choice)
+
+    def raise_bound(self, bound: float, proof: Proof) -> None:
+        """As the outer one."""
+        self.outer.raise_bound(bound, proof)
+
+    def left_s(self) -> float:
+        """As the outer one."""
+        return self.outer.left_s()
+
+
+@dataclass(frozen=True, eq=False)
 class Apart:
     """The watch of a problem whose choices and bounds say nothing of the outer one: they share the time."""
 
     outer: Watch
     objective: float = np.inf
+    enough: float = -np.inf
 
     def offer(self, choice: Choice) -> None:
         """Nothing to keep."""

@@ -56,7 +56,7 @@ def test_whatever_messages_it_finds_only_what_they_prove_is_said(problem: Proble
 def test_it_comes_as_far_as_double_precision(seed: int) -> None:
     problem = grid(12, 6, seed)
     dual = Dual(problem, memory_rows(problem))
-    dual.start_from(Single(dual).settled(200, lambda: True))
+    dual.start_from(Single(dual).settled(200, lambda: True, lambda _: None))
     dual.sweep()
     other = Dual(problem, memory_rows(problem))
     other.swinging = True

@@ -1,0 +1,153 @@
+"""Mixtures of what sweeps decode on their way: the best of all that can be made of them, or one that is enough."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autopar.solve import Edge, Problem, SolveOptions, Usage, closing, rounds, solve, squeeze
+from autopar.solve.ascent import Answer, Ascent
+from autopar.solve.known import Known
+from autopar.solve.mixture import met_about, mixed_exactly
+from autopar.solve.reduction import Ints
+from autopar.solve.single import Single
+from autopar.solve.watch import Best, Until
+from tests.solve.draw import problems
+from tests.solve.oracle import choices, cost_of
+from tests.solve.test_swing import grid, is_finite
+
+FEW_SWEEPS = SolveOptions(max_sweeps=10)
+
+
+def drawn_choices(problem: Problem, seed: int, number: int = 3) -> list[Ints]:
+    rng = np.random.default_rng(seed)
+    return [np.array([rng.integers(n) for n in problem.counts], dtype=np.intp) for _ in range(number)]
+
+
+def limited(side: int, seed: int, limit: float) -> Problem:
+    """A grid whose strategies take bytes all the time, the cheap ones the most."""
+    whole, rng = grid(side, 4, seed), np.random.default_rng(seed)
+    costs = tuple(np.sort(rng.random(4)) for _ in whole.node_costs)
+    usages = tuple(Usage(v, 0, 1, np.array([4.0, 3.0, 2.0, 0.0]) + rng.random(4)) for v in range(len(costs)))
+    return Problem(costs, whole.edges, usages, limit * len(costs))
+
+
+@settings(max_examples=60, deadline=None)
+@given(problem=problems(limited=False), seed=st.integers(0, 99))
+def test_no_mixture_is_cheaper(problem: Problem, seed: int) -> None:
+    met = drawn_choices(problem, seed)
+    made = [c for c in choices(problem) if all(c[v] in {m[v] for m in met} for v in range(len(c)))]
+    best = min(cost_of(problem, c) for c in made)
+    found = mixed_exactly(problem, met, SolveOptions())
+    assert found.objective == pytest.approx(best, rel=1e-12, abs=1e-12)
+    assert found.choice is None or found.choice in made
+    assert found.bound == -np.inf  # that of a mixture bounds nothing else
+
+
+def test_what_does_not_fit_is_not_mixed(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = grid(6, 6, 0)
+    monkeypatch.setattr("autopar.solve.mixture._WORK", 1.0)
+    assert mixed_exactly(problem, drawn_choices(problem, 0, 9), SolveOptions()).choice is None
+    assert mixed_exactly(problem, [], SolveOptions()).choice is None
+
+
+@settings(max_examples=30, deadline=None)
+@given(problems(limited=False).filter(is_finite))
+def test_all_sweeps_tell_what_they_decode(problem: Problem) -> None:
+    """In single precision and in double."""
+    swept, singly = Single.sweep, list[int]()
+    for least in (0, 10**9):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("autopar.solve.single._LARGE", least)
+            patch.setattr(Single, "sweep", lambda self: singly.append(1) or swept(self))
+            ascent = Ascent(problem, FEW_SWEEPS, rough=True)
+            found, _ = ascent.sweeps(np.inf, Best(problem, None, None))
+        costs = [cost_of(problem, tuple(choice.tolist())) for choice in ascent.met]
+        assert found.objective in costs
+        assert len(costs) > len(singly) or least
+        assert mixed_exactly(problem, ascent.met, SolveOptions()).objective <= min(costs) + 1e-12
+
+
+def test_prices_that_glide_tell_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And of these the cheapest at the prices are mixed."""
+    problem = limited(5, 1, 2.0)
+    ascent = Ascent(problem, SolveOptions())
+    monkeypatch.setattr("autopar.solve.ascent._SWEEPS_ALONE", 0)
+    monkeypatch.setattr(Ascent, "_sweeps", lambda self, *_, **__: (Answer(None, np.inf, -np.inf), ()))
+    ascent.price(np.full(ascent.rows.count, 0.2))
+    _, certificate = ascent.settle(np.inf, Best(problem, None, None))
+    assert len(ascent.met) >= 3
+    monkeypatch.setattr("autopar.solve.mixture._NEAREST", 2)
+    price = float(certificate.prices[0])
+
+    def at_prices(choice: tuple[int, ...]) -> float:
+        used = sum(float(use.size_bytes[choice[use.node]]) for use in problem.usages)
+        return cost_of(problem, choice) + price * used
+
+    met = {tuple(choice.tolist()) for choice in ascent.met}
+    assert [at_prices(c) for c in met_about(certificate, ascent.met)] == pytest.approx(sorted(map(at_prices, met))[:2])
+
+
+@pytest.mark.parametrize("share", [1.0, 1.5])
+def test_a_search_ends_where_it_is_enough(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CP-SAT is asked only for what annealing does not find."""
+    problem, asked = limited(4, 2, 2.0), list[Known]()
+    best = solve(problem).objective
+
+    def finished(_certificate: Any, _options: Any, _watch: Any, known: Known) -> Known:
+        asked.append(known)
+        return known
+
+    monkeypatch.setattr(rounds, "_finished", finished)
+    monkeypatch.setattr(rounds, "_narrowed", lambda *args: (args[3], False))
+    watch = Until(Best(problem, None, None), share * best)
+    options = SolveOptions(max_rounds=1, branch_entries=0)
+    found = rounds.in_rounds(problem, options, watch, np.inf, 0, closing.FREE, lambda *_: Answer(None, np.inf, -np.inf))
+    assert found.objective >= best * (1 - 1e-9)
+    assert bool(asked) == (found.objective > share * best)
+    assert share == 1.0 or not asked
+
+
+def test_cp_sat_ends_where_it_is_enough() -> None:
+    problem = limited(4, 2, 2.0)
+    best, watch = solve(problem).objective, Best(problem, None, None)
+    ascent = Ascent(problem, FEW_SWEEPS)
+    _, certificate = ascent.sweeps(np.inf, watch)
+    alone = SolveOptions(cp_sat_workers=1)
+    proven = rounds.finish(certificate, np.inf, None, alone, watch)
+    some = rounds.finish(certificate, np.inf, None, alone, Until(watch, 1.5 * best))
+    assert proven.bound == pytest.approx(best, rel=1e-6)
+    assert some.choice is not None
+    assert best * (1 - 1e-9) <= cost_of(problem, some.choice) <= 1.5 * best
+    assert some.bound < best * (1 - 1e-6)
+
+
+def test_a_known_choice_saves_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the first, one up to its cost; else they grow step by step."""
+    problem, windows = grid(7, 5, 3), list[float]()
+    best = solve(problem).objective
+    _, certificate = Ascent(problem, FEW_SWEEPS).sweeps(np.inf, Best(problem, None, None))
+
+    def counted(certificate: Any, upper: float, *_: Any, **__: Any) -> Answer:
+        windows.append(upper)
+        return Answer(None, np.inf, upper) if upper < best else Answer((0,), best, best)
+
+    monkeypatch.setattr(squeeze, "squeeze", counted)
+    monkeypatch.setattr(squeeze, "_KNOWN", 1)
+    little = SolveOptions(max_cp_sat_entries=1)
+    squeeze.squeeze_windows(certificate, np.inf, little, Best(problem, None, None))
+    many, _ = len(windows), windows.clear()
+    squeeze.squeeze_windows(certificate, best, little, Best(problem, None, None))
+    assert windows[1:] == [pytest.approx(best)]
+    assert many > len(windows)
+
+
+def test_edges_are_needed() -> None:
+    """A mixture may be cheaper than all that it is made of."""
+    problem = Problem((np.array([0.0, 1.0]), np.array([1.0, 0.0])), (Edge(0, 1, np.zeros((2, 2))),))
+    met = [np.array([0, 0]), np.array([1, 1])]
+    assert mixed_exactly(problem, met, SolveOptions()).objective == 0.0

@@ -187,6 +187,18 @@ class Ascent:
         best, _ = self._sweeps(upper, watch)
         return best, self.dual.certificate(self.held)
 
+    def resumed(self, messages: Floats, most: int, upper: float, watch: Watch) -> tuple[Answer, Certificate]:
+        """As `sweeps`, up to `most` of them from these messages on, until the gap to a cost `upper` hardly shrinks."""
+        self.dual.start_from(messages)
+        if is_worth_it(self.dual.flat):
+            messages = Single(self.dual).settled(most, lambda: watch.left_s() > 0, upper)
+            self.dual.start_from(messages)
+        before, self.options = self.options, replace(self.options, max_sweeps=most)
+        self.dual.eager, self.dual.swinging, self.held = False, self._may_swing, self._unproven()
+        best, _ = self._sweeps(upper, watch)
+        self.options = before
+        return best, self.dual.certificate(self.held)
+
     def _begins_singly(self) -> bool:
         """Whether sweeps that are rough anyway read so much that they begin in single precision."""
         is_new = self.held.bound == -np.inf

@@ -20,7 +20,7 @@ from autopar.solve.problem import Floats
 
 _LARGE = 4_000_000  # entries that a sweep reads: fewer stay near the processor
 _SWEEPS_PER_CHECK = 5
-_STALLED = 2e-4  # of the bound, per check
+_STALLED, _STALLED_OF_GAP = 2e-4, 0.02  # of the bound; of the gap, where it is known; per check
 
 
 def is_worth_it(flat: Flat) -> bool:
@@ -43,8 +43,11 @@ class Single:
         """Only none."""
         self.prices = prices
 
-    def settled(self, most: int, is_wanted: Callable[[], bool]) -> Floats:
-        """The messages after sweeps until the bound hardly rises, `most` of them, or until no more are wanted."""
+    def settled(self, most: int, is_wanted: Callable[[], bool], upper: float = np.inf) -> Floats:
+        """The messages after sweeps until the bound hardly rises, `most` of them, or until no more are wanted.
+
+        Where a cost `upper` is known, what is hardly anything of the gap counts.
+        """
         held, best = self.messages.copy(), -np.inf
         for n in range(1, most + 1):
             bound = self.sweep()
@@ -52,7 +55,8 @@ class Single:
                 continue
             last, best = best, max(best, bound)
             held = self.messages.copy() if bound > last else held
-            if best - last <= _STALLED * abs(best) or not is_wanted():
+            little = _STALLED * abs(best) if upper == np.inf else _STALLED_OF_GAP * max(0.0, upper - best)
+            if best - last <= little or not is_wanted():
                 break
         return held.astype(np.float64)
 

@@ -177,15 +177,21 @@ class Ascent:
 
     def sweeps(self, upper: float, watch: Watch) -> tuple[Answer, Certificate]:
         """The best choice that sweeps decode, and what they prove, computed from scratch."""
+        return self._swept(upper, watch), self.dual.certificate(self.held)
+
+    def swept(self, upper: float, watch: Watch) -> Answer:
+        """As `sweeps`, for those who want no proof: the bound is what they prove up to rounding."""
+        return replace(self._swept(upper, watch), bound=self.held.bound)
+
+    def _swept(self, upper: float, watch: Watch) -> Answer:
         if self._begins_singly():
             settled = Single(self.dual).settled(self.options.max_sweeps, lambda: watch.left_s() > 0)
             self.dual.start_from(settled)
             best, _ = self._sweeps(upper, watch, most=1)
             cutoff = min(upper, best.objective)
             if is_closed(self.held.bound, cutoff) or not is_closed(self.held.bound, cutoff, _NEAR_ENOUGH):
-                return best, self.dual.certificate(self.held)
-        best, _ = self._sweeps(upper, watch)
-        return best, self.dual.certificate(self.held)
+                return best
+        return self._sweeps(upper, watch)[0]
 
     def resumed(self, messages: Floats, most: int, upper: float, watch: Watch) -> tuple[Answer, Certificate]:
         """As `sweeps`, up to `most` of them from these messages on, until the gap to a cost `upper` hardly shrinks."""

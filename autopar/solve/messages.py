@@ -159,8 +159,4 @@ def _few(whole: Ascent, options: SolveOptions, watch: Watch, fewer: Few | None =
     def begun(short: Problem) -> Ascent:
         return _ascent(short, _little(options), rough=may_squeeze(short, options), pool=whole.dual.pool)
 
-    def swept(ascent: Ascent) -> Answer:
-        found, certificate = ascent.sweeps(np.inf, Apart(watch))
-        return replace(found, bound=certificate.bound)
-
-    return few_of(whole, begun, swept, fewer)
+    return few_of(whole, begun, lambda ascent: ascent.swept(np.inf, Apart(watch)), fewer)

@@ -20,6 +20,7 @@ from autopar.solve.problem import Floats
 
 _LARGE = 4_000_000  # entries that a sweep reads: fewer stay near the processor
 _SWEEPS_PER_CHECK = 5
+_HEAD_START = 5  # sweeps: from nothing messages go one way for long, and with more momentum sooner
 _STALLED, _STALLED_OF_GAP = 2e-4, 0.02  # of the bound; of the gap, where it is known; per check
 
 
@@ -37,7 +38,7 @@ class Single:
         self.messages: NDArray[Any] = dual.messages.astype(single)
         self.nodes: NDArray[Any] = dual.nodes.astype(single)
         self.prices = dual.prices
-        self._momentum = Momentum(self)
+        self._momentum = Momentum(self, risen=_HEAD_START)
 
     def set_prices(self, prices: Floats) -> None:
         """Only none."""

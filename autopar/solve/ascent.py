@@ -53,6 +53,7 @@ _MOST_SEEDS = 1 << 20  # of one annealing after the other
 _MOST_TIMES_SWEEPS = 4
 _FEWER_SWEEPS = 64  # times, where they begin close to their end
 _NEAR_ENOUGH = 1e-5  # of the cost: messages may prove it in double precision
+_PATIENT = 0.1  # of what a bound has to rise by elsewhere
 _SHORT_STEP = 0.25  # of a price step, from prices that were good for more choices
 
 
@@ -194,10 +195,13 @@ class Ascent:
         return self._sweeps(upper, watch)[0]
 
     def resumed(self, messages: Floats, most: int, upper: float, watch: Watch) -> tuple[Answer, Certificate]:
-        """As `sweeps`, up to `most` of them from these messages on, until the gap to a cost `upper` hardly shrinks."""
+        """As `sweeps`, up to `most` of them from these messages on, until the gap to a cost `upper` hardly shrinks.
+
+        Where that is not known, until the bound rises by much less than elsewhere.
+        """
         self.dual.start_from(messages)
         if is_worth_it(self.dual.flat):
-            messages = Single(self.dual).settled(most, lambda: watch.left_s() > 0, upper)
+            messages = Single(self.dual).settled(most, lambda: watch.left_s() > 0, upper, _PATIENT)
             self.dual.start_from(messages)
         before, self.options = self.options, replace(self.options, max_sweeps=most)
         self.dual.eager, self.dual.swinging, self.held = False, self._may_swing, self._unproven()

@@ -96,8 +96,12 @@ def _from_few(
         swept, certificate = few.whole.sweeps(min(upper, known.objective), watch)
         known = better(known, swept)
         cutoff = min(upper, known.objective)
-        if is_closed(certificate.bound, cutoff) or watch.left_s() <= 0 or few.is_like(cutoff - certificate.bound):
+        if is_closed(certificate.bound, cutoff) or watch.left_s() <= 0:
             return few, known, certificate
+        if few.is_like(cutoff - certificate.bound):
+            if few.is_proven and is_closed(few.ascent.held.bound, few.best.objective):  # not added up yet
+                known = _known_of_layers(few, known, options, watch)
+            return few, known, None if is_closed(known.bound, min(upper, known.objective)) else certificate
         more = _few(few.whole, options, watch, few)
         if more is None:
             swept, certificate = few.whole.resumed(few.tiled_messages(), options.max_sweeps, cutoff, watch)
@@ -159,4 +163,10 @@ def _few(whole: Ascent, options: SolveOptions, watch: Watch, fewer: Few | None =
     def begun(short: Problem) -> Ascent:
         return _ascent(short, _little(options), rough=may_squeeze(short, options), pool=whole.dual.pool)
 
-    return few_of(whole, begun, lambda ascent: ascent.swept(np.inf, Apart(watch)), fewer)
+    def swept(ascent: Ascent) -> Answer:
+        if fewer is None:
+            return ascent.swept(np.inf, Apart(watch))
+        found, certificate = ascent.resumed(ascent.dual.messages, options.max_sweeps, np.inf, Apart(watch))
+        return replace(found, bound=certificate.bound)
+
+    return few_of(whole, begun, swept, fewer)

@@ -44,10 +44,10 @@ class Single:
         """Only none."""
         self.prices = prices
 
-    def settled(self, most: int, is_wanted: Callable[[], bool], upper: float = np.inf) -> Floats:
+    def settled(self, most: int, is_wanted: Callable[[], bool], upper: float = np.inf, share: float = 1.0) -> Floats:
         """The messages after sweeps until the bound hardly rises, `most` of them, or until no more are wanted.
 
-        Where a cost `upper` is known, what is hardly anything of the gap counts.
+        Where a cost `upper` is known, what is hardly anything of the gap counts; `share` of what counts else.
         """
         held, best = self.messages.copy(), -np.inf
         for n in range(1, most + 1):
@@ -56,7 +56,7 @@ class Single:
                 continue
             last, best = best, max(best, bound)
             held = self.messages.copy() if bound > last else held
-            little = _STALLED * abs(best) if upper == np.inf else _STALLED_OF_GAP * max(0.0, upper - best)
+            little = share * _STALLED * abs(best) if upper == np.inf else _STALLED_OF_GAP * max(0.0, upper - best)
             if best - last <= little or not is_wanted():
                 break
         return held.astype(np.float64)

@@ -55,6 +55,7 @@ _MOST_TIMES_SWEEPS = 4
 _FEWER_SWEEPS = 64  # times, where they begin close to their end
 _NEAR_ENOUGH = 1e-5  # of the cost: messages may prove it in double precision
 _MOST_MET = 64  # choices decoded on the way, that are kept
+_PATIENT = 0.1  # of what a bound has to rise by elsewhere
 _SHORT_STEP = 0.25  # of a price step, from prices that were good for more choices
 
 
@@ -180,6 +181,13 @@ class Ascent:
 
     def sweeps(self, upper: float, watch: Watch) -> tuple[Answer, Certificate]:
         """The best choice that sweeps decode, and what they prove, computed from scratch."""
+        return self._swept(upper, watch), self.dual.certificate(self.held)
+
+    def swept(self, upper: float, watch: Watch) -> Answer:
+        """As `sweeps`, for those who want no proof: the bound is what they prove up to rounding."""
+        return replace(self._swept(upper, watch), bound=self.held.bound)
+
+    def _swept(self, upper: float, watch: Watch) -> Answer:
         if self._begins_singly():
             single, most = Single(self.dual), self.options.max_sweeps
             settled = single.settled(most, lambda: watch.left_s() > 0, self.met.append)
@@ -187,8 +195,22 @@ class Ascent:
             best, _ = self._sweeps(upper, watch, most=1)
             cutoff = min(upper, best.objective)
             if is_closed(self.held.bound, cutoff) or not is_closed(self.held.bound, cutoff, _NEAR_ENOUGH):
-                return best, self.dual.certificate(self.held)
+                return best
+        return self._sweeps(upper, watch)[0]
+
+    def resumed(self, messages: Floats, most: int, upper: float, watch: Watch) -> tuple[Answer, Certificate]:
+        """As `sweeps`, up to `most` of them from these messages on, until the gap to a cost `upper` hardly shrinks.
+
+        Where that is not known, until the bound rises by much less than elsewhere.
+        """
+        self.dual.start_from(messages)
+        if is_worth_it(self.dual.flat):
+            messages = Single(self.dual).settled(most, lambda: watch.left_s() > 0, upper=upper, share=_PATIENT)
+            self.dual.start_from(messages)
+        before, self.options = self.options, replace(self.options, max_sweeps=most)
+        self.dual.eager, self.dual.swinging, self.held = False, self._may_swing, self._unproven()
         best, _ = self._sweeps(upper, watch)
+        self.options = before
         return best, self.dual.certificate(self.held)
 
     def _begins_singly(self) -> bool:

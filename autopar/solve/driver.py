@@ -29,7 +29,6 @@ from autopar.solve.options import SolveOptions
 from autopar.solve.oversize import drop_oversized
 from autopar.solve.polish import LocalSearch
 from autopar.solve.problem import Infeasible, Problem, Solution, Stopped, objective, peak
-from autopar.solve.proof import Proof
 from autopar.solve.reduce import reduce_cheaply
 from autopar.solve.reduction import Choice, Reduction, unchanged, without_limit
 from autopar.solve.rows import drop_slack, least_use, memory_rows
@@ -107,7 +106,7 @@ def solve(
         raise NothingCheaper(below, watch.bound, stopped)
     if watch.choice is None:
         raise Unsolved(f"no choice found for {len(problem.node_costs)} nodes; not proven infeasible: {options}")
-    solution = replace(_solution(problem, watch.choice, watch.bound, watch.proof), stopped=stopped)
+    solution = replace(_solution(problem, watch), stopped=stopped)
     verify_choice(problem, solution)
     return solution
 
@@ -261,7 +260,8 @@ def _fits(problem: Problem, choice: Choice) -> bool:
     return problem.usage_limit is None or peak(problem, choice) <= problem.usage_limit
 
 
-def _solution(problem: Problem, choice: Choice, bound: float, proof: Proof) -> Solution:
-    cost = float(objective(problem, choice))
+def _solution(problem: Problem, watch: Best) -> Solution:
+    assert watch.choice is not None
+    cost, bound = watch.objective, watch.bound
     proven = bound >= cost - TOLERANCE * abs(cost)
-    return Solution(choice, cost, cost if proven else bound, peak(problem, choice), proof)
+    return Solution(watch.choice, cost, cost if proven else bound, peak(problem, watch.choice), watch.proof)

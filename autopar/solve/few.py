@@ -14,15 +14,21 @@ from autopar.solve.problem import Floats, Problem, objective
 from autopar.solve.tile import Shortened, shortened
 from autopar.solve.watch import Apart, Watch
 
+_MORE, _LITTLE = 3.0, 1e-4  # times as much, and a share of the cost: gaps that are alike
+
 
 @dataclass(frozen=True, eq=False)
 class Few:
-    """A problem of few of the equal layers beside the whole, its ascent, and its best choice."""
+    """A problem of few of the equal layers beside the whole, its ascent, and its best choice.
+
+    It has `more` positions than have to stay.
+    """
 
     whole: Ascent
     short: Shortened
     ascent: Ascent
     best: Answer
+    more: int = 0
 
     @property
     def is_proven(self) -> bool:
@@ -40,7 +46,21 @@ class Few:
 
     def begin(self) -> None:
         """Has the whole's ascent begin at its messages, tiled."""
-        self.whole.start_from(self.short.messages(self.whole.dual.flat, self.messages))
+        self.whole.start_from(self.tiled_messages())
+
+    def tiled_messages(self) -> Floats:
+        """Its messages, tiled over the whole."""
+        return self.short.messages(self.whole.dual.flat, self.messages)
+
+    def is_like(self, gap: float) -> bool:
+        """Whether a gap that its messages leave of the whole is what the whole's length makes of its own.
+
+        If not, more layers are what few are not: where layers and ends want different strategies, it is the number of
+        layers that decides, and messages differ from one layer to the next.
+        """
+        own = abs(self.best.objective - self.ascent.held.bound)
+        times = len(self.whole.problem.node_costs) / len(self.short.problem.node_costs)
+        return gap <= _MORE * times * own + _LITTLE * abs(self.whole.held.bound)
 
     def tiled(self) -> Answer:
         """Its best choice, tiled over the whole."""
@@ -57,11 +77,14 @@ class Few:
         return replace(self, best=better(self.best, near))
 
 
-def few_of(whole: Ascent, ascent_of: Callable[[Problem], Ascent], search: Callable[[Ascent], Answer]) -> Few | None:
-    """Few of the equal layers, searched. None if too little repeats."""
-    short = shortened(whole.problem, whole.dual.flat, whole.dual.order)
+def few_of(
+    whole: Ascent, ascent_of: Callable[[Problem], Ascent], search: Callable[[Ascent], Answer], fewer: Few | None = None
+) -> Few | None:
+    """Few of the equal layers, searched; about twice as many as `fewer` has. None if too little repeats."""
+    more = 0 if fewer is None else fewer.more + len(fewer.short.problem.node_costs)
+    short = shortened(whole.problem, whole.dual.flat, whole.dual.order, more)
     if short is None:
         return None
     ascent = ascent_of(short.without_ties())
     best = search(ascent)
-    return Few(whole, short, ascent, best)
+    return Few(whole, short, ascent, best, more)

@@ -25,13 +25,14 @@ _MARGIN = 1e-10  # of the cost: for rounding
 _SAMPLE = 1_000_000  # entries of a part's edges
 _FEW_PAIRS, _FEWER_PAIRS = 0.005, 0.001  # of all pairs: what a window leaves that is guessed; of a part with copies
 _FEWEST = 1000  # and at least so many of the sample: what has fewer pairs is looked at whole
-_MORE, _LESS, _GUESSES = 2.0, 0.7, 3  # times as many, another window; how many are tried
+_MORE, _GUESSES = 2.0, 3  # times as many, another window; how many are tried
+_NARROWER = 4  # times, a window that is guessed
 
 
 def by_layers(few: Few, best: Answer, options: SolveOptions, watch: Watch) -> Answer | None:
     """The optimum of the whole, with its proof, or a bound. None if there are no such layers, or it is too much.
 
-    Where `best` has no choice, windows are guessed, to find one.
+    Where `best` has no choice, windows are guessed, to find one; what these give is the answer, if it is too much then.
     """
     whole, short = few.whole, few.short
     flat, order = whole.dual.flat, short.order
@@ -45,13 +46,16 @@ def by_layers(few: Few, best: Answer, options: SolveOptions, watch: Watch) -> An
     edges: list[int] = short.edges.tolist()
     row = Row(whole.problem, order, layers, tuple(messages[e] for e in edges), by_ends, whole.dual.pool)
     known: dict[int, Within] | None = {}
+    guess: Answer | None = None
     if best.choice is None:
         known = _guessed(row, options, watch)
-        best = best if known is None else Chain(row, known).answer()
-    if known is None or best.choice is None or (known and is_closed(best.bound, best.objective, TOLERANCE)):
+        if known is None:
+            return None
+        best = guess = Chain(row, known).answer()
+    if best.choice is None or (known and is_closed(best.bound, best.objective, TOLERANCE)):
         return best if best.choice is not None else None
     found = _tables(row, best.choice, best.objective, known, options, watch)
-    return None if found is None else Chain(row, found).answer()
+    return guess if found is None else Chain(row, found).answer()
 
 
 def _guessed(row: Row, options: SolveOptions, watch: Watch) -> dict[int, Within] | None:
@@ -72,13 +76,9 @@ def _guessed_of(part: Part, options: SolveOptions, watch: Watch) -> Within | Non
     for _ in range(_GUESSES):
         window = window_of(above, max(_FEWEST, share * len(above)))
         try:
-            cut = within(part.certificate, part.certificate.bound + window, options, watch)
+            return within(part.certificate, part.certificate.bound + window, options, watch, narrower=_NARROWER)
         except Infeasible:
             share *= _MORE
-            continue
-        if cut is not None:
-            return cut
-        share *= _LESS
     return None
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from autopar.solve.ascent import Answer, Ascent, better, is_closed
 from autopar.solve.closing import closing, may_squeeze, mixed
+from autopar.solve.dual import Certificate
 from autopar.solve.exact import lifted
 from autopar.solve.few import Few, few_of
 from autopar.solve.first import first_choice
@@ -43,14 +44,14 @@ def closed_by_messages(
     if is_any_news and ascent.rows.count:
         offer(first_choice(ascent.dual, options, watch), watch)
     few, tiled = _few(ascent, options, watch), Answer(None, np.inf, -np.inf)
-    if few is not None:
-        few, tiled = _added_up(few, options, watch, rest)
-        if is_closed(tiled.bound, min(upper, tiled.objective)):
+    if few is None:
+        settle = ascent.settle if problem.usages and not is_narrow(problem) else ascent.sweeps
+        best, certificate = settle(upper, watch)
+    else:
+        few, tiled, certificate = _from_few(few, upper, options, watch, rest)
+        best = tiled
+        if certificate is None:
             return answer(tiled, min(upper, tiled.objective), upper)
-        few.begin()
-    settle = ascent.settle if problem.usages and not is_narrow(problem) else ascent.sweeps
-    best, certificate = settle(min(upper, tiled.objective), watch)
-    best = better(tiled, best)
     known = Known(best, max(certificate.bound, tiled.bound), upper)
     offer(best.choice, watch)
     if is_any_news and best.choice is None and not ascent.rows.count:  # forbidden entries alone are in the way
@@ -76,6 +77,36 @@ def closed_by_messages(
     prices, inner = certificate.parts()[0], Inner(watch, left, known.cutoff)
     found = lifted(left, rest(left.problem, options, inner, known.cutoff, depth, prices))
     return answer(better(known.best, found), max(known.low, min(found.bound, known.cutoff)), upper)
+
+
+def _from_few(
+    few: Few, upper: float, options: SolveOptions, watch: Watch, rest: Search
+) -> tuple[Few, Answer, Certificate | None]:
+    """What few of the layers tell of all: the last few, what is known, and what messages of all prove if that is open.
+
+    More and more are few until they tell; if almost all would be, those of all are swept until they settle.
+    """
+    known = Answer(None, np.inf, -np.inf)
+    while True:
+        few, found = _added_up(few, options, watch, rest)
+        known = replace(better(known, found), bound=max(known.bound, found.bound))
+        if is_closed(known.bound, min(upper, known.objective)):
+            return few, known, None
+        few.begin()
+        swept, certificate = few.whole.sweeps(min(upper, known.objective), watch)
+        known = better(known, swept)
+        cutoff = min(upper, known.objective)
+        if is_closed(certificate.bound, cutoff) or watch.left_s() <= 0:
+            return few, known, certificate
+        if few.is_like(cutoff - certificate.bound):
+            if few.is_proven and is_closed(few.ascent.held.bound, few.best.objective):  # not added up yet
+                known = _known_of_layers(few, known, options, watch)
+            return few, known, None if is_closed(known.bound, min(upper, known.objective)) else certificate
+        more = _few(few.whole, options, watch, few)
+        if more is None:
+            swept, certificate = few.whole.resumed(few.tiled_messages(), options.max_sweeps, cutoff, watch)
+            return few, better(known, swept), certificate
+        few = more
 
 
 def _added_up(few: Few, options: SolveOptions, watch: Watch, rest: Search) -> tuple[Few, Answer]:
@@ -124,8 +155,8 @@ def _ascent(problem: Problem, options: SolveOptions, *, rough: bool, pool: Pool 
     return Ascent(problem, little, rough=rough, pool=pool)
 
 
-def _few(whole: Ascent, options: SolveOptions, watch: Watch) -> Few | None:
-    """Few of the equal layers, swept, if enough repeats and there is time."""
+def _few(whole: Ascent, options: SolveOptions, watch: Watch, fewer: Few | None = None) -> Few | None:
+    """Few of the equal layers, more than `fewer` has, swept, if enough repeats and there is time."""
     if watch.left_s() <= 0:
         return None
 
@@ -133,7 +164,9 @@ def _few(whole: Ascent, options: SolveOptions, watch: Watch) -> Few | None:
         return _ascent(short, _little(options), rough=may_squeeze(short, options), pool=whole.dual.pool)
 
     def swept(ascent: Ascent) -> Answer:
-        found, certificate = ascent.sweeps(np.inf, Apart(watch))
+        if fewer is None:
+            return ascent.swept(np.inf, Apart(watch))
+        found, certificate = ascent.resumed(ascent.dual.messages, options.max_sweeps, np.inf, Apart(watch))
         return replace(found, bound=certificate.bound)
 
-    return few_of(whole, begun, swept)
+    return few_of(whole, begun, swept, fewer)

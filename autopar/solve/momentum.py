@@ -37,12 +37,13 @@ class Moving(Protocol):
 class Momentum:
     """Takes a dual on in the direction that its messages, or messages and prices, took since the last time.
 
-    `most`: of that way, at most.
+    `most`: of that way, at most. It begins as if the bound had risen so often already.
     """
 
-    def __init__(self, dual: Moving, most: float = 1.0) -> None:
+    def __init__(self, dual: Moving, most: float = 1.0, risen: int = 0) -> None:
         self.dual, self.most = dual, most
         self.stop_at(-np.inf)
+        self._risen = risen
 
     def stop_at(self, bound: float) -> None:
         """Begins anew at where the dual is, which proves `bound`."""

@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from autopar.solve.dual import Certificate, Dual
+from autopar.solve.dual import Certificate, Dual, State
 from autopar.solve.flat import Pool, per_edge, with_per_edge
 from autopar.solve.layers import Layers
 from autopar.solve.problem import Edge, Floats, Problem, derived
@@ -51,7 +51,7 @@ class Part:
     def certificate(self) -> Certificate:
         """What its messages prove; where it has copies, after some sweeps."""
         dual = _at(self.problem, self.messages, self.pool, _SWEEPS if self.copies > 1 else 0)
-        return dual.certificate(dual.state())
+        return dual.certificate(State(dual.messages, dual.prices, -np.inf))
 
 
 def _at(problem: Problem, messages: Sequence[Pair], pool: Pool, sweeps: int) -> Dual:

@@ -21,7 +21,8 @@ from autopar.solve.reduction import Ints
 
 _LARGE = 4_000_000  # entries that a sweep reads: fewer stay near the processor
 _SWEEPS_PER_CHECK = 5
-_STALLED = 2e-4  # of the bound, per check
+_HEAD_START = 5  # sweeps: from nothing messages go one way for long, and with more momentum sooner
+_STALLED, _STALLED_OF_GAP = 2e-4, 0.02  # of the bound; of the gap, where it is known; per check
 
 
 def is_worth_it(flat: Flat) -> bool:
@@ -38,26 +39,36 @@ class Single:
         self.messages: NDArray[Any] = dual.messages.astype(single)
         self.nodes: NDArray[Any] = dual.nodes.astype(single)
         self.prices, self._rank = dual.prices, dual.rank
-        self._momentum = Momentum(self)
+        self._momentum = Momentum(self, risen=_HEAD_START)
 
     def set_prices(self, prices: Floats) -> None:
         """Only none."""
         self.prices = prices
 
-    def settled(self, most: int, is_wanted: Callable[[], bool], meet: Callable[[Ints], None]) -> Floats:
+    def settled(
+        self,
+        most: int,
+        is_wanted: Callable[[], bool],
+        meet: Callable[[Ints], None] | None = None,
+        upper: float = np.inf,
+        share: float = 1.0,
+    ) -> Floats:
         """The messages after sweeps until the bound hardly rises, `most` of them, or until no more are wanted.
 
-        `meet` is told what they decode on the way.
+        `meet` is told what they decode on the way. Where a cost `upper` is known, what is hardly anything of the gap
+        counts; `share` of what counts else.
         """
         held, best = self.messages.copy(), -np.inf
         for n in range(1, most + 1):
             bound = self.sweep()
-            meet(self.decode())
+            if meet is not None:
+                meet(self.decode())
             if n % _SWEEPS_PER_CHECK:
                 continue
             last, best = best, max(best, bound)
             held = self.messages.copy() if bound > last else held
-            if best - last <= _STALLED * abs(best) or not is_wanted():
+            little = share * _STALLED * abs(best) if upper == np.inf else _STALLED_OF_GAP * max(0.0, upper - best)
+            if best - last <= little or not is_wanted():
                 break
         return held.astype(np.float64)
 

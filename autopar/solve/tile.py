@@ -94,10 +94,10 @@ class Shortened:
         return [_sites(stretch, self.band) for stretch in self.stretches]
 
 
-def shortened(problem: Problem, flat: Flat, order: Ints) -> Shortened | None:
+def shortened(problem: Problem, flat: Flat, order: Ints, more: int = 0) -> Shortened | None:
     """The problem without most of what repeats; None if too little does, or if there is memory to share.
 
-    `flat` is the problem in the order of sweeps, `order`.
+    `flat` is the problem in the order of sweeps, `order`. Of every stretch `more` positions stay than have to.
     """
     if problem.usages:
         return None
@@ -107,7 +107,7 @@ def shortened(problem: Problem, flat: Flat, order: Ints) -> Shortened | None:
     band = int(np.abs(flat.other - into)[near].max(initial=0))
     for at_a_glance in (True, False):  # to read all entries takes long, and some are enough to tell that little repeats
         looks = _looks(problem, flat, order, at_a_glance=at_a_glance)
-        stretches = _stretches(looks, band)
+        stretches = _stretches(looks, band, more)
         if sum(stretch.out for stretch in stretches) < _WORTH * count:
             return None
     small, edges, stays = _assembled(problem, flat, order, stretches, band)
@@ -160,7 +160,7 @@ def _sites(stretch: Stretch, band: int) -> range:
     return range(stretch.first + stretch.period, stretch.stop - stretch.out - band + 1)
 
 
-def _stretches(looks: Ints, band: int) -> tuple[Stretch, ...]:
+def _stretches(looks: Ints, band: int, more: int) -> tuple[Stretch, ...]:
     """Disjoint stretches, chosen by how much they can leave out; in order."""
     found: list[Stretch] = []
     for period in _periods(looks):
@@ -169,7 +169,7 @@ def _stretches(looks: Ints, band: int) -> tuple[Stretch, ...]:
         whole = max(1, -(-band // period)) * period  # so long that no edge skips one
         for first, last in ends.tolist():
             room = last + period - first - band  # one stays, and room for edges
-            out = (room // whole - 1 - _SPARE) * whole
+            out = (room // whole - 1 - _SPARE - -(-more // whole)) * whole
             if out > 0:
                 found.append(Stretch(first, last + period, whole, out))
     chosen: list[Stretch] = []

@@ -75,6 +75,8 @@ class Best:
 
     def offer(self, choice: Choice) -> None:
         """Keeps the choice if it is within the limit and the cheapest so far."""
+        if choice == self.choice:
+            return
         cost = objective(self.problem, choice)
         limit = self.problem.usage_limit
         if cost < self.objective and (limit is None or peak(self.problem, choice) <= limit):

@@ -20,6 +20,7 @@ from autopar.solve.bar import barred
 from autopar.solve.contract_chains import contract_chains
 from autopar.solve.dual import Certificate
 from autopar.solve.eliminate import Bucket, Table
+from autopar.solve.exact import finite
 from autopar.solve.forbid import drop_forbidden
 from autopar.solve.minplus import MinSum
 from autopar.solve.options import SolveOptions
@@ -31,8 +32,10 @@ from autopar.solve.watch import Apart, Watch
 
 _MOST_ENTRIES = 1_000_000  # of a table
 _MOST_WORK = 1e8  # additions
-_CUTS = 5  # of a window; sweeps between them
+_CUTS, _FEW_CUTS = 5, 3  # of a window; of one that may become narrower; sweeps between them
 _SWEEPS = 30
+_SHRUNK = 0.9  # of the pairs are left after a cut: more hardly go then
+_NARROWER = 0.7  # of a window
 
 
 def labels(problem: Problem, kept: Sequence[int]) -> tuple[Usage, ...]:
@@ -71,23 +74,33 @@ class Within:
         return self.reduction.lift(tuple(full))
 
 
-def within(certificate: Certificate, upper: float, options: SolveOptions, watch: Watch) -> Within | None:
+def within(
+    certificate: Certificate, upper: float, options: SolveOptions, watch: Watch, *, narrower: int = 0
+) -> Within | None:
     """What costs less than `upper` of a problem with labels; None if too much is left to eliminate.
+
+    Where that is too much, what costs less than something smaller will do, up to `narrower` times.
 
     Raises:
       Infeasible: if nothing does.
     """
     left, little = unchanged(certificate.problem), replace(options, max_sweeps=_SWEEPS)
-    for n in range(_CUTS):
-        if n:
-            _, certificate = Ascent(left.problem, little, swinging=False).sweeps(upper - left.offset, Apart(watch))
+    cuts, pairs = 0, np.inf
+    while True:
         left = left.then(partial(_cut, certificate, upper - left.offset, options))
         order = _order(left.problem)
         if order is not None:
             return _eliminated_to_labels(left, order, upper)
         if watch.left_s() <= 0:
-            break
-    return None
+            return None
+        cuts, before, pairs = cuts + 1, pairs, finite(left.problem)
+        is_much = cuts >= (_FEW_CUTS if narrower else _CUTS) or pairs > _SHRUNK * before
+        if is_much and not narrower:
+            return None
+        _, certificate = Ascent(left.problem, little, swinging=False).sweeps(upper - left.offset, Apart(watch))
+        if is_much:
+            low = certificate.bound + left.offset
+            cuts, narrower, upper = 0, narrower - 1, low + _NARROWER * (upper - low)
 
 
 def _cut(certificate: Certificate, upper: float, options: SolveOptions, _: Problem) -> Reduction:

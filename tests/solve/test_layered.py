@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autopar.solve import Edge, InvalidSolution, Problem, SolveOptions, proven, solve
+from autopar.solve import Edge, InvalidSolution, Problem, SolveOptions, proven, solve, verify
+from autopar.solve import closing as closing_module
+from autopar.solve import messages as messages_module
 from autopar.solve import within as within_module
 from autopar.solve.ascent import Answer, Ascent, is_closed
+from autopar.solve.dual import Certificate
 from autopar.solve.few import Few, few_of
 from autopar.solve.layered import by_layers
 from autopar.solve.problem import objective
@@ -255,3 +260,83 @@ def test_shared_nodes_of_too_many_strategies_have_no_order(monkeypatch: pytest.M
     assert _order(labelled) == []
     monkeypatch.setattr(within_module, "_MOST_ENTRIES", 511)
     assert _order(labelled) is None
+
+
+def alone(certificate: Certificate, kept: tuple[int, ...], size: tuple[int, ...]) -> np.ndarray:
+    """What the certificate's problem costs at least for each strategy of the nodes that are kept."""
+    problem, table = certificate.problem, np.full(size, np.inf)
+    for choice in itertools.product(*map(range, problem.counts)):
+        at = tuple(choice[v] for v in kept)
+        table[at] = min(table[at], objective(problem, choice))
+    return table
+
+
+@pytest.mark.parametrize("seed", [2, 4, 5, 7, 8, 11])
+def test_a_window_that_becomes_narrower_holds_all_below_where_it_ends(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Compared with trying all choices of six nodes, where so little may be eliminated that only a narrow one fits."""
+    rng = np.random.default_rng(seed)
+    pairs = list(itertools.combinations(range(6), 2))
+    edges = tuple(Edge(u, v, rng.random((4, 4))) for u, v in pairs)
+    problem = Problem(tuple(rng.random((6, 4))), edges)
+    labelled = replace(problem, usages=labels(problem, (0, 1)), usage_limit=np.inf)
+    _, certificate = Ascent(labelled, OPTIONS).sweeps(np.inf, Best(labelled, None, None))
+    table = alone(certificate, (0, 1), (4, 4))
+    monkeypatch.setattr(within_module, "_MOST_WORK", 500.0)
+    upper = float(table.max())
+    found = within_module.within(certificate, upper, OPTIONS, Best(labelled, None, None), narrower=9)
+    assert found is not None
+    assert certificate.bound < found.upper < upper
+    whole = np.full_like(table, np.inf)
+    whole[np.ix_(*found.ids)] = found.table
+    below = table < found.upper - 1e-9
+    assert whole[below] == pytest.approx(table[below], abs=1e-9)
+    assert (whole >= table - 1e-9).all()
+    assert below.any()
+
+
+def torn(layers: int, dislike: float) -> Problem:
+    """Layers that rather have another strategy than the ends: of few, the ends decide, and of many, the layers.
+
+    Every two nodes of a layer of five are joined, so that messages take long to settle.
+    """
+    rng, size, count = np.random.default_rng(3), 5, 4
+    own, unequal = list(0.05 * rng.random((size, count))), 1 - np.eye(count)
+    for cost in own:
+        cost[0] += dislike / size
+    pairs = [(i, j, 0.3 * unequal + 0.05 * rng.random((count, count))) for i in range(size) for j in range(i)]
+    links = [(i, j, 0.3 * unequal + 0.02 * rng.random((count, count))) for i, j in ((0, 3), (1, 4))]
+    nodes, edges = list[np.ndarray](), list[Edge]()
+    for first in range(0, size * layers, size):
+        nodes += own
+        edges += [Edge(first + i, first + j, cost) for i, j, cost in pairs]
+        edges += [Edge(first + i, first - size + j, cost) for i, j, cost in links if first]
+    ends = np.array([0.0, 1.0, 1.0, 1.0]), np.array([0.0, 1.0, 1.0, 1.0])
+    edges += [Edge(0, len(nodes), 5 * unequal), Edge(len(nodes) - 1, len(nodes) + 1, 5 * unequal)]
+    return Problem((*nodes, *ends), tuple(edges))
+
+
+@pytest.mark.parametrize(("layers", "dislike", "most"), [(48, 0.01, 3), (48, 0.05, 2), (24, 0.05, 2)])
+def test_few_are_more_where_they_do_not_tell(
+    monkeypatch: pytest.MonkeyPatch, layers: int, dislike: float, most: int
+) -> None:
+    """Until they do, or all are swept; no window of the whole is needed then."""
+    problem, met = torn(layers, dislike), list[int]()
+
+    def counted(*args: Any) -> Few | None:
+        found = few_of(*args)
+        met.append(0 if found is None else len(found.short.problem.counts))
+        return found
+
+    def never(*_: object) -> None:
+        pytest.fail("a window of the whole was squeezed")
+
+    monkeypatch.setattr(messages_module, "few_of", counted)
+    monkeypatch.setattr(closing_module, "squeeze_windows", never)
+    solution = solve(problem, options=replace(OPTIONS, max_rounds=0))
+    assert solution.gap == 0
+    assert solution.objective == pytest.approx(solve(problem).objective)
+    assert len(met) == most
+    assert all(2 * few < 3 * more for few, more in itertools.pairwise(met) if more)
+    verify(problem, solution)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import resource
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -31,7 +31,7 @@ from benchmarks.accuracy import predicted
 from benchmarks.accuracy_figures import Figures, PeakFigures, figures, peak_figures
 from benchmarks.accuracy_plans import Drawn, drawn_plans
 from benchmarks.end_to_end import describe_machine
-from benchmarks.tpu_cycles import Compiled, compiled_program
+from benchmarks.tpu_cycles import Compiled, UnknownRounds, compiled_program
 from benchmarks.tpu_programs import NAMES, arguments, by_hand, sized, tpu_devices
 from cost_models import Cluster, load_cluster
 
@@ -76,12 +76,15 @@ class Agreement:
 
 @dataclass(frozen=True)
 class Result:
-    """A model on a topology: its programs, and what of the plans' predictions agrees."""
+    """A model on a topology: its programs, and what of the plans' predictions agrees. Of models by hand those whose
+    cycles the compiler does not know are left out, with the reason.
+    """
 
     model: str
     size: str
     topology: str
     rows: tuple[Row, ...]
+    left_out: tuple[str, ...]
     agreement: Agreement
 
 
@@ -116,8 +119,13 @@ def measure(name: str, topology: str, devices: Sequence[Any]) -> Result:
     args, cluster = arguments(model), load_cluster("tpu-" + topology.replace(":", "-"))
     drawn = drawn_plans(model, cluster, PLANS[topology], args)
     rows = [_planned(d, cluster, devices) for d in {(d.kind, d.plan.objective_s): d for d in drawn}.values()]
-    rows += _by_hand(by_hand(model, args, devices), cluster)
-    return Result(model.name, model.size, topology, tuple(rows), agreement(rows))
+    left_out: list[str] = []
+    for kind, lower in by_hand(model, args, devices).items():
+        try:
+            rows.append(_row(kind, "", None, lower, cluster))
+        except UnknownRounds as reason:
+            left_out.append(f"{kind}: {reason}")
+    return Result(model.name, model.size, topology, tuple(rows), tuple(left_out), agreement(rows))
 
 
 def _planned(drawn: Drawn, cluster: Cluster, devices: Sequence[Any]) -> Row:
@@ -126,11 +134,6 @@ def _planned(drawn: Drawn, cluster: Cluster, devices: Sequence[Any]) -> Row:
     communicating = spent.communication_time_s
     guess = Predicted(spent.serial_time_s - communicating, communicating, spent.peak_memory_bytes)
     return _row(drawn.kind, str(plan.mesh), guess, lambda: plan.lower(devices), cluster)
-
-
-def _by_hand(lowered: dict[str, Callable[[], Any]], cluster: Cluster) -> Iterator[Row]:
-    for kind, lower in lowered.items():
-        yield _row(kind, "", None, lower, cluster)
 
 
 def _row(kind: str, mesh: str, guess: Predicted | None, lower: Callable[[], Any], cluster: Cluster) -> Row:
@@ -158,6 +161,8 @@ def show(console: Console, result: Result) -> None:
     for row in sorted(result.rows, key=lambda row: row.compiled.serial_s):
         table.add_row(*_cells(row))
     console.print(table)
+    for line in result.left_out:
+        console.print(f"Left out: {line}")
 
 
 def _cells(row: Row) -> tuple[str, ...]:

@@ -22,6 +22,10 @@ FLOPS_PER_CYCLE = 4 * 128 * 128 * 2
 """TPU v5e has four units of 128 x 128 multiply-adds (Google Cloud documentation, 'TPU v5e')."""
 
 
+class UnknownRounds(ValueError):
+    """A compiled program has a loop of which the compiler does not say how often it runs: its cycles are not known."""
+
+
 @dataclass(frozen=True)
 class Compiled:
     """A compiled program: cycles of computing on one device, and its collectives at a cluster's prices.
@@ -46,7 +50,8 @@ def compiled_program(text: str, cluster: Cluster) -> Compiled:
     """What the program with this HLO text takes on `cluster`, of TPUs v5e, in whose order its devices are numbered.
 
     Raises:
-      ValueError: for text that is not understood, or a loop whose rounds the compiler does not know.
+      UnknownRounds: for a loop whose rounds the compiler does not know.
+      ValueError: for text that is not understood.
     """
     module = parse_module(text)
     estimates = list(estimated_cycles(module))
@@ -82,7 +87,7 @@ def _estimates(module: HloModule, computation: str, times: int) -> Iterator[tupl
 
 def _rounds(times: int | None) -> int:
     if times is None:
-        raise ValueError("the program has a loop whose rounds the compiler does not know")
+        raise UnknownRounds("the program has a loop whose rounds the compiler does not know")
     return times
 
 

@@ -67,6 +67,40 @@ def test_kernels_run_as_soon_as_they_can() -> None:
     assert [k.node.outs[0] for k in ready_first(kernels)] == [A, D, B, C, E]
 
 
+def made_by(nodes: list[Node], kept: tuple[int, ...]) -> list[int]:
+    """The first results of the kernels, in the order in which they run."""
+    return [k.node.outs[0] for k in ready_first(fused(nodes, kept))]
+
+
+def test_each_of_several_results_waits_to_be_taken_out_of_their_tuple() -> None:
+    nodes = [kernel((X,), A, B), kernel((X,), C), kernel((A, B), D), kernel((C,), E)]
+    assert made_by(nodes, (D, E)) == [A, C, E, D]
+
+
+def test_what_reads_earlier_arguments_runs_first_and_late_copies_last() -> None:
+    copied = Node("loop", (A,), (C,), 0, late=True)
+    assert made_by([kernel((B,), D), kernel((X,), A), copied, kernel((A,), E)], (C, D, E)) == [A, D, E, C]
+    assert made_by([kernel((), A, late=True), kernel((X,), B), kernel((), C)], (A, B, C)) == [C, B, A]
+
+
+def test_what_comes_from_several_places_is_computed_for_one_reader() -> None:
+    once = loop((X,), A, once=True)
+    assert written([once, loop((A,), B)], (B,)) == {B: (X,)}
+    assert A in written([once, loop((A,), B), loop((A,), C)], (B, C))
+
+
+def test_places_count_within_one_kernel() -> None:
+    """Each kernel may hold fifteen copies, however many others hold some."""
+
+    def together(count: int, first: int) -> list[Node]:
+        parts = [Node("loop", (A,), (first + n,), 0) for n in range(count)]
+        return [*parts, loop(tuple(node.outs[0] for node in parts), first + 99, unary=False)]
+
+    both = [loop((X,), A), *together(10, 100), *together(10, 300)]
+    assert A not in written(both, (199, 399))
+    assert A in written([loop((X,), A), *together(16, 100)], (199,))
+
+
 def test_all_reduces_that_need_not_one_another_are_joined() -> None:
     apart = [kernel((X,), A, joins=("x",)), kernel((A,), B), kernel((X,), C, joins=("x",)), kernel((B, C), D)]
     found = joined(fused(apart, (D,)))

@@ -9,6 +9,8 @@ from autopar.passes.compiled.node import Node
 from autopar.passes.program import Compute, ShardedProgram
 
 FIRST_NEW = 1_000_000_000
+LONG = 128
+"""Arrays side by side along the last dim, so many elements in all, are not put together inside another loop."""
 NARROW = frozenset({"bfloat16", "float16"})
 
 
@@ -39,6 +41,7 @@ class Draft:
         self.light = {value for value, v in program.values.items() if v.tensor.literal is not None}
         self.scopes: list[Scope] = [Scope()]
         self.results = set(program.outputs)
+        self.depth: dict[int, int] = {}
 
     def at(self, value: int) -> int:
         """The buffer of a program value."""
@@ -60,21 +63,42 @@ class Draft:
     def put(self, node: Node) -> None:
         """Appends a node to the innermost computation."""
         self.scopes[-1].nodes.append(node)
+        self.depth.update(dict.fromkeys(node.outs, len(self.scopes)))
 
     def copied(self, value: int, position: int, *, is_view: bool) -> int:
         """A copy of a buffer with its elements in another order."""
         if is_view:
             return value
         out = self.made(self.sizes[value])
-        self.put(Node("loop", (value,), (out,), position))
+        self.put(Node("loop", (value,), (out,), position, late=True))
         return out
 
-    def shared(self, key: tuple[object, ...], size_bytes: int, position: int) -> int:
-        """A buffer that is made of nothing, once in a computation for all that ask for it by the same key."""
+    def ordered(self, value: int, order: Sequence[int], shape: Sequence[int], position: int) -> int:
+        """A copy of a buffer of this shape whose dims lie in `order` in memory, made once in a computation; itself, if
+        they do already.
+        """
+        kept = tuple(dim for dim in order if shape[dim] > 1)
+        if list(kept) == sorted(kept):
+            return value
+        known = self.scopes[-1].known
+        if ("order", value, kept) not in known:
+            known["order", value, kept] = (self.copied(value, position, is_view=False),)
+        return known["order", value, kept][0]
+
+    def put_back(self, value: int, out: int, order: Sequence[int], shape: Sequence[int], position: int) -> None:
+        """A copy as `out`, of this shape, of a buffer whose dims lie in `order` in memory."""
+        kept = tuple(dim for dim in order if shape[dim] > 1)
+        self.scopes[-1].known["order", out, kept] = (value,)
+        self.put_copy(value, out, position)
+
+    def shared(self, key: tuple[object, ...], size_bytes: int, position: int, *, is_late: bool = False) -> int:
+        """A buffer that is made of nothing, once in a computation for all that ask for it by the same key; one that
+        `is_late` is made of a constant, which has to be there first.
+        """
         known = self.scopes[-1].known
         if key not in known:
             known[key] = (self.made(size_bytes),)
-            self.put(Node("kernel", (), known[key], position))
+            self.put(Node("kernel", (), known[key], position, late=is_late))
         return known[key][0]
 
     def view(self, value: int, of: int) -> None:
@@ -120,6 +144,11 @@ class Draft:
         """Behind the kernel: what it left, as `out`."""
         if made != out:
             self.put(Node("loop", (made,), (out,), position))
+
+    def put_together(self, values: Sequence[int], out: int, position: int, shape: Sequence[int], dim: int) -> None:
+        """`values` side by side along `dim` of `shape`: by a kernel of its own where that is the last dim and long."""
+        is_kernel = dim == len(shape) - 1 > 0 and shape[dim] >= LONG
+        self.put(Node("kernel" if is_kernel else "loop", tuple(values), (out,), position, unary=False, once=True))
 
     def put_copy(self, value: int, out: int, position: int) -> None:
         """A copy of a buffer with its elements in another order, as `out`."""

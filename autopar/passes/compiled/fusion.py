@@ -7,7 +7,7 @@ operand of its size. What is dear is computed inside one kernel only.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autopar.passes.compiled.node import Node
@@ -81,30 +81,43 @@ def _with_products(nodes: Sequence[Node], kept: Collection[int]) -> tuple[Node, 
 
 def _fates(nodes: Sequence[Node], readers: dict[int, list[int]], kept: Collection[int]) -> tuple[set[int], set[int]]:
     """The loops whose result is written, and those of them that are computed again inside other loops."""
-    hosts: dict[int, set[int]] = {}
     written: set[int] = set()
     again: set[int] = set()
-    copies = [1] * len(nodes)
+    places: list[dict[int, int]] = [{} for _ in nodes]
     for n in range(len(nodes) - 1, -1, -1):
         node = nodes[n]
         if node.kind != "loop" or not node.outs:
             written.add(n)
-            hosts[n] = {n}
+            places[n] = {n: 1}
             continue
         mine = readers.get(node.outs[0], [])
         loops = [r for r in mine if nodes[r].kind == "loop" and not (node.dear and nodes[r].spreads)]
-        within = {host for r in loops for host in hosts[r]}
+        within = _within(loops, nodes, places)
+        most = max(within.values(), default=0)
         is_read_whole = len(loops) < len(mine) or node.outs[0] in kept or not mine
-        repeats = not node.dear and node.unary
-        places = max((copies[r] for r in loops if nodes[r].elementwise), default=0)
-        places += sum(copies[r] for r in loops if not nodes[r].elementwise)
-        if is_read_whole or (node.dear and len(within) > 1) or places > MOST_COPIES:
+        is_too_often = most > MOST_COPIES or (node.once and (most > 1 or len(mine) > 1))
+        if is_read_whole or (node.dear and len(within) > 1) or is_too_often:
             written.add(n)
-            hosts[n] = {n}
-            if loops and repeats and places <= MOST_COPIES:
+            places[n] = {n: 1}
+            if loops and node.unary and not node.dear and not is_too_often:
                 again.add(n)
-                hosts[n] = {n, *within}
+                places[n] |= within
         else:
-            hosts[n] = within
-            copies[n] = places
+            places[n] = within
     return written, again
+
+
+def _within(loops: Sequence[int], nodes: Sequence[Node], places: Sequence[Mapping[int, int]]) -> dict[int, int]:
+    """The kernels that hold one of the readers `loops`, and how often each would compute what these read: once for all
+    that read in place, and once for every place of each other.
+    """
+    found: dict[int, int] = {}
+    for r in loops:
+        for kernel, count in places[r].items():
+            if nodes[r].elementwise:
+                found[kernel] = max(found.get(kernel, 0), count)
+    for r in loops:
+        for kernel, count in places[r].items():
+            if not nodes[r].elementwise:
+                found[kernel] = found.get(kernel, 0) + count
+    return found

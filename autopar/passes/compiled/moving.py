@@ -6,57 +6,68 @@ from autopar.passes.compiled.draft import Draft
 from autopar.passes.compiled.node import Node
 from autopar.passes.program import Move
 
+WIDENED = frozenset({"bfloat16"})
+
 
 def unfold_move(work: Draft, position: int, move: Move, ins: tuple[int, ...]) -> None:
-    """Adds the nodes of `move` on the buffers `ins`."""
-    if len(move.ins) != 1:
-        _bucket(work, position, move, ins)
-        return
-    value, out = ins[0], move.outs[0]
+    """Adds the nodes of `move` on the buffers `ins`. On CPU collectives of bfloat16, of all kinds, run in float32."""
+    (out, *_), dtype = move.outs, work.program.values[move.outs[0]].tensor.dtype
     if move.kind in ("slice", "mask"):
-        work.put(Node("loop", (value,), (out,), position, elementwise=move.kind == "mask"))
-    elif move.kind == "all_to_all":
-        _all_to_all(work, position, work.program.mesh.product(move.axes), value, out)
+        work.put(Node("loop", ins, (out,), position, elementwise=move.kind == "mask"))
+        return
+    is_wide = dtype in WIDENED
+    if len(move.ins) != 1:
+        _bucket(work, position, move, ins, 1 + is_wide)
+        return
+    value = work.widened(ins[0], position, dtype) if is_wide else ins[0]
+    made = work.narrowed(out, position, dtype) if is_wide else out
+    if move.kind == "all_to_all":
+        _all_to_all(work, position, move, value, made)
     elif move.kind in ("all_gather", "reduce_scatter"):
-        is_view = all(size == 1 for size in work.local_shape(move.ins[0])[: move.dim or 0])
-        operand = work.copied(value, position, is_view=is_view)
-        made = out if is_view else work.made(work.sizes[out])
-        work.kernel(position, (operand,), (made,))
-        if not is_view:
-            work.put_copy(made, out, position)
-    elif move.kind == "all_reduce":
-        dtype = work.program.values[out].tensor.dtype
-        made = work.narrowed(out, position, dtype)
-        work.kernel(position, (work.widened(value, position, dtype),), (made,), joins=_joined(work, move))
-        work.put_narrow(made, out, position)
+        _along(work, position, move, value, made)
     else:
+        work.kernel(position, (value,), (made,), joins=_joined(work, move) if move.kind == "all_reduce" else ())
+    work.put_narrow(made, out, position)
+
+
+def _along(work: Draft, position: int, move: Move, value: int, out: int) -> None:
+    """A collective that wants the dim that it splits or joins to be the first in memory."""
+    shape, dim = work.local_shape(move.ins[0]), move.dim or 0
+    if all(size == 1 for size in shape[:dim]):
         work.kernel(position, (value,), (out,))
+        return
+    order = (dim, *(d for d in range(len(shape)) if d != dim))
+    made = work.made(work.sizes[out])
+    work.kernel(position, (work.ordered(value, order, shape, position),), (made,))
+    work.put_back(made, out, order, work.local_shape(move.outs[0]), position)
 
 
-def _bucket(work: Draft, position: int, move: Move, ins: tuple[int, ...]) -> None:
-    """All operands side by side, moved at once, and cut apart again."""
-    flat = work.made(sum(work.sizes[v] for v in ins))
-    made = work.made(sum(work.sizes[v] for v in move.outs))
+def _bucket(work: Draft, position: int, move: Move, ins: tuple[int, ...], width: int) -> None:
+    """All operands side by side, `width` times as wide, moved at once, and cut apart again."""
+    flat = work.made(width * sum(work.sizes[v] for v in ins))
+    made = work.made(width * sum(work.sizes[v] for v in move.outs))
     work.put(Node("loop", ins, (flat,), position, unary=False))
     work.kernel(position, (flat,), (made,), joins=_joined(work, move) if move.kind == "all_reduce" else ())
     for out in move.outs:
         work.put(Node("loop", (made,), (out,), position))
 
 
-def _all_to_all(work: Draft, position: int, count: int, value: int, out: int) -> None:
+def _all_to_all(work: Draft, position: int, move: Move, value: int, out: int) -> None:
     """A piece for each device, each a buffer of its own; what arrives side by side, along the dim that was split, and
-    then in its place. Pieces are cut and put together when everything is fused already.
+    then in its place.
     """
+    count, split = work.program.mesh.product(move.axes), move.to_dim or 0
     pieces, arrived = (tuple(work.made(work.sizes[value] // count) for _ in range(count)) for _ in range(2))
     for piece in pieces:
-        work.kernel(position, (value,), (piece,))
+        work.put(Node("loop", (value,), (piece,), position))
     work.kernel(position, pieces, arrived)
     together = work.made(work.sizes[value])
-    work.kernel(position, arrived, (together,))
+    work.put_together(arrived, together, position, work.local_shape(move.ins[0]), split)
     work.put_copy(together, out, position)
 
 
 def _joined(work: Draft, move: Move) -> tuple[object, ...]:
-    """What all-reduces must agree in to be made one: axes, kind of sum and type."""
+    """What all-reduces must agree in to be made one: axes, kind of sum and type, that in which they run."""
     value = work.program.values[move.ins[0]]
-    return move.axes, value.placement.kind, value.tensor.dtype
+    dtype = value.tensor.dtype
+    return move.axes, value.placement.kind, "float32" if dtype in WIDENED else dtype

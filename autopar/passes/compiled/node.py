@@ -19,7 +19,9 @@ class Node:
 
     Of a loop: whether it is `dear` to compute twice; whether it is `elementwise`, made of the elements at the same
     place; whether it `spreads`, reads elements of its operands more than once; whether it is `unary`, at most one
-    operand being as large as its result; whether it is a `product` of two.
+    operand being as large as its result; whether it is a `product` of two; whether it is computed `once` at most, for
+    one reader, as its elements come from several places.
+    Whether it comes `late`: a copy that a compiler adds, or what is made of a constant.
     Of a kernel: it may write over the operands `over`, if nobody reads them later; one that `sums` multiplies first, if
     nobody else reads the product; all-reduces of equal `joins` become one. Of a control node: `carried` pairs a buffer
     with the value that becomes its next content.
@@ -34,6 +36,8 @@ class Node:
     spreads: bool = False
     unary: bool = True
     product: bool = False
+    once: bool = False
+    late: bool = False
     sums: bool = False
     over: tuple[int, ...] = ()
     body: tuple[Node, ...] = ()

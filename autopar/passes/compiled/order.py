@@ -10,16 +10,42 @@ from collections.abc import Sequence
 
 from autopar.passes.compiled.fusion import Kernel
 
+_CONSTANTS = -1
+"""No buffer: all constants."""
+
 
 def ready_first(kernels: Sequence[Kernel]) -> tuple[Kernel, ...]:
-    """The kernels in breadth-first order; those of control nodes stay inside them, as they are."""
-    readers, missing = readers_of(kernels)
-    queue = deque(n for n, count in enumerate(missing) if not count)
+    """The kernels in breadth-first order; those of control nodes stay inside them, as they are.
+
+    What is there already comes first. Each of several results is taken out of their tuple by an instruction of its own,
+    which waits in line too. Copies that a compiler adds late are the last of those that wait for the same.
+    """
+    makers = {value: n for n, kernel in enumerate(kernels) for value in kernel.node.outs}
+    readers: dict[int, list[int]] = {}
+    missing: list[int] = []
+    for n, kernel in enumerate(kernels):
+        values = [value for value in reads_of(kernel) if makers.get(value) != n]
+        missing.append(len(values))
+        for value in values:
+            readers.setdefault(value, []).append(n)
+    queue: deque[int | tuple[int, ...]] = deque([(value,) for value in sorted(readers) if value not in makers])
+    first = [n for n, count in enumerate(missing) if not count]
+    queue.extend(n for n in first if not kernels[n].node.late)
     found: list[Kernel] = []
+    readers[_CONSTANTS] = [n for n in first if kernels[n].node.late]
+    for n in readers[_CONSTANTS]:
+        missing[n] = 1
+    queue.append((_CONSTANTS,))
     while queue:
-        n = queue.popleft()
-        found.append(kernels[n])
-        for reader in readers[n]:
+        ready = queue.popleft()
+        if isinstance(ready, int):
+            found.append(kernels[ready])
+            ready = tuple(value for value in kernels[ready].node.outs if value in readers)
+        if len(ready) > 1:
+            queue.extend((value,) for value in ready)
+            continue
+        waiting = (n for value in ready for n in readers[value])
+        for reader in sorted(waiting, key=lambda n: (kernels[n].node.late, n)):
             missing[reader] -= 1
             if not missing[reader]:
                 queue.append(reader)

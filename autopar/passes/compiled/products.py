@@ -34,9 +34,9 @@ def _dot_general(work: Draft, position: int, compute: Compute, ins: tuple[int, .
         orders = [[*batch[n], *inner]]
         if sum(shape[d] > 1 for d in kept) <= 1 and sum(shape[d] > 1 for d in summed[n]) <= 1:
             orders.append([*batch[n], *reversed(inner)])
-        is_view = any(lies_as(order, shape) for order in orders)
         wide = work.widened(value, position, compute.op.ins[n].dtype)
-        operands.append(work.copied(wide, position, is_view=is_view))
+        is_view = any(lies_as(order, shape) for order in orders)
+        operands.append(wide if is_view else work.ordered(wide, orders[0], shape, position))
     (out,), dtype = compute.outs, compute.op.outs[0].dtype
     made = work.narrowed(out, position, dtype)
     work.kernel(position, operands, (made,), (), beside)
@@ -47,34 +47,40 @@ def _convolution(work: Draft, position: int, compute: Compute, ins: tuple[int, .
     """x[n, window, in] with kernel[window, in, out] makes y[n, window, out]: `ConvCanonicalization`."""
     numbers: Mapping[str, tuple[int, ...]] = compute.op.params["dimension_numbers"]
     orders = [_channels_last(numbers["lhs_spec"]), _out_last(numbers["rhs_spec"])]
-    pairs = zip(ins, compute.ins, orders, strict=True)
-    operands = [work.copied(v, position, is_view=lies_as(order, work.local_shape(i))) for v, i, order in pairs]
-    (out,) = compute.outs
-    if lies_as(_channels_last(numbers["out_spec"]), work.local_shape(out)):
-        work.kernel(position, operands, (out,), (), beside)
-        return
-    made = work.made(work.sizes[out])
-    work.kernel(position, operands, (made,), (), beside)
-    work.put_copy(made, out, position)
+    wide = [work.widened(v, position, t.dtype) for v, t in zip(ins, compute.op.ins, strict=True)]
+    shapes = [work.local_shape(value) for value in compute.ins]
+    wanted = zip(wide, orders, shapes, strict=True)
+    operands = [work.ordered(value, order, shape, position) for value, order, shape in wanted]
+    (out,), dtype = compute.outs, compute.op.outs[0].dtype
+    made = work.narrowed(out, position, dtype)
+    is_view = lies_as(_channels_last(numbers["out_spec"]), work.local_shape(out))
+    turned = made if is_view else work.made(work.sizes[made])
+    work.kernel(position, operands, (turned,), (), beside)
+    if not is_view:
+        work.put_copy(turned, made, position)
+    work.put_narrow(made, out, position)
 
 
 def _select_and_scatter(work: Draft, position: int, compute: Compute, ins: tuple[int, ...], beside: int) -> None:
     """The gradient of max pooling, as `SelectAndScatterExpander` rewrites it.
 
     For each dim the place of every element, which is there from the beginning; the place of the largest of each window,
-    made as soon as the pooled operand is there; these side by side; and zeros, over which the source is scattered.
+    made as soon as the pooled operand is there; these side by side; and zeros, over which the source is scattered, or
+    what the result is added to.
     """
-    source, operand = ins
-    shape, (out,) = work.local_shape(compute.ins[1]), compute.outs
+    dtype = compute.op.outs[0].dtype
+    source, operand, *onto = (work.widened(value, position, dtype) for value in ins)
+    shape, made = work.local_shape(compute.ins[1]), work.narrowed(compute.outs[0], position, dtype)
     count, wide = prod(shape), prod(work.local_shape(compute.ins[0]))
     places = [work.shared(("place", shape, dim), _INDEX_BYTES * count, position) for dim in range(len(shape))]
     largest = [work.made(_INDEX_BYTES * wide) for _ in shape]
     work.kernel(position, (operand, *places), (work.made(work.sizes[source]), *largest))
     indices = work.made(_INDEX_BYTES * wide * len(shape))
     work.put(Node("loop", tuple(largest), (indices,), position, unary=False))
-    zeros = work.shared(("zeros", shape, work.sizes[operand]), work.sizes[operand], position)
+    onto = onto or [work.shared(("zeros", shape, work.sizes[operand]), work.sizes[operand], position, is_late=True)]
     flat = work.copied(source, position, is_view=False)
-    work.kernel(position, (zeros, indices, flat), (out,), (zeros,), beside)
+    work.kernel(position, (*onto, indices, flat), (made,), onto, beside)
+    work.put_narrow(made, compute.outs[0], position)
 
 
 def _channels_last(spec: Sequence[int]) -> tuple[int, ...]:

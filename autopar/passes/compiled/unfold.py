@@ -11,8 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
 
-from autopar.core.regions import CONTROL
-from autopar.passes.compiled.draft import Draft, Scope
+from autopar.core.regions import CONTROL, LOOPS
+from autopar.passes.compiled.combine import ADDITIONS, is_square, scattered_onto
+from autopar.passes.compiled.draft import NARROW, Draft, Scope
 from autopar.passes.compiled.moving import unfold_move
 from autopar.passes.compiled.node import Node, Nodes
 from autopar.passes.compiled.products import UNFOLD
@@ -25,6 +26,7 @@ _VIEWS = frozenset({"reshape", "squeeze", "expand_dims", "copy", "copy_p", "stop
 _VIEWS_TOO = frozenset({"reshard", "sharding_constraint", "pvary", "reduce_precision"})
 _MOVING = frozenset({"slice", "rev", "pad", "iota", "transpose", "dynamic_slice", "concatenate", "gather", "split"})
 _LOOPS_TOO = frozenset({"concatenate", "gather"})
+_ONCE = frozenset({"pad", "dynamic_update_slice"})
 _PRODUCTS = frozenset({"mul", "integer_pow", "square"})
 _OVER_FIRST = ("scatter", "dynamic_update_slice")
 _OVER_ALL = frozenset({"sort", "threefry2x32", "cholesky", "triangular_solve", "lu"})
@@ -35,6 +37,12 @@ class Unfolding(Draft):
     """The work of unfolding one program. `workspace` gives the bytes that an operator takes beside what it makes."""
 
     workspace: Workspace
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.scattered = scattered_onto(self.program)
+        self.waiting: dict[int, tuple[Compute, tuple[int, ...]]] = {}
+        self.squared: dict[int, int] = {}
 
     def nodes(self) -> Nodes:
         """All nodes, and the bytes of their buffers."""
@@ -66,18 +74,32 @@ class Unfolding(Draft):
 
     def _once(self, position: int, instruction: Compute | Move, key: tuple[object, ...]) -> None:
         ins = tuple(self.at(value) for value in instruction.ins)
+        inner = self._left(instruction, ins)
         placed = tuple(self.program.values[value].placement for value in instruction.outs)
         known = self.scopes[-1].known
         whole = (*key, tuple(self._name(v) for v in ins), placed)
         if whole in known:
             for value, of in zip(instruction.outs, known[whole], strict=True):
                 self.view(value, self.at(of))
-            return
-        known[whole] = instruction.outs
-        if isinstance(instruction, Move):
+        elif isinstance(instruction, Move):
+            known[whole] = instruction.outs
             unfold_move(self, position, instruction, ins)
         else:
+            known[whole] = instruction.outs
             self._compute(position, instruction, ins)
+        self.scopes.extend(inner)
+
+    def _left(self, instruction: Compute | Move, ins: tuple[int, ...]) -> list[Scope]:
+        """Leaves the loops that a collective of what they do not change is moved out of; the computations left."""
+        if not (isinstance(instruction, Move) and instruction.is_collective) or len(self.scopes) == 1:
+            return []
+        tree = self.program.tree
+        kinds = [tree.kind(r) for r in tree.path(instruction.region) if tree.kind(r) in CONTROL]
+        loops = next((n for n, kind in enumerate(kinds) if kind not in LOOPS), len(kinds))
+        depth = max(len(self.scopes) - loops, *(self.depth.get(value, 1) for value in ins))
+        inner = self.scopes[depth:]
+        del self.scopes[depth:]
+        return inner
 
     def _name(self, buffer: int) -> object:
         literal = self.program.values[buffer].tensor.literal if buffer in self.program.values else None
@@ -85,23 +107,73 @@ class Unfolding(Draft):
 
     def _compute(self, position: int, compute: Compute, ins: tuple[int, ...]) -> None:
         op, outs = compute.op, compute.outs
+        if self._is_scattered(position, compute, ins):
+            return
         if len(outs) == 1 and len(ins) == 1 and self._is_view(compute):
             self.view(outs[0], ins[0])
             return
+        if op.kind == "concatenate" and len(ins) > 1:
+            self.put_together(ins, outs[0], position, self.local_shape(outs[0]), op.params["dimension"])
+            return
         if op.body is None and len(outs) == 1 and (is_fusible(op) or op.kind in _LOOPS_TOO):
-            self._loop(position, compute, ins)
+            if not self._is_gaussian(position, compute, ins):
+                self._loop(position, compute, ins)
             return
         if op.kind == "split":
             for out in outs:
                 self.put(Node("loop", ins, (out,), position))
             return
+        self._kernel(position, compute, ins)
+
+    def _is_scattered(self, position: int, compute: Compute, ins: tuple[int, ...]) -> bool:
+        """Deals with scatters into zeros that only an addition reads, and with that addition."""
+        op, outs = compute.op, compute.outs
+        if outs and outs[0] in self.scattered:
+            self.waiting[outs[0]] = compute, ins
+            return True
+        added = [value for value in ins if value in self.waiting] if op.kind in ADDITIONS else []
+        if not added:
+            return False
+        scatter, of = self.waiting.pop(added[0])
+        base = next(value for value in ins if value != added[0])
+        of = (base, *of[1:]) if scatter.op.kind == "scatter-add" else (*of, base)
+        self._compute(position, scatter._replace(outs=outs), of)
+        return True
+
+    def _kernel(self, position: int, compute: Compute, ins: tuple[int, ...]) -> None:
+        op, outs = compute.op, compute.outs
         beside = 2 * sum(move.size_bytes for move in compute.exchanges)
         if op.kind in UNFOLD:
             UNFOLD[op.kind](self, position, compute, ins, beside)
             return
         beside += self.workspace(op, [self.sizes[v] for v in ins])
+        ins = tuple(self.widened(v, position, tensor.dtype) for v, tensor in zip(ins, op.ins, strict=True))
+        made = tuple(self.narrowed(v, position, tensor.dtype) for v, tensor in zip(outs, op.outs, strict=True))
         over = ins if op.kind in _OVER_ALL else ins[:1] if op.kind.startswith(_OVER_FIRST) else ()
-        self.kernel(position, ins, outs, over, beside, sums=op.kind == "reduce_sum")
+        self.kernel(position, ins, made, over, beside, sums=op.kind == "reduce_sum")
+        for value, out in zip(made, outs, strict=True):
+            self.put_narrow(value, out, position)
+
+    def _is_gaussian(self, position: int, compute: Compute, ins: tuple[int, ...]) -> bool:
+        """Deals with erfc(x), which is made of exp(-x * x), and with its derivative, which is that: made once."""
+        op, (out,) = compute.op, compute.outs
+        if op.kind == "erfc" and op.outs[0].dtype not in NARROW:
+            key, known = ("exp(-x * x)", ins[0]), self.scopes[-1].known
+            if key not in known:
+                known[key] = (self.made(self.sizes[out]),)
+                self.put(Node("loop", ins, known[key], position, dear=True, elementwise=True))
+            self.put(Node("loop", (*ins, *known[key]), (out,), position, dear=True, elementwise=True, unary=False))
+            return True
+        if is_square(compute, ins):
+            self.squared[out] = ins[0]
+        if op.kind not in ("neg", "exp") or ins[0] not in self.squared:
+            return False
+        self.squared[out] = self.squared[ins[0]]
+        known = self.scopes[-1].known.get(("exp(-x * x)", self.squared[out]))
+        if op.kind != "exp" or known is None:
+            return False
+        self.view(out, known[0])
+        return True
 
     def _loop(self, position: int, compute: Compute, ins: tuple[int, ...]) -> None:
         op, (out,) = compute.op, compute.outs
@@ -115,7 +187,8 @@ class Unfolding(Draft):
         large = [v for v in large if prod(self.local_shape(v)) >= size]
         unary = len(large) <= 1 or sum(self.sizes[v] for v in ins) <= self.sizes[out]
         elementwise = not spreads and op.kind not in _MOVING
-        self.put(Node("loop", ins, (out,), position, is_dear(op), elementwise, spreads, unary, op.kind in _PRODUCTS))
+        product, once = op.kind in _PRODUCTS, op.kind in _ONCE
+        self.put(Node("loop", ins, (out,), position, is_dear(op), elementwise, spreads, unary, product, once))
 
     def _spread(self, buffer: int, value: int, count: int, position: int) -> int:
         """An operand of an elementwise operator, whose dims of size 1 are spread over those of the result."""
@@ -145,6 +218,7 @@ class Unfolding(Draft):
         kind, scope = compute.op.kind, self.scopes[-1]
         if kind == "carry_in":
             scope.entered.append(compute)
+            self.depth[compute.outs[0]] = len(self.scopes)
         elif kind in ("while_test", "branch_index"):
             self.scopes[-1 if kind == "while_test" else -2].nodes.append(
                 Node("kernel", (self.at(compute.ins[0]),), (), position)
@@ -180,7 +254,7 @@ class Unfolding(Draft):
             outs.append(out)
             if compute.op.kind == "scan_stack":
                 inits.append(self.made(self.sizes[out]))
-                self.put(Node("kernel", (), (inits[-1],), scope.start))
+                self.put(Node("kernel", (), (inits[-1],), scope.start, late=True))
             else:
                 scope.nodes.append(Node("kernel", tuple(self.at(v) for v in compute.ins), (), scope.start))
         node = Node("control", tuple(inits), tuple(outs), scope.start, over=tuple(inits), body=tuple(scope.nodes))

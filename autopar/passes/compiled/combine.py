@@ -1,0 +1,55 @@
+"""Combine: what XLA's simplifier makes of two operators that meet, as far as memory depends on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from autopar.passes.compiled.draft import NARROW
+from autopar.passes.program import Compute, Instruction, ShardedProgram
+
+ADDITIONS = frozenset({"add", "add_any"})
+_SQUARES = frozenset({"square", "integer_pow", "mul"})
+
+
+def scattered_onto(program: ShardedProgram) -> frozenset[int]:
+    """Values that are added up in zeros by a scatter and read by one addition only.
+
+    They are never made: zeros + x is x, so the scatter adds to what they would be added to. Of two such values in one
+    addition only the first is one. Those of 16-bit types are none: what they add up is converted in between.
+    """
+    makers = {value: instruction for instruction in program.instructions for value in instruction.outs}
+    readers: dict[int, list[Instruction]] = {}
+    for instruction in program.instructions:
+        for value in instruction.ins:
+            readers.setdefault(value, []).append(instruction)
+    found: dict[int, Instruction] = {}
+    for instruction in program.instructions:
+        if isinstance(instruction, Compute) and _adds_to_zeros(program, instruction, makers):
+            (out,) = instruction.outs
+            mine = readers.get(out, [])
+            if len(mine) == 1 and _is_addition(mine[0], instruction) and mine[0] not in found.values():
+                found[out] = mine[0]
+    return frozenset(found.keys() - set(program.outputs))
+
+
+def _adds_to_zeros(program: ShardedProgram, compute: Compute, makers: Mapping[int, Instruction]) -> bool:
+    if any(tensor.dtype in NARROW for tensor in compute.op.outs):
+        return False
+    if compute.op.kind == "select_and_scatter_add":
+        return True
+    made = makers.get(compute.ins[0]) if compute.op.kind == "scatter-add" else None
+    if not isinstance(made, Compute) or made.op.kind != "broadcast_in_dim":
+        return False
+    return program.values[made.ins[0]].tensor.literal == 0
+
+
+def _is_addition(reader: Instruction, scatter: Compute) -> bool:
+    if not isinstance(reader, Compute) or reader.op.kind not in ADDITIONS or reader.region != scatter.region:
+        return False
+    return len(set(reader.ins)) == 2 and all(tensor.shape == scatter.op.outs[0].shape for tensor in reader.op.ins)
+
+
+def is_square(compute: Compute, ins: tuple[int, ...]) -> bool:
+    """Whether an operator on the buffers `ins` multiplies one by itself."""
+    op = compute.op
+    return op.kind in _SQUARES and len(set(ins)) == 1 and op.params.get("y", 2) == 2

@@ -7,7 +7,7 @@ one to three axes; Llama 3 of 8 to 405 B parameters and a mixture of experts of 
 runs in a process of its own: JAX's trace (jax.make_jaxpr, caches cleared; the lesser of two, since the first one fills
 caches that outlive it), then `autopar.plan` with the state donated and the memory of an H100 as limit. Its seconds are
 split into trace, rules (copies and candidates), price (the Problem), solve, program (lowering, passes, account) and the
-rest (report, fingerprint). "after trace" is all but the first; the goal is that it takes no longer than JAX's trace, or
+rest. "after trace" is all but the first; the goal is that it takes no longer than JAX's trace, or
 2 s where that is shorter. Memory is the process's peak, JAX and imports (in parentheses) included. Imports are not
 timed, those that numba puts off to the first call of any compiled function included, and neither is the compilation of
 the solver's loops, once for an installation: short rows that are thrown away come first. A row that is cut off shows

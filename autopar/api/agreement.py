@@ -31,9 +31,9 @@ def agreed(bound: Bound, devices: Sequence[Any]) -> Bound:
             f"this is process {this_process()}, but the plan's devices belong to processes {processes}: call the "
             "compiled function in these only"
         )
-    packed = PackedPlan.of(bound.planned.plan).model_dump_json().encode()
+    packed = PackedPlan.of(bound.record).model_dump_json().encode()
     order = ",".join(str(device.id) for device in devices)
-    own = f"{order} {bound.planned.plan.fingerprint} {sha256(packed).hexdigest()}".encode()
+    own = f"{order} {bound.record.fingerprint} {sha256(packed).hexdigest()}".encode()
     told = [row.decode().split() for row in gathered(own, devices)]
     _refuse_differences(told, processes)
     if len({plan for _, _, plan in told}) == 1:

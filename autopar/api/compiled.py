@@ -251,7 +251,7 @@ def _made_file(bound: Bound) -> PlanFile:
         found_rules=found,
         priced_for=priced_for(bound),
     )
-    return plan_file(planned.plan, report, cluster.to_dict(), _signature(bound.traced, bound.settings))
+    return plan_file(bound.record, report, cluster.to_dict(), _signature(bound.traced, bound.settings))
 
 
 def priced_for(bound: Bound) -> Cluster | None:
@@ -259,11 +259,10 @@ def priced_for(bound: Bound) -> Cluster | None:
     return bound.cluster if bound.settings.pricing is None else None
 
 
-def task_of(traced: Traced, settings: Settings, cluster: Cluster, known_as: str | None = None) -> Task:
-    """What is to be planned; `known_as` is the graph's fingerprint, where it is known."""
+def task_of(traced: Traced, settings: Settings, cluster: Cluster) -> Task:
+    """What is to be planned."""
     return Task(
         traced.graph,
-        known_as or fingerprint(traced.graph),
         settings.make_pricing(cluster),
         settings.mode,
         settings.constraints,
@@ -306,16 +305,16 @@ def _bind(given: Plan, fn: Function, settings: Settings, args: tuple[Any, ...], 
     wanted, rest = signature.inputs[: len(passed)], signature.inputs[len(passed) :]
     if wanted != passed or not all(name.startswith(CONSTANT) for name, _, _ in rest):
         raise SignatureMismatch(_mismatch(signature.inputs, passed))
-    traces = alternatives(fn, settings, args, kwargs)
-    traced = next((t for t in traces if fingerprint(t.graph) == given.record.fingerprint), traces[0])
+    traces, expected = alternatives(fn, settings, args, kwargs), given.file.plan.fingerprint
+    traced = next((t for t in traces if fingerprint(t.graph) == expected), traces[0])
     if signature.inputs != _signature(traced, settings).inputs:
         raise PlanFileError(
             f"the plan was made for another function than {_name(fn)}: its constants differ. Plan again."
         )
-    if fingerprint(traced.graph) != given.record.fingerprint:
+    if fingerprint(traced.graph) != expected:
         raise PlanFileError(
             f"the plan was made for another function than {_name(fn)}: inputs agree, but the traced operators do not "
-            f"(plan {given.record.fingerprint[:12]}, function {fingerprint(traced.graph)[:12]}). Plan it again."
+            f"(plan {expected[:12]}, function {fingerprint(traced.graph)[:12]}). Plan it again."
         )
     cluster = Cluster.from_dict(given.file.cluster)
     planned = restore(task_of(traced, settings, cluster), given.record)

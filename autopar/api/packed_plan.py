@@ -104,7 +104,7 @@ class PackedPlan(Strict):
         stages = tuple(_unpack(stage) for stage in self.stages)
         recomputed = tuple(Recomputed(op, before) for op, before in self.recomputed)
         costs = self.objective_s, self.lower_bound_s
-        return Plan(stages, self.fingerprint, *costs, self.space, self.step_kinds, recomputed, self.stopped)
+        return Plan(stages, *costs, self.space, self.step_kinds, recomputed, self.stopped, self.fingerprint)
 
 
 def _plan_schema(_source: Any, handler: Callable[[Any], core_schema.CoreSchema]) -> core_schema.CoreSchema:

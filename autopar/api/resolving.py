@@ -31,7 +31,7 @@ def resolved(
             raise InvalidOption("the plan has a pricing of its own, which no cluster changes: plan again with another")
         settings = replace(settings, cluster=cluster, mesh=dict(plan.mesh.axes), devices=None)
         target = settings.target().cluster
-    task = task_of(bound.traced, settings, target, bound.planned.task.fingerprint)
+    task = task_of(bound.traced, settings, target)
     if cluster is None:
         task = replace(task, make_pricing=bound.planned.task.make_pricing)
     with collection_paused():

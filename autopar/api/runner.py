@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -12,10 +12,11 @@ import jax
 from autopar._compat import without_mesh
 from autopar.api.call import flatten, unflatten
 from autopar.api.settings import Settings
+from autopar.core.plan import Plan
 from autopar.emit.several import placed
 from autopar.emit.wrap import device_mesh, placements, shardings, wrap
 from autopar.search.task import Planned
-from autopar.trace import Traced
+from autopar.trace import Traced, fingerprint
 from cost_models import Cluster
 
 
@@ -28,6 +29,11 @@ class Bound:
     traced: Traced
     planned: Planned
     cluster: Cluster
+
+    @cached_property
+    def record(self) -> Plan:
+        """The plan as it stands in a file, with the fingerprint of its function."""
+        return replace(self.planned.plan, fingerprint=fingerprint(self.traced.graph))
 
 
 class Runner:

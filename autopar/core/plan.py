@@ -23,23 +23,24 @@ class Stage:
 
 @dataclass(frozen=True)
 class Plan:
-    """A plan of the graph with this `fingerprint`.
+    """A plan of one graph.
 
     `objective_s` is the sum that the solver minimised, in seconds (another unit under another pricing);
     `lower_bound_s` is proven for that sum, over the space that `space` describes. `step_kinds` are the redistribution
     steps that the space allows; () means all. `recomputed` is what runs once more: the stage is one of the graph
     rewritten so (`core.recompute.with_recomputed`). `stopped` says what ended the search before its end, "" if nothing
-    did: another run may then find another plan.
+    did: another run may then find another plan. `fingerprint` is that of the graph where the plan is in a file or comes
+    from one, else "": it takes a pass over the graph.
     """
 
     stages: tuple[Stage, ...]
-    fingerprint: str
     objective_s: float
     lower_bound_s: float
     space: str = ""
     step_kinds: tuple[StepKind, ...] = ()
     recomputed: tuple[Recomputed, ...] = ()
     stopped: str = ""
+    fingerprint: str = ""
 
     @property
     def stage(self) -> Stage:

@@ -20,6 +20,7 @@ from functools import cached_property
 from autopar.core.graph import OpGraph, OpNode, TensorInfo
 from autopar.core.regions import BOUNDARY, LOOPS
 
+Tensors = tuple[TensorInfo, ...]
 Key = tuple[object, ...]
 """Where an operator of a rewritten graph comes from: ("op", id), ("twin", id, before) or ("slice", tensor, region)."""
 
@@ -115,12 +116,14 @@ def _as_it_is(graph: OpGraph) -> Rewritten:
 
 @dataclass(eq=False)
 class _Rewriting:
-    """One rewriting: the operators so far, and which tensor takes the place of another from here on."""
+    """One rewriting: the operators so far with what they read, and which tensor takes the place of another from here
+    on.
+    """
 
     graph: OpGraph
     recomputed: Sequence[Recomputed]
     residuals: bool
-    ops: list[OpNode] = field(default_factory=list[OpNode])
+    ops: list[tuple[OpNode, Tensors]] = field(default_factory=list[tuple[OpNode, Tensors]])
     keys: list[Key] = field(default_factory=list[Key])
     instead: dict[int, TensorInfo] = field(default_factory=dict[int, TensorInfo])
     twins: list[tuple[Key, int, tuple[TensorInfo | None, ...]]] = field(
@@ -141,13 +144,13 @@ class _Rewriting:
         for op in self.graph.ops:
             for one in self.due.get(op.id, ()):
                 self._repeat(one)
-            self._add(("op", op.id), op, tuple(self.instead.get(tensor.id, tensor) for tensor in op.ins))
+            self._add(("op", op.id), op, self._read(op))
             for key, added in slices.get(op.id, ()):
                 self._add(key, added, added.ins)
         dead = frozenset[int]() if self.residuals else self._dead()
         kept = [n for n, key in enumerate(self.keys) if key[0] != "op" or key[1] not in dead]
         number = {self.keys[n]: position for position, n in enumerate(kept)}
-        ops = tuple(self._numbered(self.ops[n], position, number) for position, n in enumerate(kept))
+        ops = tuple([self._numbered(*self.ops[n], position, number) for position, n in enumerate(kept)])
         graph = replace(self.graph, ops=ops)
         residual = self._residual_ops
         twins = tuple(
@@ -171,9 +174,9 @@ class _Rewriting:
     def _dead(self) -> frozenset[int]:
         """The stacks, slices and recomputed operators that nobody reads any more."""
         originals = {op for _, op, _ in self.twins if self.graph.ops[op].effect is None}
-        readers = Counter(tensor.id for op in self.ops for tensor in op.ins)
+        readers = Counter([tensor.id for _, ins in self.ops for tensor in ins])
         readers.update(tensor.id for tensor in self.graph.outputs)
-        ins = {key[1]: op.ins for key, op in zip(self.keys, self.ops, strict=True) if key[0] == "op"}
+        ins = {key[1]: mine for key, (_, mine) in zip(self.keys, self.ops, strict=True) if key[0] == "op"}
         dead: set[int] = set()
         for n in sorted(originals.union(*self._residual_ops.values()), reverse=True):
             if not any(readers[tensor.id] for tensor in self.graph.ops[n].outs):
@@ -181,13 +184,22 @@ class _Rewriting:
                 readers.subtract(tensor.id for tensor in ins[n])
         return frozenset(dead)
 
-    def _numbered(self, op: OpNode, position: int, number: dict[Key, int]) -> OpNode:
+    def _numbered(self, op: OpNode, ins: Tensors, position: int, number: dict[Key, int]) -> OpNode:
         original = None if op.recomputes is None else number.get(("op", op.recomputes), position)
-        return replace(op, id=position, recomputes=original)
+        if op.id == position and op.ins is ins and op.recomputes == original:
+            return op
+        return replace(op, id=position, ins=ins, recomputes=original)
 
-    def _add(self, key: Key, op: OpNode, ins: tuple[TensorInfo, ...]) -> None:
+    def _read(self, op: OpNode) -> Tensors:
+        """What `op` reads from here on; its own operands, as they are, if all are still there."""
+        instead = self.instead
+        if instead.keys().isdisjoint([tensor.id for tensor in op.ins]):
+            return op.ins
+        return tuple([instead.get(tensor.id, tensor) for tensor in op.ins])
+
+    def _add(self, key: Key, op: OpNode, ins: Tensors) -> None:
         self.keys.append(key)
-        self.ops.append(replace(op, ins=ins))
+        self.ops.append((op, ins))
 
     def _repeat(self, one: Recomputed) -> None:
         """Adds the twin; from here on its results are read in place of what would have been kept."""

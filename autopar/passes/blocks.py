@@ -41,6 +41,9 @@ class Blocks:
 
     def append(self, instruction: Instruction, region: int | None) -> None:
         """Puts an instruction at the end of `region`; what enters a control region before its inner regions."""
+        if region is None:
+            self.root.members.append(instruction)
+            return
         members = self.open(region).members
         if isinstance(instruction, Compute) and instruction.op.kind in ENTERING:
             members.insert(sum(isinstance(member, Compute) and _enters(member) for member in members), instruction)

@@ -132,18 +132,18 @@ class _Lowering:
 
     def _compute(self, op: OpNode, strategy: Strategy) -> None:
         wanted, left = self._sides(strategy)
+        made, placed, region = self.made, self.placed, op.region
+        ins = [made.get(tensor.id, -1) for tensor in op.ins]
         copies = self.flow.by_op.get(op.id, _NO_COPIES)
-        ins = [self.made.get(tensor.id, -1) for tensor in op.ins]
         for position, copy in copies.items():
             ins[position] = self.copied[copy]
-        if -1 in ins or [self.placed[value] for value in ins] != wanted:
+        if -1 in ins or [placed[value] for value in ins] != wanted:
             ins = self._operands(op, strategy, copies)
-        region = None if op.region is None else self.graph.tree.made_in(op.kind, op.region)
-        outs: list[int] = []
+        made_in = None if region is None else self.graph.tree.made_in(op.kind, region)
+        first = len(placed)
         for tensor, placement, number in zip(op.outs, strategy.outs, left, strict=True):
-            self.made[tensor.id] = value = self._value(tensor, placement, number, region)
-            outs.append(value)
-        self.blocks.append(Compute(op, strategy, tuple(ins), tuple(outs)), op.region)
+            made[tensor.id] = self._value(tensor, placement, number, made_in)
+        self.blocks.append(Compute(op, strategy, tuple(ins), tuple(range(first, len(placed)))), region)
 
     def _operands(self, op: OpNode, strategy: Strategy, copies: Mapping[int, int]) -> list[int]:
         """The operands of `op` as its strategy wants them; those that are not so yet are converted, one by one."""

@@ -8,7 +8,7 @@ the lesser counts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -24,6 +24,8 @@ from autopar.price.work import is_fusible, passes_sums, recomputed
 
 Floats = NDArray[np.float64]
 Placed = Callable[[int, Literal["ins", "outs"], int], Column]
+Once = Callable[[tuple[object, ...], Callable[[], Floats]], Floats]
+"""What is made for a key: one object for equal keys, kept, so that keys may have its id."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +51,8 @@ Steps = list[tuple[int, Floats]]
 class Anew:
     """The work of finding all `Longer`s. `placed` gives the placements of an operand or result of each strategy.
 
-    `gone` says from when on a tensor's memory is counted by nobody yet, by its id.
+    `once` keeps the sizes, which equal layers share. `gone` says from when on a tensor's memory is counted by nobody
+    yet, by its id.
     """
 
     graph: OpGraph
@@ -57,6 +60,7 @@ class Anew:
     held: Held
     in_memory: Collection[int]
     placed: Placed
+    once: Once
     gone: dict[int, int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -64,6 +68,7 @@ class Anew:
         self.gone = dict(self.held.gone)
         self.made = {t.id: (op, k) for op in graph.ops for k, t in enumerate(op.outs)}
         self.fixed = {t.id for t in (*graph.inputs, *graph.outputs)}
+        self.any: dict[int, bool] = {}
 
     def longer(self) -> Iterator[Longer]:
         """All of them: first what waits in registers, then the tensors that are read last come first."""
@@ -89,9 +94,9 @@ class Anew:
             return
         (use,) = self.flow.uses[tensor.id]
         if use.region == op.region and self._is_near(op, use.time):
-            size = self.placed(op.id, "outs", 0).local_bytes(tensor.size_bytes)
+            size = self._bytes(tensor, self.placed(op.id, "outs", 0))
             for longer in self._of(op, None, op.id, use.time):
-                yield replace(longer, sizes=np.minimum(longer.sizes, size))
+                yield replace(longer, sizes=self._lesser(longer.sizes, size))
 
     def _is_near(self, op: OpNode, time: int) -> bool:
         return self.graph.ops[time].region == op.region if time < len(self.graph.ops) else False
@@ -101,7 +106,7 @@ class Anew:
         steps = self._together(op, stop)
         ends = [*(begin for begin, _ in steps[1:]), stop]
         for (begin, sizes), end in zip(steps, ends, strict=False):
-            if max(begin, start) < end and sizes.any():
+            if max(begin, start) < end and self._is_any(sizes):
                 yield Longer(op.id, copy, max(begin, start), end, sizes)
 
     def _together(self, op: OpNode, stop: int) -> Steps:
@@ -110,7 +115,7 @@ class Anew:
         found: Steps = []
         for begin in sorted({begin for steps in every for begin, _ in steps}):
             now = [[sizes for start, sizes in steps if start <= begin] for steps in every]
-            found.append((begin, np.sum([sizes[-1] for sizes in now if sizes], axis=0)))
+            found.append((begin, self._sum([sizes[-1] for sizes in now if sizes])))
         return found
 
     def _operand(self, op: OpNode, position: int, tensor: TensorInfo, stop: int) -> Steps:
@@ -120,13 +125,35 @@ class Anew:
         if maker.kind in BOUNDARY or maker.region != op.region:
             return []
         placed = self.placed(op.id, "ins", position)
-        whole = placed.local_bytes(tensor.size_bytes)
+        whole = self._bytes(tensor, placed)
         if tensor.id in self.in_memory:
             begin = self.gone[tensor.id]
             self.gone[tensor.id] = max(begin, stop)
             return [(begin, whole)] if begin < stop else []
         made = self.placed(maker.id, "outs", result)
-        return [(begin, np.minimum(whole, least(made, sizes, placed))) for begin, sizes in self._together(maker, stop)]
+        return [
+            (begin, self._lesser(whole, self._least(made, sizes, placed)))
+            for begin, sizes in self._together(maker, stop)
+        ]
+
+    def _bytes(self, tensor: TensorInfo, column: Column) -> Floats:
+        key = (tensor.size_bytes, id(column), "bytes")
+        return self.once(key, lambda: column.local_bytes(tensor.size_bytes))
+
+    def _lesser(self, a: Floats, b: Floats) -> Floats:
+        return self.once((id(a), id(b), "lesser"), lambda: np.minimum(a, b))
+
+    def _least(self, made: Column, sizes: Floats, wanted: Column) -> Floats:
+        return self.once((id(made), id(sizes), id(wanted), "least"), lambda: least(made, sizes, wanted))
+
+    def _sum(self, sizes: Sequence[Floats]) -> Floats:
+        return self.once((*map(id, sizes), "sum"), lambda: np.sum(sizes, axis=0))
+
+    def _is_any(self, sizes: Floats) -> bool:
+        known = self.any.get(id(sizes))
+        if known is None:
+            known = self.any[id(sizes)] = bool(sizes.any())
+        return known
 
     def _may_sink(self, op: OpNode) -> bool:
         """Whether a reduction of an operand may come behind `op`: then nothing is left as it is made."""

@@ -26,6 +26,8 @@ from autopar.solve import Edge, Problem
 
 Floats = NDArray[np.float64]
 Placements = tuple[Placement, ...]
+Source = tuple[int, Column, int | None]
+"""The node that a tensor is read from, the placements it may have there, and the region it is made in."""
 
 
 def assemble(
@@ -98,23 +100,26 @@ class Builder(Usages):
     def edges(self) -> tuple[Edge, ...]:
         """The routes between variables, and which copies may be aliases."""
         found: list[Edge] = []
+        sources: list[Source] = []  # of what is read from each copy
         for copy, candidates in self._copies():
-            node, made, region = self._source(copy.tensor, copy.source)
-            wanted = self._candidates(candidates)
+            node, made, region = self._maker(copy.tensor) if copy.source is None else sources[copy.source]
+            wanted, mine = self._candidates(candidates), self.first_copy + copy.id
+            sources.append((mine, wanted, copy.region))
             cost = self._matrix(copy.tensor, made, wanted, self._weight(region, copy.region))
             if self._doubled(copy):
                 cost = self._aliased(cost, made, wanted, copy.stored)
-            found.append(self._widened(Edge(node, self.first_copy + copy.id, cost), copy.source))
+            found.append(self._widened(Edge(node, mine, cost), copy.source))
+        ops, sides, op_node = self.graph.ops, self._sides, self.op_node
         for (op, position, _, reader), source in self.flow.source.items():
             if op is not None:
-                tensor = self.graph.ops[op].ins[position]
-                target = self.op_node[op]
-                wanted = self._sides[op][0][position]
+                tensor = ops[op].ins[position]
+                target = op_node[op]
+                wanted = sides[op][0][position]
             else:
                 tensor = self.graph.outputs[position]
                 target = self.output_node[position]
                 wanted = self._candidates(self.space.outputs[position] or self.space.inputs[target])
-            node, made, region = self._source(tensor, source)
+            node, made, region = self._maker(tensor) if source is None else sources[source]
             if node != target:
                 cost = self._matrix(tensor, made, wanted, self._weight(region, reader))
                 edge = Edge(node, target, cost)
@@ -123,6 +128,8 @@ class Builder(Usages):
 
     def _weight(self, source: int | None, reader: int | None) -> float:
         """How often a value of one region is redistributed for a reader in another."""
+        if source is None and reader is None:
+            return 1.0
         key = (source, reader)
         if key not in self._weights:
             self._weights[key] = self.graph.tree.weight(self.graph.tree.site(source, reader))
@@ -149,23 +156,29 @@ class Builder(Usages):
             self._matrices[key] = np.hstack([np.where(same, 0.0, np.inf), fresh])
         return self._matrices[key]
 
-    def _source(self, tensor: TensorInfo, copy: int | None) -> tuple[int, Column, int | None]:
-        """The node that a use reads `tensor` from, the placements it may have there, and the region it is made in."""
-        if copy is not None:
-            return self.first_copy + copy, self._candidates(self.space.copies[copy]), self.flow.copies[copy].region
-        if tensor.id in self.input_node:
+    def _source(self, tensor: TensorInfo, copy: int | None) -> Source:
+        """Where a use reads `tensor`."""
+        if copy is None:
+            return self._maker(tensor)
+        return self.first_copy + copy, self._candidates(self.space.copies[copy]), self.flow.copies[copy].region
+
+    def _maker(self, tensor: TensorInfo) -> Source:
+        """Where `tensor` is read as it was made."""
+        made_by = self.made_by.get(tensor.id)
+        if made_by is None:
             node = self.input_node[tensor.id]
             return node, self._candidates(self.space.inputs[node]), None
-        op, position = self.made_by[tensor.id]
+        op, position = made_by
         region = None if self.graph.ops[op].region is None else self.graph.made_in(tensor)
         return self.op_node[op], self._sides[op][1][position], region
 
     def _matrix(self, tensor: TensorInfo, made: Column, wanted: Column, weight: float) -> Floats:
         key = (tensor.shape, tensor.itemsize, id(made), id(wanted), weight)
-        if key not in self._matrices:
+        found = self._matrices.get(key)
+        if found is None:
             routes = self._routes(tensor, made.distinct, wanted.distinct)
-            self._matrices[key] = (weight * routes).take(wanted.index, axis=1).take(made.index, axis=0)
-        return self._matrices[key]
+            found = self._matrices[key] = (weight * routes).take(wanted.index, axis=1).take(made.index, axis=0)
+        return found
 
     def _routes(self, tensor: TensorInfo, sources: Placements, targets: Placements) -> Floats:
         key = (tensor.shape, tensor.itemsize, id(sources), id(targets), "routes")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autopar.core.dataflow import Copy
 from autopar.core.graph import OpNode
+from autopar.core.strategy import Strategy
 from autopar.price.anew import Longer, least
 from autopar.price.columns import Column
 from autopar.price.variables import Variables
@@ -73,8 +75,8 @@ class Usages(Variables):
                 stop = ready if tensor.id in stored else max(ready, held.end[tensor.id])
                 size = self._bytes(tensor, column)
                 if tensor.id in results:  # counted already, but for what is still to be reduced
-                    stop, size = ready, np.where(column.unreduced, size, 0.0)
-                if size.any():
+                    stop, size = ready, self._unreduced(column, size)
+                if self._is_any(size):
                     yield Usage(self.op_node[op.id], self._start(op), self._until(op, stop), size)
         for copy, candidates in self._copies():
             if copy.tensor.id not in results:
@@ -87,8 +89,9 @@ class Usages(Variables):
             return Usage(self.op_node[longer.op], longer.start, longer.stop, longer.sizes)
         tensor = self.flow.copies[longer.copy].tensor
         made = self._placed(longer.op, "outs", self.made_by[tensor.id][1])
-        sizes = least(made, longer.sizes, self._candidates(self.space.copies[longer.copy]))
-        sizes = np.concatenate([np.where(np.isfinite(sizes), sizes, 0.0), np.zeros(len(sizes))])
+        candidates = self._candidates(self.space.copies[longer.copy])
+        key = (id(made), id(longer.sizes), id(candidates), "under")
+        sizes = self._once(key, lambda: _under(least(made, longer.sizes, candidates)))
         return Usage(self.first_copy + longer.copy, longer.start, longer.stop, sizes)
 
     def _held_copy(self, copy: Copy, candidates: Column) -> Iterator[Usage]:
@@ -97,16 +100,33 @@ class Usages(Variables):
             yield Usage(node, copy.start, end, self._sizes_of(copy, candidates))
         fresh, alias = self.held.fresh.get(copy.id), self.held.alias.get(copy.id)
         size = self._bytes(copy.tensor, candidates)
-        none = np.zeros(len(size))
         if fresh is not None:
-            yield Usage(node, fresh.start, fresh.stop, np.concatenate([none, size]))
+            yield Usage(node, fresh.start, fresh.stop, self._behind_none(size))
         if alias is not None:
-            yield Usage(node, alias.start, alias.stop, np.concatenate([size, none]))
+            before = self._once((id(size), "before none"), lambda: np.concatenate([size, np.zeros(len(size))]))
+            yield Usage(node, alias.start, alias.stop, before)
 
     def _sizes_of(self, copy: Copy, candidates: Column) -> Floats:
         """The bytes of a copy under each candidate; an alias takes none, a stored copy has its bytes either way."""
         size = self._bytes(copy.tensor, candidates, self._doubled(copy) and not copy.stored)
-        return np.concatenate([size, size]) if self._doubled(copy) and copy.stored else size
+        if not copy.stored or not self._doubled(copy):
+            return size
+        return self._once((id(size), "either way"), lambda: np.concatenate([size, size]))
+
+    def _unreduced(self, column: Column, size: Floats) -> Floats:
+        """The bytes of what is still to be reduced; nothing of what is not."""
+        return self._once((id(column), id(size), "unreduced"), lambda: np.where(column.unreduced, size, 0.0))
+
+    def _is_any(self, size: Floats) -> bool:
+        """Whether any of `size`, which is kept, is not 0."""
+        known = self._any.get(id(size))
+        if known is None:
+            known = self._any[id(size)] = bool(size.any())
+        return known
+
+    @cached_property
+    def _any(self) -> dict[int, bool]:
+        return {}
 
     def _results(self) -> Iterator[tuple[int, Usage]]:
         """Of the function's results, by position, but of those that may take a donated input's memory: all along."""
@@ -129,29 +149,40 @@ class Usages(Variables):
         """Whether a result may lie in the memory of a donated input of its shape and type: its own, or any that is not
         another's.
         """
-        graph, tensor, carry = self.graph, self.graph.outputs[position], dict(self.space.carry)
-        if position in carry and carry[position] in graph.donated:
-            return True
-        free = [graph.inputs[n] for n in graph.donated if n not in carry.values()]
-        return any((tensor.shape, tensor.dtype) == (other.shape, other.dtype) for other in free)
+        own, free = self._offered
+        tensor = self.graph.outputs[position]
+        return position in own or (tensor.shape, tensor.dtype) in free
+
+    @cached_property
+    def _offered(self) -> tuple[frozenset[int], frozenset[tuple[tuple[int, ...], str]]]:
+        """The results whose carried input is donated, and the shapes and types of donated inputs that none carries."""
+        graph, donated, carried = self.graph, set(self.graph.donated), {source for _, source in self.space.carry}
+        own = frozenset(position for position, source in self.space.carry if source in donated)
+        free = [graph.inputs[n] for n in donated - carried]
+        return own, frozenset((tensor.shape, tensor.dtype) for tensor in free)
 
     def _beside(self) -> Iterator[Usage]:
         """What operators hold while they run, besides results and what others still need: operands that are read last,
         workspace, and what they exchange.
         """
-        known: dict[tuple[object, ...], Floats] = {}
         for op, strategies in zip(self.graph.ops, self.space.strategies, strict=True):
             if not strategies:
                 continue
-            read = tuple(tensor.id in self.in_memory for tensor in op.ins)
+            read = tuple([tensor.id in self.in_memory for tensor in op.ins])
             last = self.held.last.get(op.id, ()) if self.detailed else ()
-            key = (id(strategies), self.graph.alike[op.id], read, last)
-            if key not in known:
-                sizes = [beside_bytes(op, strategy, self.space.mesh, read) for strategy in strategies]
-                operands = [self._bytes(op.ins[n], self._placed(op.id, "ins", n)) for n in last]
-                known[key] = sum(operands, np.array(sizes, dtype=np.float64))
-            if known[key].any():
-                yield Usage(self.op_node[op.id], op.id, op.id + 1, known[key])
+            key = (id(strategies), self.graph.alike[op.id], read, last, "beside")
+            size = self._matrices.get(key)
+            if size is None:
+                size = self._matrices[key] = self._beside_of(op, strategies, read, last)
+            if self._is_any(size):
+                yield Usage(self.op_node[op.id], op.id, op.id + 1, size)
+
+    def _beside_of(
+        self, op: OpNode, strategies: Sequence[Strategy], read: Sequence[bool], last: Sequence[int]
+    ) -> Floats:
+        sizes = [beside_bytes(op, strategy, self.space.mesh, read) for strategy in strategies]
+        operands = [self._bytes(op.ins[n], self._placed(op.id, "ins", n)) for n in last]
+        return sum(operands, np.array(sizes, dtype=np.float64))
 
     def _start(self, op: OpNode) -> int:
         """When the memory of the results is taken: that of a scan's stack before its first round."""
@@ -160,3 +191,8 @@ class Usages(Variables):
     def _until(self, op: OpNode, stop: int) -> int:
         """When it is free again: that of a carry when its loop ends."""
         return self.graph.spans[op.region][1] + 1 if op.kind == "carry_in" and op.region is not None else stop
+
+
+def _under(sizes: Floats) -> Floats:
+    """What is held under a stored copy that is as its operator left it (`inf`: it never is); else nothing."""
+    return np.concatenate([np.where(np.isfinite(sizes), sizes, 0.0), np.zeros(len(sizes))])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
@@ -92,7 +92,7 @@ class Variables:
         """What operands hold longer than is counted of them elsewhere."""
         if not self.limited or not self.detailed:
             return ()
-        return tuple(Anew(self.graph, self.flow, self.held, self.in_memory, self._placed).longer())
+        return tuple(Anew(self.graph, self.flow, self.held, self.in_memory, self._placed, self._once).longer())
 
     @cached_property
     def _held_longer(self) -> frozenset[int]:
@@ -138,8 +138,16 @@ class Variables:
 
     def _bytes(self, tensor: TensorInfo, column: Column, doubled: bool = False) -> Floats:
         """The bytes on one device under each candidate; doubled ones are aliases first, which take none."""
-        key = (tensor.size_bytes, id(column), doubled)
-        if key not in self._matrices:
-            size = column.local_bytes(tensor.size_bytes)
-            self._matrices[key] = np.concatenate([np.zeros(len(size)), size]) if doubled else size
-        return self._matrices[key]
+        size = self._once((tensor.size_bytes, id(column), "bytes"), lambda: column.local_bytes(tensor.size_bytes))
+        return self._behind_none(size) if doubled else size
+
+    def _behind_none(self, size: Floats) -> Floats:
+        """`size` behind as many zeros."""
+        return self._once((id(size), "behind none"), lambda: np.concatenate([np.zeros(len(size)), size]))
+
+    def _once(self, key: tuple[object, ...], make: Callable[[], Floats]) -> Floats:
+        """What `make` gave for `key` when that was first met: one object, which is kept."""
+        found = self._matrices.get(key)
+        if found is None:
+            found = self._matrices[key] = make()
+        return found

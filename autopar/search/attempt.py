@@ -193,7 +193,7 @@ class Attempt:
         program = build_program(task.graph, ground.flow, stage, router, pricing.step_cost)
         spent = account_of(task.graph, program, pricing)
         bound = solution.lower_bound
-        plan = Plan((stage,), task.fingerprint, solution.objective, bound, step_kinds=self.step_kinds)
+        plan = Plan((stage,), solution.objective, bound, step_kinds=self.step_kinds)
         return Planned(task, plan, program, spent, pricing, ground, counted_bytes=solution.peak, solution=solution)
 
     @property

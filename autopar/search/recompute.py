@@ -192,7 +192,7 @@ class RecomputeAttempt(Attempt):
         pricing = restricted(task.make_pricing(final.graph, mesh), self.step_kinds)
         router = self.ground.router(self.step_kinds)
         program = build_program(final.graph, dataflow(final.graph), stage, router, pricing.step_cost)
-        plan = Plan((stage,), task.fingerprint, solution.objective, solution.lower_bound, step_kinds=self.step_kinds)
+        plan = Plan((stage,), solution.objective, solution.lower_bound, step_kinds=self.step_kinds)
         plan = replace(plan, recomputed=_recomputed(final.keys))
         spent, counted = account_of(final.graph, program, pricing), solution.peak
         found = Planned(task, plan, program, spent, pricing, self.base, counted_bytes=counted, rewritten=final.graph)

@@ -111,7 +111,6 @@ def settled(
     cut_off = [mesh for mesh in stopped if not ended[mesh]]
     plan = replace(
         planned.plan,
-        fingerprint=task.fingerprint,
         lower_bound_s=max(0.0, min(least, *finish.bounds)),
         space=described(
             task, planned.plan.step_kinds, searched, [m for m in ruled_out if m not in cut_off], recomputed, cut_off

@@ -8,7 +8,7 @@ from itertools import chain, product
 from typing import Literal
 
 from autopar.core.dataflow import Dataflow
-from autopar.core.graph import OpGraph, OpNode
+from autopar.core.graph import OpGraph, OpNode, TensorInfo
 from autopar.core.mesh import DeviceMesh
 from autopar.core.pins import PINNED
 from autopar.core.placement import Placement
@@ -20,6 +20,7 @@ from autopar.rules.enumerate import enumerate_strategies
 from autopar.search.pinned import pinned_strategies
 from autopar.search.resolve import FindRule, no_rule, resolve
 
+Sides = dict[tuple[int, int], tuple[Placement, ...]]
 Keep = Callable[[OpNode, tuple[Strategy, ...]], tuple[Strategy, ...]]
 
 
@@ -139,28 +140,32 @@ def _copies(
 
     Operators with one signature share their strategies: what follows from these is worked out once for all of them.
     """
-    sides: dict[tuple[int, str, int], tuple[Placement, ...]] = {}
+    sides: tuple[Sides, Sides] = {}, {}
 
-    def side(op: int, which: Literal["ins", "outs"], position: int) -> tuple[Placement, ...]:
+    def side(op: int, which: Literal[0, 1], position: int) -> tuple[Placement, ...]:
         if op in graph.loop_carries:  # what a loop carries lies where it goes in
-            return side(graph.loop_carries[op], "outs", 0)
-        key = (id(strategies[op]), which, position)
-        if key not in sides:
-            sides[key] = _distinct(getattr(strategy, which)[position] for strategy in strategies[op])
-        return sides[key]
+            return side(graph.loop_carries[op], 1, 0)
+        key = id(strategies[op]), position
+        found = sides[which].get(key)
+        if found is None:
+            placed = ((s.outs if which else s.ins)[position] for s in strategies[op])
+            found = sides[which][key] = _distinct(placed)
+        return found
 
-    made = {tensor.id: placements for tensor, placements in zip(graph.inputs, inputs, strict=True)}
-    for op in graph.ops:
-        for position, tensor in enumerate(op.outs):
-            made[tensor.id] = side(op.id, "outs", position)
+    given = {tensor.id: placements for tensor, placements in zip(graph.inputs, inputs, strict=True)}
+
+    def made(tensor: TensorInfo) -> tuple[Placement, ...]:
+        producer = graph.producers.get(tensor.id)
+        return given[tensor.id] if producer is None else side(producer.id, 1, producer.outs.index(tensor))
+
     known: dict[tuple[int, ...], tuple[Placement, ...]] = {}
     shared: dict[tuple[Placement, ...], tuple[Placement, ...]] = {}
     found: list[tuple[Placement, ...]] = []
     for copy in flow.copies:
-        wanted = [made[copy.tensor.id]]
+        wanted = [made(copy.tensor)]
         for use in copy.uses:
             if use.op is not None:
-                wanted.append(side(use.op, "ins", use.position))
+                wanted.append(side(use.op, 0, use.position))
             else:
                 wanted.append(outputs[use.position] or inputs[carry[use.position]])
         key = tuple(map(id, wanted))

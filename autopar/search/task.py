@@ -117,7 +117,6 @@ class Task:
     """
 
     graph: OpGraph
-    fingerprint: str
     make_pricing: MakePricing
     mode: str = "auto"
     constraints: tuple[Constraint, ...] = ()

@@ -10,12 +10,14 @@ from typing import Any, cast
 from autopar import _compat
 from autopar._payload import Payload
 from autopar.core.graph import OpGraph, OpNode, TensorInfo
+from autopar.core.memo import once_per_graph
 from autopar.trace.params import plain_params
 
 _PLAIN = frozenset({bool, int, float, str, type(None)})
 _SEVERAL = (tuple, list)
 
 
+@once_per_graph
 def fingerprint(graph: OpGraph) -> str:
     """The sha256, in hex, of the graph's structure.
 

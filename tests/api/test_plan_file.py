@@ -69,7 +69,7 @@ def plan_files(draw: st.DrawFn) -> PlanFile:
     copies = tuple(draw(st.lists(placements(mesh, 2), max_size=3)))
     bound, slack = draw(times), draw(times)
     name = draw(st.text(max_size=8))
-    plan = Plan((Stage(mesh, inputs, operators, copies, inputs),), name, bound + slack, bound, name)
+    plan = Plan((Stage(mesh, inputs, operators, copies, inputs),), bound + slack, bound, name, fingerprint=name)
     return file_of(plan, shapes, draw(times))
 
 
@@ -111,7 +111,7 @@ PRODUCT = Strategy((ROWS, COLUMNS), (Placement(((), ()), ("model",)),), (("m", (
 
 def example(operators: int = 3) -> PlanFile:
     stage = Stage(MESH, (ROWS, COLUMNS), (PRODUCT,) * operators, (ROWS,), (ROWS, COLUMNS))
-    return file_of(Plan((stage,), "f1n9e2", 2.5, 2.0, "mode auto"), [(16, 8), (16, 8)])
+    return file_of(Plan((stage,), 2.5, 2.0, "mode auto", fingerprint="f1n9e2"), [(16, 8), (16, 8)])
 
 
 # Round trip -----------------------------------------------------------------------------------------------------------

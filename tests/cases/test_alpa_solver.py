@@ -18,7 +18,7 @@ from autopar.price.pricing import restricted
 from autopar.search.constraints import Named, Replicate
 from autopar.search.search import search
 from autopar.search.task import Planned, Task
-from autopar.trace import fingerprint, trace
+from autopar.trace import trace
 from tests import small_models as models
 from tests.cases.alpa import LINES, all_reduce, mlp, plan, state_step
 
@@ -36,7 +36,7 @@ def to_replicated(fn: Any, args: tuple[Any, ...], mesh: Mesh, steps: tuple[Any, 
     graph = trace(fn, args, carry=None).graph
     ones = (1.0,) * len(mesh)
     whole = (Replicate(Named("output*")),)
-    task = Task(graph, fingerprint(graph), lambda _, m: restricted(Alpa(m, ones, ones), steps), constraints=whole)
+    task = Task(graph, lambda _, m: restricted(Alpa(m, ones, ones), steps), constraints=whole)
     return search(task, [DeviceMesh.of(mesh)])
 
 

@@ -14,7 +14,7 @@ from autopar.core.placement import Placement
 from autopar.price.alpa import Alpa
 from autopar.search.constraints import Constraint, Layout, Named, Pin
 from autopar.search.search import Planned, Task, search
-from autopar.trace import fingerprint, trace
+from autopar.trace import trace
 from tests import small_models as models
 from tests.cases.alpa import (
     LINES,
@@ -55,7 +55,7 @@ def pinned(fn: Any, args: tuple[Any, ...], mesh: Mesh, pins: tuple[Constraint, .
     """The plan of `fn` under Alpa's pricing whose inputs and outputs are placed as `pins` says."""
     graph = trace(fn, args, carry=carry).graph
     ones = (1.0,) * len(mesh)
-    task = Task(graph, fingerprint(graph), lambda _, m: Alpa(m, ones, ones), constraints=pins)
+    task = Task(graph, lambda _, m: Alpa(m, ones, ones), constraints=pins)
     return search(task, [DeviceMesh.of(mesh)])
 
 

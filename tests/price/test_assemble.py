@@ -435,3 +435,25 @@ def test_assemblies_that_share_caches_are_those_that_do_not() -> None:
             assert (one.node, one.start, one.stop) == (other.node, other.start, other.stop)
             np.testing.assert_array_equal(one.size_bytes, other.size_bytes)
     assert all(a.cost is b.cost for a, b in zip(problems[0].edges, problems[3].edges, strict=True))
+
+
+@pytest.mark.parametrize("name", ["mlp", "gpt"])
+def test_what_is_held_is_made_once_for_equal_layers_and_the_same_as_if_made_for_each(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph, flow = traced(COUNTED[name]())
+    pricing = Roofline(graph, MESH, load_cluster("cpu8"))
+    router, space = Router(MESH, pricing.step_cost), build_space(graph, flow, MESH, keep=pricing.keep)
+    once = Builder(graph, flow, space, router, limited=True).usages(tensors_only=False)
+    made: list[Any] = []  # kept, so that no two have one id
+
+    def each(_self: Builder, _key: object, make: Callable[[], Any]) -> Any:
+        made.append(make())
+        return made[-1]
+
+    monkeypatch.setattr(Builder, "_once", each)
+    apart = Builder(graph, flow, space, router, limited=True).usages(tensors_only=False)
+    assert len({id(usage.size_bytes) for usage in once}) < len(once) // 2
+    for one, other in zip(once, apart, strict=True):
+        assert (one.node, one.start, one.stop) == (other.node, other.start, other.stop)
+        np.testing.assert_array_equal(one.size_bytes, other.size_bytes)

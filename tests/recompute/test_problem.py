@@ -87,7 +87,7 @@ class Setting:
 
     @cached_property
     def attempt(self) -> RecomputeAttempt:
-        task = Task(self.graph, "", lambda graph, mesh: Roofline(graph, mesh, CLUSTER), memory_limit_bytes=10**12)
+        task = Task(self.graph, lambda graph, mesh: Roofline(graph, mesh, CLUSTER), memory_limit_bytes=10**12)
         ground = Ground(self.graph, dataflow(self.graph), MESH, task.make_pricing)
         attempt, _ = Place(task, ground).free()
         return recompute_attempt(task, attempt, with_recomputed(self.graph, self.recomputed, residuals=True))

@@ -34,7 +34,7 @@ from autopar.search.restriction import Restriction, holds, restriction
 from autopar.search.search import search
 from autopar.search.task import Planned, Task
 from autopar.solve.problem import objective
-from autopar.trace import fingerprint, trace
+from autopar.trace import trace
 from cost_models import load_cluster
 
 MESH = DeviceMesh.of({"x": 2})
@@ -60,7 +60,7 @@ def graph_of(fn: Any, *shapes: tuple[int, ...], carry: Any = None) -> OpGraph:
 
 
 def planned(graph: OpGraph, *constraints: Constraint, mesh: DeviceMesh = MESH, **options: Any) -> Planned:
-    return search(Task(graph, fingerprint(graph), pricing, constraints=constraints, **options), [mesh])
+    return search(Task(graph, pricing, constraints=constraints, **options), [mesh])
 
 
 @dataclass(frozen=True)
@@ -301,7 +301,7 @@ def test_bad_calls_are_refused(make: Callable[[], object], message: str) -> None
 
 def test_meshes_that_lack_an_axis_are_not_tried() -> None:
     graph = graph_of(layer, (16, 8), (8, 16))
-    task = Task(graph, fingerprint(graph), pricing, constraints=(pin("w", P("y")),))
+    task = Task(graph, pricing, constraints=(pin("w", P("y")),))
     meshes = [DeviceMesh.of({"x": 8}), TWO]
     assert search(task, meshes).plan.space.endswith("mesh x=2xy=4")
     with pytest.raises(InvalidConstraint, match="mesh x=8 has no axis 'z'"):

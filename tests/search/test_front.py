@@ -49,7 +49,7 @@ def task_of(fn: Any, shapes: list[tuple[int, ...]], cluster: Cluster) -> Task:
         return Roofline(graph, mesh, cluster)
 
     graph = trace(fn, tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes)).graph
-    return Task(graph, "", pricing, prices_devices=True)
+    return Task(graph, pricing, prices_devices=True)
 
 
 def one_product(x: Any, w: Any) -> Any:

@@ -154,7 +154,7 @@ def task_of(graph: OpGraph, cluster: Cluster, limit: int | None = None, **option
     def pricing(graph: OpGraph, mesh: DeviceMesh) -> Pricing:
         return Roofline(graph, mesh, cluster)
 
-    return Task(graph, "", pricing, memory_limit_bytes=limit, prices_devices=True, **options)
+    return Task(graph, pricing, memory_limit_bytes=limit, prices_devices=True, **options)
 
 
 def grounds_of(task: Task, meshes: list[DeviceMesh]) -> list[Ground]:

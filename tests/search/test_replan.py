@@ -24,7 +24,7 @@ from autopar.search.restriction import holds
 from autopar.search.search import search
 from autopar.search.task import Planned, SearchOptions, Task
 from autopar.solve import Problem, Solution, SolveOptions, solve
-from autopar.trace import fingerprint, trace
+from autopar.trace import trace
 from cost_models import load_cluster
 
 MESH = DeviceMesh.of({"data": 2, "model": 4})
@@ -54,7 +54,7 @@ def task_of(*constraints: Constraint, limit: int | None = None, mode: str = "aut
     is_shape = lambda leaf: isinstance(leaf, tuple) and all(isinstance(n, int) for n in leaf)  # noqa: E731
     args = jax.tree.map(lambda s: jax.ShapeDtypeStruct(s, jnp.float32), SHAPES, is_leaf=is_shape)
     graph = trace(step, args).graph
-    return Task(graph, fingerprint(graph), PRICING, mode, constraints, limit, options=QUICK)
+    return Task(graph, PRICING, mode, constraints, limit, options=QUICK)
 
 
 @lru_cache

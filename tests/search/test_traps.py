@@ -29,7 +29,7 @@ from autopar.redistribute.route import Router
 from autopar.search.search import Planned, Task, search
 from autopar.search.space import build_space
 from autopar.solve import Edge, Infeasible, Problem, Solution, solve
-from autopar.trace import fingerprint, trace
+from autopar.trace import trace
 from cost_models import load_cluster
 from tests import small_models as models
 from tests.cases.alpa import mlp, plan, state_step
@@ -76,7 +76,7 @@ def planned(graph: OpGraph, limit: int | None = None, keep_less: float = 0.0, se
     def make(graph: OpGraph, mesh: DeviceMesh) -> Roofline:
         return Fewer(graph, mesh, cluster, keep_less, seed) if keep_less else Roofline(graph, mesh, cluster)
 
-    return search(Task(graph, fingerprint(graph), make, memory_limit_bytes=limit), [MESH])
+    return search(Task(graph, make, memory_limit_bytes=limit), [MESH])
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,12 @@
 """How well does the cost model predict and order plans, in time and memory, on the machine this runs on?
 
-    python -m benchmarks.accuracy [--json FILE] [--models mlp gpt ...] [--plans N] [--cluster FILE]
+    python -m benchmarks.accuracy [--json FILE] [--models mlp gpt ...] [--plans N] [--cluster FILE] [--cache FOLDER]
 
 Five training steps on 8 virtual devices, each under some plans: the solver's own, data and tensor parallel ones, and
 random ones (`benchmarks.accuracy_plans`). All plans of a model take turns, and the median of a plan's steps counts.
 What is predicted with the profile cpu8 as it ships is "uncalibrated"; with a profile that `autopar calibrate` wrote on
-this machine (`--cluster FILE`), "calibrated". Predicted peaks of memory stand beside what XLA sets aside. A model's
+this machine (`--cluster FILE`), "calibrated". Compiling takes most of the time: with `--cache FOLDER` it is kept for
+the next run. Predicted peaks of memory stand beside what XLA sets aside. A model's
 times are predicted for the very programs that ran.
 """
 
@@ -19,6 +20,7 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter
 
+import jax
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -33,7 +35,7 @@ from autopar.search.attempt import account_of
 from benchmarks import models, sparse_models
 from benchmarks.accuracy_figures import Figures, PeakFigures, agreement, figures, overall, peak_figures
 from benchmarks.accuracy_plans import Drawn, drawn_plans
-from benchmarks.accuracy_steps import interleaved, ready
+from benchmarks.accuracy_steps import all_ready, interleaved
 from benchmarks.end_to_end import describe_machine
 from benchmarks.models import Model
 from cost_models import Cluster, load_cluster
@@ -43,7 +45,7 @@ ROUNDS = 9
 LEAST_STEP_S = 0.03
 MODELS: dict[str, Callable[[], Model]] = {
     "mlp": lambda: models.mlp((512, 1024, 1024, 512)),
-    "gpt": lambda: models.gpt(layers=2),
+    "gpt": lambda: models.gpt(layers=1),
     "cnn": lambda: models.cnn(batch=32),
     "experts": sparse_models.experts,
     "embeddings": sparse_models.embeddings,
@@ -90,8 +92,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--plans", type=int, default=13, help="plans of each model, at least 5")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="timed steps of each plan, at least 2")
     parser.add_argument("--cluster", type=Path, help="a profile that was calibrated on this machine")
+    parser.add_argument("--cache", type=Path, help="folder where compiled programs are kept for the next run")
     options = parser.parse_args(arguments)
     use_virtual_devices(DEVICES)
+    if options.cache:
+        jax.config.update("jax_compilation_cache_dir", str(options.cache))
     console, machine = Console(width=120), describe_machine()
     console.print(", ".join(f"{name}: {value}" for name, value in machine.items()), highlight=False)
     profiles = {"uncalibrated": load_cluster(f"cpu{DEVICES}")}
@@ -111,7 +116,7 @@ def measure(model: Model, profiles: dict[str, Cluster], plans: int, rounds: int)
     """All figures of one model. Plans are found at the prices of the first profile."""
     start = perf_counter()
     drawn = drawn_plans(model, next(iter(profiles.values())), plans)
-    steps = [ready(d.plan, model) for d in drawn]
+    steps = all_ready([d.plan for d in drawn], model)
     times = interleaved(steps, rounds)
     rows = tuple(_row(d, t, s.peak_memory_bytes, profiles) for d, t, s in zip(drawn, times, steps, strict=True))
     measured = [row.measured_s for row in rows]
@@ -147,7 +152,8 @@ def predicted(graph: OpGraph, program: ShardedProgram, cluster: Cluster) -> Acco
 
     def priced(move: Move) -> Move:
         turned = sum(pricing.turn_cost(move.kind, size) for size in _turned_bytes(program, move))
-        return move._replace(time_s=pricing.step_cost(move.kind, move.axes, move.size_bytes) + turned)
+        packed = pricing.pack_cost(move.size_bytes) if len(move.ins) > 1 else 0.0
+        return move._replace(time_s=pricing.step_cost(move.kind, move.axes, move.size_bytes) + turned + packed)
 
     def anew(instruction: Instruction) -> Instruction:
         if isinstance(instruction, Move):

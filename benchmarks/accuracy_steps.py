@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -32,6 +34,12 @@ class Ready:
         start = perf_counter()
         jax.block_until_ready(self.compiled(*self.inputs))
         return perf_counter() - start
+
+
+def all_ready(plans: Sequence[autopar.Plan], model: Model) -> list[Ready]:
+    """The steps of `plans`, compiled on the devices that are present, as many at once as there are cores."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(lambda plan: ready(plan, model), plans))
 
 
 def ready(plan: autopar.Plan, model: Model) -> Ready:

@@ -100,6 +100,9 @@ def fit_moving(samples: Iterable[Sample]) -> tuple[float, Curve]:
 def fit_products(samples: Sequence[Sample], launch_s: float, memory: Curve) -> tuple[HalfSizes, Curve]:
     """The half sizes of products of one element type, and the seconds of large ones by the number of operations.
 
+    Products with a vector (a dim of 1) are left out where there are others: they are kernels of their own, which pack
+    nothing, and would hide what thin matrices lose.
+
         time = max(work(2 b m n k) (1 + m0 / m) (1 + n0 / n) (1 + k0 / k), memory(bytes)) + launch
 
     The curve has a point for every four samples, at most five, in equal ratios: small products may run on fewer cores.
@@ -110,9 +113,9 @@ def fit_products(samples: Sequence[Sample], launch_s: float, memory: Curve) -> t
     """
     if not samples:
         raise ValueError("no product of matrices was measured, so there is no peak")
+    samples = [s for s in samples if min(_dims(s)) > 1.5] or samples
     operations = np.array([s.operations for s in samples])
-    parts = [np.array([(s.elements or (1.0, 1.0, 1.0))[n] for s in samples]) for n in range(3)]
-    m, n, k = product_dims(parts[0], parts[1], parts[2], operations)
+    m, n, k = np.array([_dims(s) for s in samples]).T
     moving = memory.times_s(np.array([s.size_bytes for s in samples]))
     measured = np.array([s.time_s for s in samples])
     start = float(np.log(np.max(operations / measured)))
@@ -129,6 +132,10 @@ def fit_products(samples: Sequence[Sample], launch_s: float, memory: Curve) -> t
     half = HalfSizes(*(float(x) if x > 1e-3 else 0.0 for x in found[:3]))
     seconds = np.maximum.accumulate(knots / np.exp(found[3:]))
     return half, _curve(knots.tolist(), seconds) if len(knots) > 1 else Curve((), (), float(seconds[0] / knots[0]))
+
+
+def _dims(sample: Sample) -> tuple[float, float, float]:
+    return product_dims(*(sample.elements or (1.0, 1.0, 1.0)), sample.operations)
 
 
 def _equal_ratios(low: float, high: float, count: int) -> Floats:

@@ -20,8 +20,8 @@ CONVOLUTIONS = ("conv_general_dilated", "conv_general_dilated:image", "conv_gene
 """A convolution, and its gradients of the image and of the window, which are convolutions in another order of dims."""
 POOLS = ("reduce_window_max", "select_and_scatter_add")
 """The largest of every 2x2 places, and its gradient."""
-STRAIGHT = frozenset({"dot_general", "pack", "transpose", "concatenate", "gather", *CONVOLUTIONS, *POOLS, *COLLECTIVES})
-"""What on processors is measured outside of loops, in which XLA copies operands and results each round."""
+REDUCTIONS = ("reduce_sum", "reduce_max")
+"""Over a dim before the last; with ":last", over the last one."""
 PACKED_COLUMNS = 128
 """The columns of the product whose left operand is packed."""
 STEP_BYTES = 2**22
@@ -40,8 +40,10 @@ class Case:
     | moving | axpy, scale | elements |
     | fresh | scale | elements |
     | work | elementwise, other | elements |
-    | work | reductions, cumsum, argmax | rows, columns, dim |
+    | work | those of `REDUCTIONS`, cumsum, argmax | rows, columns |
     | work | transpose, gather, scatter-add, sort, concatenate | rows, columns |
+    | work | transpose:rows | rows, columns of them, elements in each |
+    | work | threefry2x32 | random numbers |
     | work | pack | rows, columns of the left operand: what a product that sums over its rows takes longer for |
     | work | those of `POOLS` | batch, image, channels |
     | work | those of `CONVOLUTIONS` | batch, image, window, channels in and out |
@@ -77,7 +79,7 @@ class Case:
             return float(batch * image**2 * channels)
         if len(self.dims) == 1:
             return float(self.dims[0] * (2 * CHAIN if self.kind == "other" else 1))
-        return float(self.dims[0] * self.dims[1])
+        return float(prod(self.dims))
 
     @property
     def size_bytes(self) -> float:
@@ -131,18 +133,25 @@ class Case:
             return 1.25 * self.operations
         if self.what == "fresh":
             return float(self.dims[0])
-        times = {"axpy": 3, "other": 3, "scatter-add": 3, "reduce_sum": 1, "reduce_max": 1, "argmax": 1}
-        whole = prod(self.dims[:2])
-        return float(whole * (1 if self.what == "collective" else times.get(self.kind, 2)))
+        times = {
+            "axpy": 3,
+            "other": 3,
+            "scatter-add": 3,
+            "argmax": 1,
+            "threefry2x32": 1,
+            **dict.fromkeys(REDUCTIONS, 1),
+        }
+        once = self.what == "collective"
+        return float(prod(self.dims) * (1 if once else times.get(self.kind.partition(":")[0], 2)))
 
 
 @dataclass(frozen=True)
 class Extent:
     """How large cases are: `side` of large matrices, `most_bytes` of an array on a device, `quick`: few of each.
 
-    `cpu`: on processors, compiled by XLA. There what moves memory goes through several arrays in turn, `STEP_BYTES` on
-    a device: in a program a kernel finds little of its operands in the caches of its core, where a loop over one array
-    finds all of it. And what that compiler alone packs and puts side by side is measured.
+    `cpu`: on processors, compiled by XLA. There a case goes through several arrays in turn, `STEP_BYTES` on a device:
+    in a program a kernel finds little of its operands in the caches of its core, where a loop over one array finds all
+    of it. And what that compiler alone packs and puts side by side is measured.
     """
 
     side: int
@@ -182,7 +191,7 @@ def _moving(extent: Extent) -> Iterator[Case]:
     size, step = 2**10, 16 if extent.quick else 4
     while size * 4 <= extent.most_bytes:
         for kind in ("axpy",) if extent.quick else ("axpy", "scale"):
-            yield Case("moving", kind, (size,), arrays=extent.arrays(4 * size))
+            yield Case("moving", kind, (size,), arrays=extent.arrays(8 * size))
         size *= step
 
 
@@ -207,29 +216,41 @@ def _products(extent: Extent) -> Iterator[Case]:
 
 def _elementwise(extent: Extent) -> Iterator[Case]:
     size = min(2**16, int(extent.most_bytes) // 16) if extent.side <= 2048 else 2**24
-    yield Case("work", "other", (size,))
+    count = extent.arrays(8 * size)
+    yield Case("work", "other", (size,), arrays=count)
+    yield Case("work", "threefry2x32", (size,), arrays=count)
     for kind in ELEMENTWISE[:4] if extent.quick else ELEMENTWISE:
-        yield Case("work", kind, (size,))
-    yield from (Case("work", kind, (size,), "bfloat16") for kind in (("other",) if extent.quick else ("other", "exp")))
+        yield Case("work", kind, (size,), arrays=count)
+    for kind in ("other",) if extent.quick else ("other", "exp"):
+        yield Case("work", kind, (size,), "bfloat16", arrays=count)
 
 
 def _rearranging(extent: Extent) -> Iterator[Case]:
     side = extent.side
-    for kind in ("reduce_sum", "reduce_max", "argmax", "cumsum"):
-        for dim in (1,) if extent.quick or kind in ("argmax", "cumsum") else (1, 0):
-            yield Case("work", kind, (side, side, dim))
+    yield from _reducing(extent)
     for rows in (side, side // 4) if extent.quick else (side, side // 4, side // 2, side // 8, side // 16):
         yield Case("work", "transpose", (rows, rows), arrays=extent.arrays(8 * rows**2))
+    for rows in (side // 4,) if extent.quick else (side // 4, side // 16):
+        yield Case("work", "transpose:rows", (rows, rows // 4, 32), arrays=extent.arrays(64 * rows**2))
     for kind in ("gather", "scatter-add"):
         for rows in (side, side // 4) if extent.quick else (side, side // 4, side // 16):
-            yield Case("work", kind, (rows, side), arrays=extent.arrays(12 * rows * side) if kind == "gather" else 1)
+            yield Case("work", kind, (rows, side), arrays=extent.arrays(12 * rows * side))
     yield from _packing(extent)
     if not extent.quick:
         for kind in POOLS:
             yield Case("work", kind, (4, side // 32, side // 16), arrays=extent.arrays(2**20))
-    if not extent.quick:
-        yield Case("work", "sort", (side // 16, side // 4))
+        yield Case("work", "sort", (side // 16, side // 4), arrays=extent.arrays(side**2 // 8))
         yield Case("work", "attention", (2, side // 4, 4, 64))
+
+
+def _reducing(extent: Extent) -> Iterator[Case]:
+    side = extent.side
+    for kind in REDUCTIONS:
+        for over in (kind, f"{kind}:last"):
+            for rows in (side // 2,) if extent.quick else (side // 2, side // 8):
+                yield Case("work", over, (rows, rows), arrays=extent.arrays(4 * rows**2))
+    for kind in ("argmax", "cumsum"):
+        yield Case("work", kind, (side // 4, side // 4), arrays=extent.arrays(side**2 // 4))
 
 
 def _packing(extent: Extent) -> Iterator[Case]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from autopar._compat import untyped_jax
-from autopar.calibration.cases import STRAIGHT, Case
+from autopar.calibration.cases import Case
 from autopar.calibration.programs import Program, fresh_programs, inner_rounds, program_of, straight_programs
 from autopar.errors import AutoparError
 
@@ -25,10 +25,10 @@ class NoDifference(AutoparError):
 
 @dataclass(frozen=True)
 class JaxClock:
-    """Times cases on `devices`: rounds in a loop until a call takes `call_s`, the median of `calls` of them.
+    """Times cases on `devices`: rounds until a call takes `call_s`, the median of `calls` of them.
 
-    The loop makes what a call costs by itself small beside what it repeats: what JAX does to begin it, and memory that
-    is touched for the first time.
+    On accelerators rounds are in a loop, which makes what a call costs by itself small beside what it repeats: what JAX
+    does to begin it. On processors each round is a call, less the time of one that does nothing: `straight_programs`.
     """
 
     devices: tuple[Any, ...]
@@ -51,7 +51,7 @@ class JaxClock:
 
     def _case_s(self, case: Case) -> float:
         platform = self.devices[0].platform
-        if platform != "cpu" or case.kind not in STRAIGHT:
+        if platform != "cpu":
             return self._round_s(program_of(case, self.devices, inner_rounds(case, platform)))
         case_s, nothing_s = map(self._round_s, straight_programs(case, self.devices))
         return _longer_s(case_s, nothing_s, f"{case} takes no longer than a call")

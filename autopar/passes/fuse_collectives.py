@@ -10,7 +10,7 @@ from autopar.core.graph import OpNode
 from autopar.core.placement import Kind, StepKind
 from autopar.passes.program import REDUCTIONS, Compute, Instruction, Move, Role, ShardedProgram
 from autopar.passes.sink_all_reduce import is_view
-from autopar.redistribute.step import StepPrice
+from autopar.redistribute.step import PackPrice, StepPrice, no_pack
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,14 @@ class FuseCollectives:
     hold whole tensors before they are needed. A bucket holds what has the same `BucketKey`; one that reaches
     `bucket_bytes` is closed, one of scatters or gathers, which holds whole tensors beside their shards, at
     `shard_bucket_bytes`. A collective that needs a result of its own bucket closes it first. What the update does with
-    a reduced gradient, its views and its further moves wait for those that are still to be reduced.
+    a reduced gradient, its views and its further moves wait for those that are still to be reduced. A bucket of several
+    costs `price`, what its moves cost beside their collectives, and `pack`.
     """
 
     price: StepPrice
     bucket_bytes: int = 64 * 2**20
     shard_bucket_bytes: int = 16 * 2**20
+    pack: PackPrice = no_pack
     name: str = "fuse_collectives"
 
     def apply(self, program: ShardedProgram) -> ShardedProgram:
@@ -73,7 +75,7 @@ class FuseCollectives:
             outs=tuple(v for move in moves for v in move.outs),
             dim=None,
             size_bytes=size,
-            time_s=self.price(moves[0].kind, moves[0].axes, size) + sum(map(self._beside, moves)),
+            time_s=self.price(moves[0].kind, moves[0].axes, size) + sum(map(self._beside, moves)) + self.pack(size),
             role=max(roles, key=lambda role: roles[role]),
             source=", ".join(dict.fromkeys(move.source for move in moves)),
             reason=f"bucket of {len(moves)} {moves[0].kind.replace('_', '-')}s",

@@ -19,7 +19,7 @@ from autopar.passes.program import ShardedProgram
 from autopar.passes.sink_all_reduce import SinkAllReduce
 from autopar.passes.verify import verify
 from autopar.redistribute.route import Router
-from autopar.redistribute.step import StepPrice
+from autopar.redistribute.step import PackPrice, StepPrice, no_pack
 
 
 class Pass(Protocol):
@@ -35,25 +35,25 @@ class Pass(Protocol):
         ...
 
 
-def passes(graph: OpGraph, router: Router, price: StepPrice) -> tuple[Pass, ...]:
+def passes(graph: OpGraph, router: Router, price: StepPrice, pack: PackPrice = no_pack) -> tuple[Pass, ...]:
     """The passes of every plan, in order."""
     return (
         InsertRedistribution(router),
         PriceExchanges(price),
         SinkAllReduce(),
         MarkMirror(graph),
-        FuseCollectives(price),
+        FuseCollectives(price, pack=pack),
     )
 
 
 def program_states(
-    graph: OpGraph, flow: Dataflow, stage: Stage, router: Router, price: StepPrice
+    graph: OpGraph, flow: Dataflow, stage: Stage, router: Router, price: StepPrice, pack: PackPrice = no_pack
 ) -> tuple[tuple[str, ShardedProgram], ...]:
     """The program of `stage` after lowering and after every pass, with the pass's name; each verified."""
     program = lower(graph, flow, stage)
     _verify("lower", program)
     states = [("lower", program)]
-    for step in passes(graph, router, price):
+    for step in passes(graph, router, price, pack):
         before, program = program, step.apply(program)
         _verify(step.name, program, before)
         states.append((step.name, program))
@@ -67,19 +67,21 @@ def _verify(name: str, program: ShardedProgram, before: ShardedProgram | None = 
         raise ProgramError(f"after {name}: {error}") from error
 
 
-def build_program(graph: OpGraph, flow: Dataflow, stage: Stage, router: Router, price: StepPrice) -> ShardedProgram:
+def build_program(
+    graph: OpGraph, flow: Dataflow, stage: Stage, router: Router, price: StepPrice, pack: PackPrice = no_pack
+) -> ShardedProgram:
     """The program of `stage` as it runs, verified.
 
     Raises:
       ProgramError: if it is not valid; it says after which pass it was not.
     """
     program = lower(graph, flow, stage)
-    for step in passes(graph, router, price):
+    for step in passes(graph, router, price, pack):
         program = step.apply(program)
     try:
         verify(program)
     except ProgramError:
-        program_states(graph, flow, stage, router, price)  # raises where it went wrong first
+        program_states(graph, flow, stage, router, price, pack)  # raises where it went wrong first
         raise
     return program
 

@@ -17,9 +17,9 @@ from autopar.core.placement import StepKind
 from autopar.core.strategy import Strategy
 from autopar.price.body import body_time_s
 from autopar.price.rate_kind import rate_kind
-from autopar.price.turns import left_turn_time_s, step_turn_price, turns_left
+from autopar.price.turns import bucket_pack_price, folded, product_turns_s, step_turn_price
 from autopar.price.work import VIEWS, materialised, work_flops
-from autopar.redistribute.step import TurnPrice, no_turn
+from autopar.redistribute.step import PackPrice, TurnPrice, no_pack, no_turn
 from cost_models import Cluster, Group, collective_time_s, compute_time_s, compute_times_s, group
 from cost_models.compute import moving_time_s
 
@@ -57,17 +57,27 @@ class Batched(Protocol):
 
 @runtime_checkable
 class Turning(Protocol):
-    """A pricing to which it matters along which dim a step goes."""
+    """A pricing to which it matters along which dim a step goes, and of how many tensors a collective is."""
 
     @property
     def turn_cost(self) -> TurnPrice:
         """The cost of what is copied beside a step along a dim other than the first; `no_turn` if that is nothing."""
         ...
 
+    @property
+    def pack_cost(self) -> PackPrice:
+        """The cost of laying the tensors of a bucket end to end; `no_pack` if that is nothing."""
+        ...
+
 
 def turn_price(pricing: Pricing) -> TurnPrice:
     """`turn_cost` of a pricing that has one; else nothing."""
     return pricing.turn_cost if isinstance(pricing, Turning) else no_turn
+
+
+def pack_price(pricing: Pricing) -> PackPrice:
+    """`pack_cost` of a pricing that has one; else nothing."""
+    return pricing.pack_cost if isinstance(pricing, Turning) else no_pack
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,6 +153,11 @@ class Restricted:
         """As `pricing`."""
         return turn_price(self.pricing)
 
+    @cached_property
+    def pack_cost(self) -> PackPrice:
+        """As `pricing`."""
+        return pack_price(self.pricing)
+
     def keep(self, op: OpNode, strategies: tuple[Strategy, ...]) -> tuple[Strategy, ...]:
         """As `pricing`, without those that exchange by steps that are not allowed."""
         allowed = (s for s in strategies if all(e.kind in self.step_kinds for e in s.exchanges))
@@ -181,7 +196,7 @@ class Roofline:
 
     def op_cost(self, op: OpNode, strategy: Strategy) -> float:
         """Seconds of one device's share of `op`."""
-        if op.kind in VIEWS or not (op.ins or op.outs):
+        if op.kind in VIEWS or not (op.ins or op.outs) or (self._folds(op) and strategy.ins[0].unreduced):
             return 0.0
         if op.body is not None:
             return body_time_s(op, strategy, self.mesh, self.cluster.device)
@@ -200,8 +215,8 @@ class Roofline:
             elements = lhs, rhs, out
         flops = work_flops(op) / strategy.split
         time_s = compute_time_s(flops, size, dtype, device, kind=rate_kind(op), elements=elements)
-        if elements is not None and turns_left(op):
-            time_s += left_turn_time_s(elements[0], dtype, device)
+        if elements is not None:
+            time_s += product_turns_s(op, elements[:2], dtype, device)
         return time_s if any(t.id in self._in_memory for t in op.outs) else max(0.0, time_s - device.launch_s)
 
     def op_costs(self, op: OpNode, strategies: tuple[Strategy, ...], layout: Layout) -> Floats | None:
@@ -219,10 +234,20 @@ class Roofline:
         elements = _elements(op, layout.parts) if op.kind == "dot_general" else None
         flops = work_flops(op) / layout.split
         time_s = compute_times_s(flops, size.astype(np.float64), dtype, device, kind=rate_kind(op), elements=elements)
-        if elements is not None and turns_left(op):
-            time_s = time_s + left_turn_time_s(elements[0], dtype, device)
+        if elements is not None:
+            time_s = time_s + product_turns_s(op, elements[:2], dtype, device)
+        if self._folds(op):
+            time_s = np.where([bool(strategy.ins[0].unreduced) for strategy in strategies], 0.0, time_s)
         launched = any(t.id in self._in_memory for t in op.outs)
         return time_s if launched else np.maximum(0.0, time_s - device.launch_s)
+
+    def _folds(self, op: OpNode) -> bool:
+        """Whether the compiler computes the product before `op` the other way round, where nothing comes between."""
+        return op.kind == "transpose" and op.id in self._folded
+
+    @cached_property
+    def _folded(self) -> frozenset[int]:
+        return folded(self.graph) if self.cluster.device.compiler == "xla_cpu" else frozenset()
 
     def _lengthening_bytes(self, op: OpNode, strategy: Strategy) -> int:
         """What is read and written to put what neighbours sent beside the elements of a shard."""
@@ -233,9 +258,9 @@ class Roofline:
         )
 
     def context(self, op: OpNode) -> Hashable:
-        """Which operands and results reach memory."""
+        """Which operands and results reach memory, and whether it may be part of a product."""
         in_memory = self._in_memory
-        return tuple([tensor.id in in_memory for tensor in op.ins + op.outs])
+        return (self._folds(op), *[tensor.id in in_memory for tensor in op.ins + op.outs])
 
     def step_cost(self, kind: StepKind, axes: tuple[str, ...], size_bytes: int) -> float:
         """Seconds of one redistribution step."""
@@ -250,6 +275,11 @@ class Roofline:
     def turn_cost(self) -> TurnPrice:
         """Seconds of what a device copies beside a step along a dim other than the first."""
         return step_turn_price(self.cluster.device)
+
+    @cached_property
+    def pack_cost(self) -> PackPrice:
+        """Seconds in which a device lays the tensors of a bucket end to end."""
+        return bucket_pack_price(self.cluster.device)
 
     def keep(self, op: OpNode, strategies: tuple[Strategy, ...]) -> tuple[Strategy, ...]:
         """All of them."""

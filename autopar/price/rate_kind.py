@@ -8,15 +8,28 @@ from autopar.core.graph import OpNode
 
 
 def rate_kind(op: OpNode) -> str:
-    """The operator's kind; of a convolution that is a gradient, "conv_general_dilated:image" or ":window".
+    """The operator's kind, and for some a colon and which form of it.
+
+    | form | what it is |
+    |---|---|
+    | conv_general_dilated:image, :window | a convolution that is a gradient |
+    | reduce_sum:last, reduce_max:last, ... | a reduction over the last dim, and maybe others |
+    | transpose:rows | a transpose that leaves the last dim the last: what lies together stays together |
 
     Compilers have a fast kernel for convolutions as people write them, and often none for the order of dims that their
     gradients have. A gradient of the window is told by a window with more places than there are in the result; one of
     the image by its window's channels, which stand the other way round: features last go with channels in before
     channels out, features first with channels out before channels in.
     """
-    if op.kind != "conv_general_dilated":
-        return op.kind
+    if op.kind.startswith("reduce_") and "axes" in op.params:
+        return f"{op.kind}:last" if op.ins[0].ndim - 1 in op.params["axes"] else op.kind
+    if op.kind == "transpose":
+        return f"{op.kind}:rows" if op.params["permutation"][-1] == op.ins[0].ndim - 1 else op.kind
+    return _convolution(op) if op.kind == "conv_general_dilated" else op.kind
+
+
+def _convolution(op: OpNode) -> str:
+    """The kind of a convolution: as people write it, or one of its gradients."""
     dims: dict[str, tuple[int, ...]] = op.params["dimension_numbers"]
     lhs, rhs, out = dims["lhs_spec"], dims["rhs_spec"], dims["out_spec"]
     places = prod(op.outs[0].shape[d] for d in out[2:])

@@ -9,8 +9,8 @@ from functools import cached_property
 from autopar.core.graph import OpGraph, OpNode
 from autopar.core.placement import StepKind
 from autopar.core.strategy import Strategy
-from autopar.price.pricing import Batched, Floats, Layout, Pricing, turn_price
-from autopar.redistribute.step import TurnPrice
+from autopar.price.pricing import Batched, Floats, Layout, Pricing, pack_price, turn_price
+from autopar.redistribute.step import PackPrice, TurnPrice
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +55,11 @@ class Remembered:
     def turn_cost(self) -> TurnPrice:
         """As `pricing`."""
         return turn_price(self.pricing)
+
+    @cached_property
+    def pack_cost(self) -> PackPrice:
+        """As `pricing`."""
+        return pack_price(self.pricing)
 
     def keep(self, op: OpNode, strategies: tuple[Strategy, ...]) -> tuple[Strategy, ...]:
         """As `pricing`."""

@@ -1,7 +1,7 @@
-"""Turns: copies in another order of dims that a compiler makes beside an operator or a step, where a profile says so.
+"""Turns: copies that a compiler makes beside an operator, a step or a bucket, or spares, where a profile says so.
 
-Both were found on XLA's CPU backend by measuring (8 virtual devices, JAX 0.10.2), and hold there only: they are priced
-for devices whose compiler that is and whose profile has a curve for "transpose".
+All were found on XLA's CPU backend by measuring (8 virtual devices, JAX 0.10.2), and hold there only: they are priced
+for devices whose compiler that is and whose profile has a curve for "transpose" ("concatenate" for buckets).
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ from typing import overload
 
 import numpy as np
 
-from autopar.core.graph import OpNode
+from autopar.core.dataflow import uses_of
+from autopar.core.graph import OpGraph, OpNode
+from autopar.core.memo import once_per_graph
 from autopar.core.placement import StepKind
-from autopar.redistribute.step import TurnPrice, no_turn
+from autopar.redistribute.step import PackPrice, TurnPrice, no_pack, no_turn
 from cost_models.compute import Device
 from cost_models.curves import Curve, Floats
 
@@ -50,6 +52,33 @@ def step_turn_time_s(kind: StepKind, size_bytes: int, device: Device) -> float:
     return 0.0 if curve is None else TURNED.get(kind, 0.0) * curve.time_s(size_bytes / 4)
 
 
+def bucket_pack_price(device: Device) -> PackPrice:
+    """Seconds in which a device lays the tensors of a bucket end to end; `no_pack` where that is nothing."""
+    known = copying(device, ("concatenate",), "float32")
+    return no_pack if known is None else partial(_packing_time_s, known)
+
+
+def _packing_time_s(curve: Curve, size_bytes: int) -> float:
+    return curve.time_s(size_bytes / 4)
+
+
+@once_per_graph
+def folded(graph: OpGraph) -> frozenset[int]:
+    """The ids of the transposes that are the only use of a product of two matrices, as in gradients of weights.
+
+    (lhs . rhs)^T is rhs^T . lhs^T, and so the compiler computes it, if nothing comes between: what the product leaves
+    unreduced is reduced behind the transpose.
+    """
+    uses = uses_of(graph)
+    found: set[int] = set()
+    for op in graph.ops:
+        if op.kind == "dot_general" and op.outs[0].ndim == 2 and not op.params["dimension_numbers"][1][0]:
+            mine = uses.get(op.outs[0].id, ())
+            if len(mine) == 1 and mine[0].op is not None and graph.ops[mine[0].op].kind == "transpose":
+                found.add(mine[0].op)
+    return frozenset(found)
+
+
 def turns_left(op: OpNode) -> bool:
     """Whether a product of matrices reads its left operand across: what is contracted is not its last dim.
 
@@ -63,13 +92,37 @@ def turns_left(op: OpNode) -> bool:
     return bool(contracted) and max(contracted) < op.ins[0].ndim - 1
 
 
+def regroups(op: OpNode, operand: int) -> bool:
+    """Whether an operand of a product of matrices has batch dims that are not its first ones, as heads of attention.
+
+    The compiler puts them in front before it multiplies: q[b, q, h, d] . k[b, k, h, d] by the batch dims b and h takes
+    half as long again (2x128x8x32: 1.80 ms for 1.20), what q and k take to be transposed by rows.
+    """
+    if op.kind != "dot_general":
+        return False
+    batch: tuple[int, ...] = op.params["dimension_numbers"][1][operand]
+    return sorted(batch) != list(range(len(batch)))
+
+
 @overload
-def left_turn_time_s(elements: float, dtype: str, device: Device) -> float: ...
+def product_turns_s(op: OpNode, elements: tuple[float, float], dtype: str, device: Device) -> float: ...
 @overload
-def left_turn_time_s(elements: Floats, dtype: str, device: Device) -> Floats: ...
-def left_turn_time_s(elements: float | Floats, dtype: str, device: Device) -> float | Floats:
-    """Seconds in which the `elements` of a left operand are put in order; see `turns_left`."""
-    curve = copying(device, ("pack", "transpose"), dtype)
+def product_turns_s(op: OpNode, elements: tuple[Floats, Floats], dtype: str, device: Device) -> Floats: ...
+def product_turns_s(
+    op: OpNode, elements: tuple[float, float] | tuple[Floats, Floats], dtype: str, device: Device
+) -> float | Floats:
+    """Seconds in which operands of `elements` are put in order beside a product: see `turns_left`, `regroups`."""
+    total: float | Floats = elements[0] * 0.0
+    for operand, count in enumerate(elements):
+        if regroups(op, operand):
+            total = total + _copying_time_s(("transpose:rows", "transpose"), count, dtype, device)
+        elif operand == 0 and turns_left(op):
+            total = total + _copying_time_s(("pack", "transpose"), count, dtype, device)
+    return total
+
+
+def _copying_time_s(kinds: tuple[str, ...], elements: float | Floats, dtype: str, device: Device) -> float | Floats:
+    curve = copying(device, kinds, dtype)
     if curve is None:
         return elements * 0.0
     return curve.times_s(elements) if isinstance(elements, np.ndarray) else curve.time_s(elements)

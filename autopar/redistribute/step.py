@@ -69,6 +69,20 @@ class TurnPrice(Protocol):
         ...
 
 
+class PackPrice(Protocol):
+    """The price of laying the tensors of a bucket end to end."""
+
+    def __call__(self, size_bytes: int) -> float:
+        """The cost for a bucket of `size_bytes`, as in `StepPrice`."""
+        ...
+
+
+def no_pack(size_bytes: int) -> float:
+    """Buckets cost what their collective does."""
+    del size_bytes
+    return 0.0
+
+
 def no_turn(kind: StepKind, size_bytes: int) -> float:
     """Steps along all dims cost the same."""
     del kind, size_bytes

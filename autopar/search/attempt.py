@@ -14,7 +14,7 @@ from autopar.passes.compiled.predict import set_aside_bytes
 from autopar.passes.pipeline import build_program
 from autopar.passes.program import ShardedProgram
 from autopar.price.assemble import placement_choice
-from autopar.price.pricing import Pricing, compiler_of
+from autopar.price.pricing import Pricing, compiler_of, pack_price
 from autopar.price.work import materialised, recomputed, workspace_bytes
 from autopar.search.ground import Ground
 from autopar.search.misfit import Moments, blame
@@ -190,7 +190,7 @@ class Attempt:
         task, ground = self.task, self.ground
         stage = ground.space.stage(placement_choice(ground.space, solution.choice))
         pricing, router = ground.pricing(self.step_kinds), ground.router(self.step_kinds)
-        program = build_program(task.graph, ground.flow, stage, router, pricing.step_cost)
+        program = build_program(task.graph, ground.flow, stage, router, pricing.step_cost, pack_price(pricing))
         spent = account_of(task.graph, program, pricing)
         bound = solution.lower_bound
         plan = Plan((stage,), solution.objective, bound, step_kinds=self.step_kinds)

@@ -26,7 +26,7 @@ from autopar.errors import NoFeasiblePlan, Unsolved
 from autopar.passes.pipeline import build_program
 from autopar.price.assemble import placement_choice
 from autopar.price.assemble_recompute import RecomputeProblem, assemble_recompute
-from autopar.price.pricing import restricted
+from autopar.price.pricing import pack_price, restricted
 from autopar.search.aim import plan_within
 from autopar.search.attempt import Attempt, account_of
 from autopar.search.ground import Ground
@@ -191,7 +191,9 @@ class RecomputeAttempt(Attempt):
         final, stage = self.decoded(solution.choice)
         pricing = restricted(task.make_pricing(final.graph, mesh), self.step_kinds)
         router = self.ground.router(self.step_kinds)
-        program = build_program(final.graph, dataflow(final.graph), stage, router, pricing.step_cost)
+        program = build_program(
+            final.graph, dataflow(final.graph), stage, router, pricing.step_cost, pack_price(pricing)
+        )
         plan = Plan((stage,), solution.objective, solution.lower_bound, step_kinds=self.step_kinds)
         plan = replace(plan, recomputed=_recomputed(final.keys))
         spent, counted = account_of(final.graph, program, pricing), solution.peak

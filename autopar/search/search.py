@@ -14,7 +14,7 @@ from autopar.core.plan import Plan
 from autopar.core.recompute import Recomputed, with_recomputed
 from autopar.errors import AutoparError, NoFeasiblePlan, PlanFileError, Unsolved
 from autopar.passes.pipeline import build_program, program_states, write_dump
-from autopar.price.pricing import Pricing, restricted, turn_price
+from autopar.price.pricing import Pricing, pack_price, restricted, turn_price
 from autopar.redistribute.route import Router
 from autopar.search.attempt import WORTH, account_of
 from autopar.search.constraints import show, step_kinds_of
@@ -182,7 +182,7 @@ def on_ground(task: Task, ground: Ground, unlimited: Planned | None = None, near
 def _dump(graph: OpGraph, flow: Dataflow, plan: Plan, pricing: Pricing, directory: Path) -> None:
     """Writes every stage of `plan` to `directory` as numbered files: the graph, the plan, the program pass by pass."""
     router = Router(plan.stage.mesh, pricing.step_cost, turn_price(pricing))
-    states = program_states(graph, flow, plan.stage, router, pricing.step_cost)
+    states = program_states(graph, flow, plan.stage, router, pricing.step_cost, pack_price(pricing))
     write_dump(directory, [("graph", graph), ("plan", _lines(graph, plan)), *states])
 
 
@@ -217,7 +217,7 @@ def restore(task: Task, plan: Plan) -> Planned:
     pricing, router = ground.pricing(plan.step_kinds), ground.router(plan.step_kinds)
     if graph is not whole:
         pricing = restricted(task.make_pricing(graph, plan.stage.mesh), plan.step_kinds)
-    program = build_program(graph, dataflow(graph), plan.stage, router, pricing.step_cost)
+    program = build_program(graph, dataflow(graph), plan.stage, router, pricing.step_cost, pack_price(pricing))
     spent = account_of(graph, program, pricing)
     return Planned(task, plan, program, spent, pricing, ground, rewritten=graph if plan.recomputed else None)
 

@@ -106,6 +106,21 @@ def test_small_products_on_fewer_cores():
     assert curve.time_s(1e10) == pytest.approx(1e10 / PEAK, rel=0.1)
 
 
+def test_products_with_vectors_hide_nothing_of_thin_matrices():
+    """They take what moving their operands does; alone they have to do."""
+    vectors = [
+        Sample("product", "dot_general", "float32", 4.0 * n * n, MEMORY.time_s(4.0 * n * n), 2.0 * n * n, dims)
+        for n in (256, 1024)
+        for dims in ((n, n * n, n), (n * n, n, n))
+    ]
+    without, beside = (
+        fit_products(product_samples(), LAUNCH, MEMORY),
+        fit_products([*product_samples(), *vectors], LAUNCH, MEMORY),
+    )
+    assert beside == without
+    assert fit_products(vectors, LAUNCH, MEMORY)[1].slope > 0
+
+
 def test_moving_gives_back_launch_and_curve():
     launch_s, curve = fit_moving(moving_samples())
     assert launch_s == pytest.approx(LAUNCH, rel=0.01)

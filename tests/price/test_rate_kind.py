@@ -57,6 +57,17 @@ def test_gradients_of_convolutions_are_told_from_them(form: str, stride: int) ->
     assert kinds(jax.grad(loss, 1)) == {name, f"{name}:window"}
 
 
+def test_reductions_over_the_last_dim_and_transposes_by_rows_are_forms_of_their_own() -> None:
+    def kinds(fn: Any) -> list[str]:
+        return [rate_kind(op) for op in graph_of(fn, (8, 16, 32)).ops if op.kind.startswith(("reduce_", "transp"))]
+
+    assert kinds(lambda x: x.sum((0, 1))) == ["reduce_sum"]
+    assert kinds(lambda x: x.sum((0, 2))) == ["reduce_sum:last"]
+    assert kinds(lambda x: x.max(-1)) == ["reduce_max:last"]
+    assert kinds(lambda x: x.swapaxes(0, 1)) == ["transpose:rows"]
+    assert kinds(lambda x: x.swapaxes(1, 2)) == ["transpose"]
+
+
 def test_prices_rest_on_what_a_device_reaches() -> None:
     graph = graph_of(lambda x, w: jnp.exp(x @ w), (64, 32), (32, 48))
     cluster = replace(CPU, device=replace(CPU.device, efficiency=SLOW))

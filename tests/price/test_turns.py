@@ -9,21 +9,25 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from autopar.core.dataflow import dataflow
 from autopar.core.graph import OpGraph, OpNode
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
 from autopar.core.strategy import Strategy
 from autopar.passes.fuse_collectives import FuseCollectives
 from autopar.passes.program import Move
-from autopar.price.pricing import Pricing, Roofline, restricted, turn_price
+from autopar.price.assemble import assemble
+from autopar.price.pricing import Pricing, Roofline, pack_price, restricted, turn_price
 from autopar.price.remembered import Remembered
-from autopar.price.turns import left_turn_time_s, step_turn_time_s, turns_left
+from autopar.price.turns import folded, product_turns_s, regroups, step_turn_time_s, turns_left
 from autopar.redistribute.route import Router
 from autopar.redistribute.steps import steps_from
+from autopar.search.space import build_space
 from autopar.trace import trace
 from cost_models import Cluster, load_cluster
 from cost_models.curves import Curve, Efficiency
 from tests.passes.build import Builder
+from tests.passes.build import price as step_price
 
 MESH = DeviceMesh.of({"x": 2, "y": 4})
 ACCELERATOR = load_cluster("8xh100")
@@ -78,9 +82,57 @@ def test_a_gradient_of_weights_reads_across_and_costs_more_where_the_profile_kno
 def test_packing_counts_instead_of_a_transpose_where_it_was_measured() -> None:
     work = {"transpose": {"float32": Curve((), (), 1e-8)}, "pack": {"float32": Curve((), (), 3e-9)}}
     packing = replace(_BARE.device, efficiency=Efficiency(work=work))
-    assert left_turn_time_s(1e6, "float32", packing) == pytest.approx(3e-3)
-    assert left_turn_time_s(1e6, "float32", CPU.device) == pytest.approx(1e-2)
+    _, across = product("km,kn->mn", (32, 64), (32, 16))
+    assert product_turns_s(across, (1e6, 1e9), "float32", packing) == pytest.approx(3e-3)
+    assert product_turns_s(across, (1e6, 1e9), "float32", CPU.device) == pytest.approx(1e-2)
     assert step_turn_time_s("all_gather", 4_000_000, packing) == step_turn_time_s("all_gather", 4_000_000, CPU.device)
+
+
+@pytest.mark.parametrize(
+    ("spec", "a", "b", "expected"),
+    [
+        ("bmk,bkn->bmn", (4, 64, 32), (4, 32, 16), (False, False)),
+        ("mk,kn->mn", (64, 32), (32, 16), (False, False)),
+        ("bqhd,bkhd->bhqk", (4, 64, 8, 16), (4, 32, 8, 16), (True, True)),
+        ("bhqk,bhkd->bhqd", (4, 8, 64, 32), (4, 8, 32, 16), (False, False)),
+        ("bmk,kbn->bmn", (4, 64, 32), (32, 4, 16), (False, True)),
+    ],
+)
+def test_operands_are_regrouped_whose_batch_dims_are_not_in_front(spec: str, a: Any, b: Any, expected: Any) -> None:
+    """At the price of a transpose by rows where that was measured; none where nothing was, or for other compilers."""
+    _, op = product(spec, a, b)
+    assert (regroups(op, 0), regroups(op, 1)) == expected
+    both = {"transpose": {"float32": Curve((), (), 1e-8)}, "transpose:rows": {"float32": Curve((), (), 4e-9)}}
+    by_rows = replace(CPU.device, efficiency=Efficiency(work=both))
+    count = 1e6 * expected[0] + 1e7 * expected[1]
+    for device, each in ((by_rows, 4e-9), (CPU.device, 1e-8), (_BARE.device, 0.0), (MEASURED.device, 0.0)):
+        assert product_turns_s(op, (1e6, 1e7), "float32", device) == pytest.approx(each * count)
+
+
+def test_a_product_s_only_transpose_is_part_of_it_where_nothing_is_reduced_between() -> None:
+    """So it is free for XLA's CPU compiler, one strategy at a time as all at once."""
+    x, w = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((512, 256), (256, 128)))
+    graph = trace(lambda x, w: jax.grad(lambda w: ((x @ w) ** 2).sum())(w), (x, w)).graph
+    (op,) = [op for op in graph.ops if op.kind == "transpose"]
+    assert folded(graph) == {op.id}
+    for cluster, is_free in ((CPU, True), (_BARE, True), (ACCELERATOR, False), (MEASURED, False)):
+        price, flow = Roofline(graph, MESH, cluster), dataflow(graph)
+        space = build_space(graph, flow, MESH, keep=price.keep)
+        problem = assemble(graph, flow, space, price, Router(MESH, price.step_cost))
+        strategies = space.strategies[op.id]
+        costs = [price.op_cost(op, strategy) for strategy in strategies]
+        assert problem.node_costs[len(space.inputs) + op.id].tolist() == pytest.approx(costs, rel=1e-12)
+        assert any(strategy.ins[0].unreduced for strategy in strategies)
+        for cost, strategy in zip(costs, strategies, strict=True):
+            assert (cost == 0) is (is_free and bool(strategy.ins[0].unreduced))
+
+
+def test_other_transposes_take_their_time() -> None:
+    a, b = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((8, 16), (16, 4)))
+    assert not folded(trace(lambda a, b: (lambda y: (y.T, y + 1))(a @ b), (a, b)).graph)
+    assert not folded(trace(lambda a, b: a.T * b.sum(), (a, b)).graph)
+    batched = jax.ShapeDtypeStruct((4, 8, 8), jnp.float32)
+    assert not folded(trace(lambda a, b: jnp.einsum("bij,bjk->bki", a, b), (batched, batched)).graph)
 
 
 def asked(pricing: str) -> Pricing:
@@ -122,3 +174,20 @@ def test_a_bucket_costs_what_its_moves_turn_beside_it() -> None:
         for v, extra in zip(values, (0.0, 5.0), strict=True)
     ]
     assert FuseCollectives(price).fused(moves).time_s == pytest.approx(price("", (), 64) + 5.0)
+
+
+@pytest.mark.parametrize("pricing", ["plain", "kept", "limited"])
+def test_a_bucket_of_several_is_laid_end_to_end_where_that_was_measured(pricing: str) -> None:
+    assert pack_price(asked(pricing))(2**20) == 0
+    joining = replace(_BARE.device, efficiency=Efficiency(work={"concatenate": {"float32": Curve((), (), 1e-9)}}))
+    graph, _ = product("mk,kn->mn", (8, 8), (8, 8))
+    price = Roofline(graph, MESH, replace(_BARE, device=joining))
+    given = {"plain": price, "kept": Remembered(price, graph), "limited": restricted(price, ("all_gather",))}[pricing]
+    pack = pack_price(given)
+    assert pack(2**22) == pytest.approx(2**20 * 1e-9)
+    build = Builder()
+    values = [build.compute([build.input()], Placement(((),), ("x",))) for _ in range(2)]
+    moves = build.program([build.all_reduce(value) for value in values]).collectives
+    one, two = (FuseCollectives(step_price, pack=pack).fused(moves[:count]) for count in (1, 2))
+    assert one.time_s == moves[0].time_s
+    assert two.time_s == pytest.approx(step_price("all_reduce", ("x",), two.size_bytes) + pack(two.size_bytes))

@@ -9,7 +9,7 @@ from functools import cached_property
 from autopar.core.graph import OpGraph, OpNode
 from autopar.core.placement import StepKind
 from autopar.core.strategy import Strategy
-from autopar.price.pricing import Batched, Floats, Layout, Pricing, turn_price
+from autopar.price.pricing import Batched, Floats, Layout, Pricing, shares, turn_price
 from autopar.redistribute.step import TurnPrice
 
 
@@ -55,6 +55,11 @@ class Remembered:
     def turn_cost(self) -> TurnPrice:
         """As `pricing`."""
         return turn_price(self.pricing)
+
+    @property
+    def shares(self) -> bool:
+        """As `pricing`."""
+        return shares(self.pricing)
 
     def keep(self, op: OpNode, strategies: tuple[Strategy, ...]) -> tuple[Strategy, ...]:
         """As `pricing`."""

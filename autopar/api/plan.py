@@ -77,7 +77,7 @@ class Plan:
 
     @property
     def objective_s(self) -> float:
-        """The sum that the solver minimised: nothing fused or overlapped."""
+        """The sum that the solver minimised: gradients reduced in buckets, nothing else fused, nothing overlapped."""
         return self.record.objective_s
 
     @property

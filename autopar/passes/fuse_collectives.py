@@ -10,6 +10,7 @@ from autopar.core.graph import OpNode
 from autopar.core.placement import Kind, StepKind
 from autopar.passes.program import REDUCTIONS, Compute, Instruction, Move, Role, ShardedProgram
 from autopar.passes.sink_all_reduce import is_view
+from autopar.price.buckets import BUCKET_BYTES, SHARD_BUCKET_BYTES
 from autopar.redistribute.step import PackPrice, StepPrice, no_pack
 
 
@@ -38,8 +39,8 @@ class FuseCollectives:
     """
 
     price: StepPrice
-    bucket_bytes: int = 64 * 2**20
-    shard_bucket_bytes: int = 16 * 2**20
+    bucket_bytes: int = BUCKET_BYTES
+    shard_bucket_bytes: int = SHARD_BUCKET_BYTES
     pack: PackPrice = no_pack
     name: str = "fuse_collectives"
 

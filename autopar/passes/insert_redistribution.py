@@ -26,9 +26,10 @@ class _Priced:
 
 @dataclass(frozen=True)
 class InsertRedistribution:
-    """Routes every Convert with `router`, at whose prices moves are."""
+    """Routes every Convert with `router`, at whose prices moves are; those of the tensors `waiting` as if shared."""
 
     router: Router
+    waiting: frozenset[int] = frozenset()
     name: str = "insert_redistribution"
 
     def apply(self, program: ShardedProgram) -> ShardedProgram:
@@ -52,7 +53,7 @@ class InsertRedistribution:
     ) -> list[Move]:
         source, target = program.values[convert.before], program.values[convert.after]
         tensor = source.tensor
-        key = (tensor.shape, tensor.itemsize, id(source.placement), id(target.placement))
+        key = (tensor.shape, tensor.itemsize, id(source.placement), id(target.placement), tensor.id in self.waiting)
         if key not in known:
             known[key] = self._route(tensor, source.placement, target.placement, program.mesh)
         route = known[key]
@@ -66,6 +67,7 @@ class InsertRedistribution:
 
     def _route(self, tensor: TensorInfo, source: Placement, target: Placement, mesh: DeviceMesh) -> tuple[_Priced, ...]:
         shape, itemsize = tensor.shape, tensor.itemsize
+        router = self.router.shared if tensor.id in self.waiting else self.router
         return tuple(
             _Priced(
                 step,
@@ -73,7 +75,7 @@ class InsertRedistribution:
                 self.router.step_cost(step, shape, itemsize),
                 f"{step.before} -> {step.after}",
             )
-            for step in self.router.route(shape, itemsize, source, target)
+            for step in router.route(shape, itemsize, source, target)
         )
 
 

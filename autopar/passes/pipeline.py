@@ -18,6 +18,7 @@ from autopar.passes.price_exchanges import PriceExchanges
 from autopar.passes.program import ShardedProgram
 from autopar.passes.sink_all_reduce import SinkAllReduce
 from autopar.passes.verify import verify
+from autopar.price.buckets import waiting
 from autopar.redistribute.route import Router
 from autopar.redistribute.step import PackPrice, StepPrice, no_pack
 
@@ -38,7 +39,7 @@ class Pass(Protocol):
 def passes(graph: OpGraph, router: Router, price: StepPrice, pack: PackPrice = no_pack) -> tuple[Pass, ...]:
     """The passes of every plan, in order."""
     return (
-        InsertRedistribution(router),
+        InsertRedistribution(router, waiting(graph)),
         PriceExchanges(price),
         SinkAllReduce(),
         MarkMirror(graph),

@@ -2,7 +2,7 @@
 
 Variables are inputs, operators, copies and outputs, in the order of `Space.counts`. An operator's cost is that of
 computing and of what it exchanges inside; an edge is a tensor on its way from where it is made to where it is used, its
-cost the cheapest route.
+cost the cheapest route; what can wait for others (`price.buckets`) costs its share of one collective with them.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from autopar.core.dataflow import Dataflow
 from autopar.core.graph import OpGraph, OpNode, TensorInfo
 from autopar.core.placement import Placement
 from autopar.core.space import Space
+from autopar.price.buckets import waiting
 from autopar.price.columns import Column
 from autopar.price.pricing import Layout, Pricing, costs_of
 from autopar.price.usages import Usages
@@ -173,15 +174,16 @@ class Builder(Usages):
         return self.op_node[op], self._sides[op][1][position], region
 
     def _matrix(self, tensor: TensorInfo, made: Column, wanted: Column, weight: float) -> Floats:
-        key = (tensor.shape, tensor.itemsize, id(made), id(wanted), weight)
+        shared = weight == 1 and tensor.id in waiting(self.graph)
+        key = (tensor.shape, tensor.itemsize, id(made), id(wanted), weight, shared)
         found = self._matrices.get(key)
         if found is None:
-            routes = self._routes(tensor, made.distinct, wanted.distinct)
+            routes = self._routes(tensor, made.distinct, wanted.distinct, self.router.shared if shared else self.router)
             found = self._matrices[key] = (weight * routes).take(wanted.index, axis=1).take(made.index, axis=0)
         return found
 
-    def _routes(self, tensor: TensorInfo, sources: Placements, targets: Placements) -> Floats:
-        key = (tensor.shape, tensor.itemsize, id(sources), id(targets), "routes")
+    def _routes(self, tensor: TensorInfo, sources: Placements, targets: Placements, router: Router) -> Floats:
+        key = (tensor.shape, tensor.itemsize, id(sources), id(targets), "routes", id(router))
         if key not in self._matrices:
-            self._matrices[key] = self.router.cost_matrix(tensor.shape, tensor.itemsize, sources, targets)
+            self._matrices[key] = router.cost_matrix(tensor.shape, tensor.itemsize, sources, targets)
         return self._matrices[key]

@@ -70,6 +70,21 @@ class Turning(Protocol):
         ...
 
 
+@runtime_checkable
+class Sharing(Protocol):
+    """A pricing under which collectives that can wait for each other cost what one of all their bytes does."""
+
+    @property
+    def shares(self) -> bool:
+        """Whether they do."""
+        ...
+
+
+def shares(pricing: Pricing) -> bool:
+    """`Sharing.shares` of a pricing that has it; else False."""
+    return isinstance(pricing, Sharing) and pricing.shares
+
+
 def turn_price(pricing: Pricing) -> TurnPrice:
     """`turn_cost` of a pricing that has one; else nothing."""
     return pricing.turn_cost if isinstance(pricing, Turning) else no_turn
@@ -157,6 +172,11 @@ class Restricted:
     def pack_cost(self) -> PackPrice:
         """As `pricing`."""
         return pack_price(self.pricing)
+
+    @property
+    def shares(self) -> bool:
+        """As `pricing`."""
+        return shares(self.pricing)
 
     def keep(self, op: OpNode, strategies: tuple[Strategy, ...]) -> tuple[Strategy, ...]:
         """As `pricing`, without those that exchange by steps that are not allowed."""
@@ -280,6 +300,11 @@ class Roofline:
     def pack_cost(self) -> PackPrice:
         """Seconds in which a device lays the tensors of a bucket end to end."""
         return bucket_pack_price(self.cluster.device)
+
+    @property
+    def shares(self) -> bool:
+        """Latencies are paid once for a bucket."""
+        return True
 
     def keep(self, op: OpNode, strategies: tuple[Strategy, ...]) -> tuple[Strategy, ...]:
         """All of them."""

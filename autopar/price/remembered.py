@@ -9,7 +9,7 @@ from functools import cached_property
 from autopar.core.graph import OpGraph, OpNode
 from autopar.core.placement import StepKind
 from autopar.core.strategy import Strategy
-from autopar.price.pricing import Batched, Floats, Layout, Pricing, pack_price, turn_price
+from autopar.price.pricing import Batched, Floats, Layout, Pricing, pack_price, shares, turn_price
 from autopar.redistribute.step import PackPrice, TurnPrice
 
 
@@ -60,6 +60,11 @@ class Remembered:
     def pack_cost(self) -> PackPrice:
         """As `pricing`."""
         return pack_price(self.pricing)
+
+    @property
+    def shares(self) -> bool:
+        """As `pricing`."""
+        return shares(self.pricing)
 
     def keep(self, op: OpNode, strategies: tuple[Strategy, ...]) -> tuple[Strategy, ...]:
         """As `pricing`."""

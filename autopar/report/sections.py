@@ -84,7 +84,10 @@ def cost_lines(report: Report) -> tuple[tuple[str, str], ...]:
     return (
         ("step time", f"{step}{_error(report)}"),
         ("one by one", f"{serial} = compute {compute} + communication {communication}{_hidden(report)}"),
-        ("objective", f"{objective} (the sum that was minimised: nothing fused or overlapped), lower bound {bound}"),
+        (
+            "objective",
+            f"{objective} (the sum that was minimised: gradients in buckets, nothing overlapped), lower bound {bound}",
+        ),
         ("quality", _quality(report)),
         *((("stopped", f"by {report.stopped}: the best so far, another run may differ"),) if report.stopped else ()),
     )

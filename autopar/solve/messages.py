@@ -112,12 +112,15 @@ def _from_few(
 def _added_up(few: Few, options: SolveOptions, watch: Watch, rest: Search) -> tuple[Few, Answer]:
     """Few of the layers, and what is known of all: if messages do not prove few, after equal ones were added up.
 
-    They are added up in windows that are guessed; if that does not end it, about the best choice of few, searched by
-    messages and windows alone.
+    They are added up in windows that are guessed; if that only finds a choice, about that one, when messages of few
+    have settled; if that does not end it, about the best choice of few, searched by messages and windows alone.
     """
     if few.is_proven:
         return few, few.tiled()
     known = _known_of_layers(few, Answer(None, np.inf, -np.inf), options, watch)
+    if known.choice is not None and not is_closed(known.bound, known.objective):
+        few = few.searched(lambda ascent: _settled(ascent, options, watch))
+        known = _known_of_layers(few, known, options, watch)
     if is_closed(known.bound, known.objective):
         return few, known
 
@@ -140,6 +143,12 @@ def _known_of_layers(few: Few, best: Answer, options: SolveOptions, watch: Watch
     offer(best.choice, watch)
     watch.raise_bound(found.bound, found.proof)
     return best
+
+
+def _settled(ascent: Ascent, options: SolveOptions, watch: Watch) -> Answer:
+    """What sweeps decode that go on until they settle, and what they prove."""
+    found, certificate = ascent.resumed(ascent.dual.messages, options.max_sweeps, np.inf, Apart(watch))
+    return replace(found, bound=certificate.bound)
 
 
 def _little(options: SolveOptions) -> SolveOptions:
@@ -166,7 +175,6 @@ def _few(whole: Ascent, options: SolveOptions, watch: Watch, fewer: Few | None =
     def swept(ascent: Ascent) -> Answer:
         if fewer is None:
             return ascent.swept(np.inf, Apart(watch))
-        found, certificate = ascent.resumed(ascent.dual.messages, options.max_sweeps, np.inf, Apart(watch))
-        return replace(found, bound=certificate.bound)
+        return _settled(ascent, options, watch)
 
     return few_of(whole, begun, swept, fewer)

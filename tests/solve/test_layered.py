@@ -137,6 +137,27 @@ def test_windows_that_are_guessed_find_the_optimum() -> None:
     assert (answer.objective, answer.bound) == (pytest.approx(best, abs=1e-9), pytest.approx(best, abs=1e-9))
 
 
+def test_few_are_swept_on_where_guessed_windows_find_a_choice_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And added up about that choice, before any search of few."""
+    problem, swept = cliques(40), list[float]()
+
+    def open_at_first(few: Few, *args: Any) -> Answer | None:
+        found = by_layers(few, *args)
+        swept.append(few.ascent.held.bound)
+        return found if found is None or len(swept) > 1 else replace(found, bound=found.bound - 1.0)
+
+    def never(*_: object) -> None:
+        pytest.fail("few of the layers were searched")
+
+    monkeypatch.setattr(messages_module, "by_layers", open_at_first)
+    monkeypatch.setattr(messages_module, "closing", never)
+    solution = solve(problem, options=replace(OPTIONS, max_rounds=0))
+    assert len(swept) == 2
+    assert swept[1] >= swept[0]
+    assert solution.gap == 0
+    verify(problem, solution)
+
+
 def test_layers_that_differ_by_rounding_lose_as_much() -> None:
     problem = cliques(40, unlike=2e-9)
     answer, best = added_up(problem), solve(problem).objective

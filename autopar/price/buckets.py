@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from autopar.core.graph import OpGraph
 from autopar.core.memo import once_per_graph
+from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import StepKind
 from autopar.core.regions import LEAVING
-from autopar.price.pricing import Pricing, pack_price, shares
+from autopar.price.pricing import Pricing, pack_price, shares, turn_price
 from autopar.price.work import is_view
+from autopar.redistribute.route import Router
 from autopar.redistribute.step import StepPrice
 
 BUCKET_BYTES = 64 * 2**20
@@ -18,6 +20,11 @@ _CLOSED_AT: dict[StepKind, int] = {
     "all_reduce": BUCKET_BYTES,
     "reduce_scatter": SHARD_BUCKET_BYTES,
 }
+
+
+def router_of(graph: OpGraph, mesh: DeviceMesh, pricing: Pricing) -> Router:
+    """The routes of the tensors of `graph` under `pricing`, alone and shared."""
+    return Router(mesh, pricing.step_cost, turn_price(pricing), shared_price(pricing, graph))
 
 
 def shared_price(pricing: Pricing, graph: OpGraph) -> StepPrice:

@@ -12,8 +12,8 @@ from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import StepKind
 from autopar.core.space import Space
 from autopar.price.assemble import assemble
-from autopar.price.buckets import shared_price
-from autopar.price.pricing import MakePricing, Pricing, restricted, turn_price
+from autopar.price.buckets import router_of
+from autopar.price.pricing import MakePricing, Pricing, restricted
 from autopar.price.remembered import Remembered
 from autopar.price.variables import Caches
 from autopar.redistribute.route import Router
@@ -68,9 +68,7 @@ class Ground:
         """The routes by these steps."""
         if step_kinds not in self._routers:
             pricing = self.pricing(step_kinds)
-            self._routers[step_kinds] = Router(
-                self.mesh, pricing.step_cost, turn_price(pricing), shared_price(pricing, self.graph)
-            )
+            self._routers[step_kinds] = router_of(self.graph, self.mesh, pricing)
         return self._routers[step_kinds]
 
     def problem(self, step_kinds: StepKinds, limit_bytes: float | None, *, tensors_only: bool = False) -> Problem:

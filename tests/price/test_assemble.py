@@ -26,6 +26,7 @@ from autopar.passes.account import account
 from autopar.passes.pipeline import program_states
 from autopar.passes.program import Convert, ShardedProgram
 from autopar.price.assemble import Builder, assemble, placement_choice
+from autopar.price.buckets import router_of, waiting
 from autopar.price.pricing import Pricing, Roofline
 from autopar.price.variables import Caches
 from autopar.price.work import materialised, recomputed, workspace_bytes
@@ -101,8 +102,9 @@ def price_of(graph: OpGraph, flow: Dataflow, stage: Stage, pricing: Pricing, rou
     tree = graph.tree
 
     def way(tensor: Any, before: Any, after: Any, made_in: int | None, region: int | None) -> float:
-        once = float(router.cost_matrix(tensor.shape, tensor.itemsize, [before], [after])[0, 0])
-        return once * tree.weight(tree.site(made_in, region))
+        times = tree.weight(tree.site(made_in, region))
+        routes = router.shared if times == 1 and tensor.id in waiting(graph) else router
+        return times * float(routes.cost_matrix(tensor.shape, tensor.itemsize, [before], [after])[0, 0])
 
     made = {t.id: p for t, p in zip(graph.inputs, stage.inputs, strict=True)}
     for op, strategy in zip(graph.ops, stage.strategies, strict=True):
@@ -168,7 +170,7 @@ def ready_at(graph: OpGraph, op: OpNode) -> int:
 def test_random_choices_cost_what_their_plan_costs(case: Any, limited: bool) -> None:
     graph, flow = traced(case)
     pricing = Roofline(graph, MESH, load_cluster("cpu8"))
-    router = Router(MESH, pricing.step_cost)
+    router = router_of(graph, MESH, pricing)
     space = build_space(graph, flow, MESH, keep=pricing.keep)
     problem = assemble(graph, flow, space, pricing, router, 1e12 if limited else None, tensors_only=True)
     draw = random.Random(0)

@@ -17,8 +17,8 @@ from autopar.core.graph import OpGraph
 from autopar.core.mesh import DeviceMesh
 from autopar.core.recompute import Recomputed, with_recomputed
 from autopar.price.assemble import assemble
+from autopar.price.buckets import router_of
 from autopar.price.pricing import Roofline
-from autopar.redistribute.route import Router
 from autopar.search.ground import Ground
 from autopar.search.place import Place
 from autopar.search.recomputable import recomputable
@@ -102,7 +102,7 @@ class Setting:
         flow = dataflow(graph)
         pricing = Roofline(graph, MESH, CLUSTER)
         space = build_space(graph, flow, MESH, keep=pricing.keep)
-        return assemble(graph, flow, space, pricing, Router(MESH, pricing.step_cost), 1e12, detailed=False)
+        return assemble(graph, flow, space, pricing, router_of(graph, MESH, pricing), 1e12, detailed=False)
 
     def best(self, limit: float) -> float | None:
         """The least objective over all choices of what to recompute."""
@@ -157,6 +157,6 @@ def test_its_optimum_is_the_best_of_all_choices(name: str, part: str, share: flo
     final, stage = here.attempt.decoded(found.choice)
     if not final.graph.regions:
         pricing = Roofline(final.graph, MESH, CLUSTER)
-        router = Router(MESH, pricing.step_cost)
+        router = router_of(final.graph, MESH, pricing)
         spent = price_of(final.graph, dataflow(final.graph), stage, pricing, router)
         assert spent == pytest.approx(found.objective, rel=1e-9)

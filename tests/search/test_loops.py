@@ -10,8 +10,12 @@ import jax.numpy as jnp
 import pytest
 
 import autopar
+from autopar.core.graph import OpGraph
+from autopar.core.mesh import DeviceMesh
 from autopar.errors import InvalidOption
+from autopar.price.pricing import Roofline
 from autopar.report.groups import group_collectives, group_operators
+from cost_models import load_cluster
 
 LAYERS, WIDTH, BATCH = 6, 4096, 2048
 CLUSTER = "8xh100"
@@ -56,13 +60,25 @@ def product_of(made: autopar.Plan) -> set[tuple[Any, ...]]:
     }
 
 
+class Apart(Roofline):
+    """Every collective at its own price, as in loops, in which nothing waits for anything."""
+
+    @property
+    def shares(self) -> bool:
+        return False
+
+
+def apart(graph: OpGraph, mesh: DeviceMesh) -> Apart:
+    return Apart(graph, mesh, load_cluster(CLUSTER))
+
+
 @pytest.mark.parametrize("mesh", [{"x": 8}, {"x": 2, "y": 4}])
 def test_a_scan_over_layers_has_the_plan_of_the_unrolled_model(mesh: dict[str, int]) -> None:
     """Products are placed alike, and one call communicates as many bytes over the same axes.
 
     The gradient of the data is asked for too: a scan computes it in any case, the unrolled model does not.
     """
-    inside, outside = plan(scanned, PARAMS, mesh), plan(unrolled, PARAMS, mesh)
+    inside, outside = (plan(loss, PARAMS, mesh, pricing=apart) for loss in (scanned, unrolled))
     assert inside.gap == outside.gap == 0
     assert product_of(inside) == product_of(outside)
     one, other = communicated(inside), communicated(outside)

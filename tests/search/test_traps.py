@@ -24,8 +24,8 @@ from autopar.core.strategy import Strategy
 from autopar.errors import NoFeasiblePlan
 from autopar.price.alpa import alpa_pricing
 from autopar.price.assemble import assemble
+from autopar.price.buckets import router_of
 from autopar.price.pricing import Roofline, cost_of
-from autopar.redistribute.route import Router
 from autopar.search.search import Planned, Task, search
 from autopar.search.space import build_space
 from autopar.solve import Edge, Infeasible, Problem, Solution, solve
@@ -130,7 +130,7 @@ def test_forward_and_backward_of_a_layer_are_not_confused() -> None:
             phases.setdefault(op.signature, set()).add(op.phase)
     assert {"forward", "backward"} in phases.values()
     pricing, stage = Roofline(graph, MESH, load_cluster(CLUSTER)), found.plan.stage
-    anew = price_of(graph, dataflow(graph), stage, pricing, Router(MESH, pricing.step_cost))
+    anew = price_of(graph, dataflow(graph), stage, pricing, router_of(graph, MESH, pricing))
     assert found.plan.objective_s == pytest.approx(anew, rel=1e-9)
     unshared = solve(_unshared(_problem(graph)))
     assert unshared.lower_bound == pytest.approx(unshared.objective, rel=1e-9)
@@ -140,7 +140,7 @@ def test_forward_and_backward_of_a_layer_are_not_confused() -> None:
 def _problem(graph: OpGraph, limit: float | None = None) -> Problem:
     flow, pricing = dataflow(graph), Roofline(graph, MESH, load_cluster(CLUSTER))
     space = build_space(graph, flow, MESH, keep=pricing.keep)
-    return assemble(graph, flow, space, pricing, Router(MESH, pricing.step_cost), limit)
+    return assemble(graph, flow, space, pricing, router_of(graph, MESH, pricing), limit)
 
 
 def _unshared(problem: Problem) -> Problem:

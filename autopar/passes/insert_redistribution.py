@@ -26,7 +26,7 @@ class _Priced:
 
 @dataclass(frozen=True)
 class InsertRedistribution:
-    """Routes every Convert with `router`, at whose prices moves are; those of the tensors `waiting` as if shared."""
+    """Routes every Convert with `router`, whose prices moves have; those of `waiting`, outside of loops, as shared."""
 
     router: Router
     waiting: frozenset[int] = frozenset()
@@ -53,9 +53,10 @@ class InsertRedistribution:
     ) -> list[Move]:
         source, target = program.values[convert.before], program.values[convert.after]
         tensor = source.tensor
-        key = (tensor.shape, tensor.itemsize, id(source.placement), id(target.placement), tensor.id in self.waiting)
+        router = self.router.shared if tensor.id in self.waiting and program.runs(convert) == 1 else self.router
+        key = (tensor.shape, tensor.itemsize, id(source.placement), id(target.placement), id(router))
         if key not in known:
-            known[key] = self._route(tensor, source.placement, target.placement, program.mesh)
+            known[key] = self._route(router, tensor, source.placement, target.placement, program.mesh)
         route = known[key]
         moves: list[Move] = []
         before = convert.before
@@ -65,9 +66,10 @@ class InsertRedistribution:
             before = after
         return moves
 
-    def _route(self, tensor: TensorInfo, source: Placement, target: Placement, mesh: DeviceMesh) -> tuple[_Priced, ...]:
+    def _route(
+        self, router: Router, tensor: TensorInfo, source: Placement, target: Placement, mesh: DeviceMesh
+    ) -> tuple[_Priced, ...]:
         shape, itemsize = tensor.shape, tensor.itemsize
-        router = self.router.shared if tensor.id in self.waiting else self.router
         return tuple(
             _Priced(
                 step,

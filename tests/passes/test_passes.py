@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -299,3 +300,20 @@ def test_a_dump_is_numbered_and_a_bad_directory_is_named(tmp_path: Path) -> None
     ]
     with pytest.raises(InvalidOption, match=r"the dump cannot be written to .*00_graph\.txt"):
         write_dump(tmp_path / "new" / "00_graph.txt", [])
+
+
+@pytest.mark.parametrize("rounds", [1.0, 3.0])
+def test_what_waits_takes_the_routes_of_what_is_shared_but_not_in_loops(rounds: float) -> None:
+    """There it is priced alone. All-reduces in buckets are forbidden here, so what waits is reduced in two steps."""
+    a, g, rows = tensor(0, (8, 4)), tensor(1, (4,)), tensor(2, (3, 4))
+    ops = (
+        OpNode(0, "reduce_sum", (a,), (g,), phase="backward", region=1),
+        OpNode(1, "scan_stack", (g,), (rows,), {"position": 0}, phase="backward", region=0),
+    )
+    graph = OpGraph(ops, (a,), (rows,), batch_inputs=(0,), regions=(Region(0, "scan"), Region(1, "body", 0, rounds)))
+    split, both = Placement((("x",), ())), Placement.replicated(2)
+    strategies = as_is(split, PARTIAL), as_is(WHOLE, both)
+    lowered = lower(graph, dataflow(graph), Stage(MESH, (split,), strategies, (), (both,)))
+    router = Router(MESH, price, shared=lambda kind, axes, size: inf if kind == "all_reduce" else 1.0)
+    kinds = [move.kind for move in InsertRedistribution(router, frozenset({g.id})).apply(lowered).collectives]
+    assert kinds == (["all_reduce"] if rounds > 1 else ["reduce_scatter", "all_gather"])

@@ -32,7 +32,8 @@ def test_no_bound_exceeds_the_optimum(problem: Problem) -> None:
         assert ascent._begins_singly()
         found, certificate = ascent.sweeps(np.inf, Best(problem, None, None))
     assert certificate.bound <= best + 1e-9 * (1 + abs(best)) <= found.objective + 2e-9 * (1 + abs(best))
-    assert proven(problem, certificate.proof()).bound == pytest.approx(certificate.bound, abs=1e-9 * (1 + abs(best)))
+    again = proven(problem, certificate.proof()).bound  # of parallel edges it adds up the entries first
+    assert certificate.bound - 1e-9 * (1 + abs(best)) <= again <= best + 1e-9 * (1 + abs(best))
 
 
 @settings(max_examples=20, deadline=None)

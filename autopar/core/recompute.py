@@ -116,9 +116,7 @@ def _as_it_is(graph: OpGraph) -> Rewritten:
 
 @dataclass(eq=False)
 class _Rewriting:
-    """One rewriting: the operators so far with what they read, and which tensor takes the place of another from here
-    on.
-    """
+    """One rewriting: the operators so far, each with what it reads, and which tensor is read instead of another now."""
 
     graph: OpGraph
     recomputed: Sequence[Recomputed]

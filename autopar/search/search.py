@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from autopar.core.dataflow import Dataflow, dataflow
+from autopar.core.dataflow import dataflow
 from autopar.core.graph import OpGraph
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import StepKind
@@ -14,8 +14,7 @@ from autopar.core.plan import Plan
 from autopar.core.recompute import Recomputed, with_recomputed
 from autopar.errors import AutoparError, NoFeasiblePlan, PlanFileError, Unsolved
 from autopar.passes.pipeline import build_program, program_states, write_dump
-from autopar.price.pricing import Pricing, pack_price, restricted, turn_price
-from autopar.redistribute.route import Router
+from autopar.price.pricing import pack_price, restricted
 from autopar.search.attempt import WORTH, account_of
 from autopar.search.constraints import show, step_kinds_of
 from autopar.search.ground import Ground
@@ -48,7 +47,7 @@ def announced(task: Task, planned: Planned) -> Planned:
         warn_unwritten(task.graph, planned.plan.stage.mesh, planned.pricing, task.find)
     warn_unsplit(task.graph, planned.plan.stage, task.all_constraints)
     if task.dump is not None:
-        _dump(planned.graph, dataflow(planned.graph), planned.plan, planned.pricing, task.dump)
+        _dump(planned, task.dump)
     return planned
 
 
@@ -179,10 +178,11 @@ def on_ground(task: Task, ground: Ground, unlimited: Planned | None = None, near
     return Outcome(finish.found, finish.bounds[0], finish.misfits[0] if finish.misfits else None)
 
 
-def _dump(graph: OpGraph, flow: Dataflow, plan: Plan, pricing: Pricing, directory: Path) -> None:
-    """Writes every stage of `plan` to `directory` as numbered files: the graph, the plan, the program pass by pass."""
-    router = Router(plan.stage.mesh, pricing.step_cost, turn_price(pricing))
-    states = program_states(graph, flow, plan.stage, router, pricing.step_cost, pack_price(pricing))
+def _dump(planned: Planned, directory: Path) -> None:
+    """Writes every stage of a plan to `directory` as numbered files: the graph, the plan, the program pass by pass."""
+    graph, plan, pricing = planned.graph, planned.plan, planned.pricing
+    router = planned.ground.router(plan.step_kinds)
+    states = program_states(graph, dataflow(graph), plan.stage, router, pricing.step_cost, pack_price(pricing))
     write_dump(directory, [("graph", graph), ("plan", _lines(graph, plan)), *states])
 
 

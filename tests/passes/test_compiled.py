@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from itertools import combinations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from autopar.passes.compiled.arena import ALIGNMENT, arena_bytes
 from autopar.passes.compiled.donate import with_copies
+from autopar.passes.compiled.draft import Draft
 from autopar.passes.compiled.fusion import fused
 from autopar.passes.compiled.join import joined
 from autopar.passes.compiled.node import Node
 from autopar.passes.compiled.order import ready_first
 from autopar.passes.compiled.place import END, Held, Timed, held, left_over, most
+from tests.passes.build import Builder
 
 X, A, B, C, D, E = range(6)
 
@@ -87,6 +90,17 @@ def test_what_comes_from_several_places_is_computed_for_one_reader() -> None:
     once = loop((X,), A, once=True)
     assert written([once, loop((A,), B)], (B,)) == {B: (X,)}
     assert A in written([once, loop((A,), B), loop((A,), C)], (B, C))
+
+
+@pytest.mark.parametrize(
+    ("shape", "dim", "kind"),
+    [((4, 128), 1, "kernel"), ((4, 127), 1, "loop"), ((128, 4), 0, "loop"), ((128,), 0, "loop")],
+)
+def test_long_rows_are_put_together_by_a_kernel_of_their_own(shape: tuple[int, ...], dim: int, kind: str) -> None:
+    draft = Draft(Builder().program([]))
+    draft.put_together((A, B), C, 0, shape, dim)
+    (node,) = draft.scopes[-1].nodes
+    assert node.kind == kind
 
 
 def test_places_count_within_one_kernel() -> None:

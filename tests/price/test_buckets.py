@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 from math import inf
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -84,6 +85,12 @@ def test_others_pay_alone() -> None:
     assert shared_price(alpa, graph)("all_reduce", ("x",), 4096) == alpa.step_cost("all_reduce", ("x",), 4096)
     only_gathers = restricted(roofline, ("all_gather",))
     assert shared_price(only_gathers, graph)("all_reduce", ("x",), 4096) == inf
+
+
+def test_the_program_that_is_dumped_is_the_one_that_runs(tmp_path: Path) -> None:
+    """With the routes of what shares a bucket, which are others than those of what is alone."""
+    plan = autopar.plan(step, *args(16), cluster=CLUSTER, mesh={"x": 8, "y": 8}, dump=tmp_path)
+    assert max(tmp_path.iterdir()).read_text() == f"{plan.program()}\n"
 
 
 def test_latencies_of_buckets_are_paid_once() -> None:

@@ -1,13 +1,14 @@
 """How well does the cost model predict and order plans, in time and memory, on the machine this runs on?
 
-    python -m benchmarks.accuracy [--json FILE] [--models mlp gpt ...] [--plans N] [--cluster FILE] [--cache FOLDER]
+    python -m benchmarks.accuracy [--calibrate] [--json FILE] [--models mlp gpt ...] [--plans N] [--cache FOLDER]
 
 Five training steps on 8 virtual devices, each under some plans: the solver's own, data and tensor parallel ones, and
 random ones (`benchmarks.accuracy_plans`). All plans of a model take turns, and the median of a plan's steps counts.
-What is predicted with the profile cpu8 as it ships is "uncalibrated"; with a profile that `autopar calibrate` wrote on
-this machine (`--cluster FILE`), "calibrated". Compiling takes most of the time: with `--cache FOLDER` it is kept for
-the next run. Predicted peaks of memory stand beside what XLA sets aside. A model's
-times are predicted for the very programs that ran.
+What is predicted with the profile cpu8 as it ships is "uncalibrated"; "calibrated" with one that is measured first
+(`--calibrate`, as `autopar calibrate` does, under three minutes), or was before (`--cluster FILE`). The process keeps
+the memory that is freed (`benchmarks.kept_memory`). Compiling takes most of the time: with `--cache FOLDER` it is kept
+for the next run. Predicted peaks of memory stand beside what XLA sets aside. A model's times are predicted for the very
+programs that ran.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+import autopar
 from autopar.core.graph import OpGraph
 from autopar.emit.measure import use_virtual_devices
 from autopar.passes.account import Account
@@ -37,11 +39,13 @@ from benchmarks.accuracy_figures import Figures, PeakFigures, agreement, figures
 from benchmarks.accuracy_plans import Drawn, drawn_plans
 from benchmarks.accuracy_steps import all_ready, interleaved
 from benchmarks.end_to_end import describe_machine
+from benchmarks.kept_memory import keep_memory
 from benchmarks.models import Model
 from cost_models import Cluster, load_cluster
 
 DEVICES = 8
 ROUNDS = 9
+CALIBRATE_S = 170.0
 LEAST_STEP_S = 0.03
 MODELS: dict[str, Callable[[], Model]] = {
     "mlp": lambda: models.mlp((512, 1024, 1024, 512)),
@@ -91,7 +95,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--models", nargs="+", choices=tuple(MODELS), default=tuple(MODELS))
     parser.add_argument("--plans", type=int, default=13, help="plans of each model, at least 5")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="timed steps of each plan, at least 2")
-    parser.add_argument("--cluster", type=Path, help="a profile that was calibrated on this machine")
+    calibrated = parser.add_mutually_exclusive_group()
+    calibrated.add_argument("--calibrate", action="store_true", help="calibrate first")
+    calibrated.add_argument("--cluster", type=Path, help="a profile that was calibrated on this machine")
     parser.add_argument("--cache", type=Path, help="folder where compiled programs are kept for the next run")
     options = parser.parse_args(arguments)
     use_virtual_devices(DEVICES)
@@ -100,7 +106,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     console, machine = Console(width=120), describe_machine()
     console.print(", ".join(f"{name}: {value}" for name, value in machine.items()), highlight=False)
     profiles = {"uncalibrated": load_cluster(f"cpu{DEVICES}")}
-    if options.cluster:
+    if options.calibrate:
+        profiles["calibrated"] = autopar.calibrate(name="here", time_limit_s=CALIBRATE_S).cluster
+    elif options.cluster:
         profiles["calibrated"] = load_cluster(options.cluster)
     results = []
     for name in options.models:
@@ -240,4 +248,5 @@ def _peak_cells(f: PeakFigures) -> tuple[str, ...]:
 
 
 if __name__ == "__main__":
+    keep_memory("benchmarks.accuracy")
     main()

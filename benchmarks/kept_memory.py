@@ -11,7 +11,7 @@ import os
 import sys
 
 KEEPING = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40), "MALLOC_TOP_PAD_": str(2**28)}
-"""The environment under which glibc keeps what is freed; it is read when a process starts. Other allocators ignore it."""
+"""The environment under which glibc keeps what is freed, as a process starts. Other allocators ignore it."""
 
 
 def keep_memory(module: str) -> None:

@@ -24,16 +24,18 @@ _CLOSED_AT: dict[StepKind, int] = {
 
 def router_of(graph: OpGraph, mesh: DeviceMesh, pricing: Pricing) -> Router:
     """The routes of the tensors of `graph` under `pricing`, alone and shared."""
-    return Router(mesh, pricing.step_cost, turn_price(pricing), shared_price(pricing, graph))
+    return Router(mesh, pricing.step_cost, turn_price(pricing), shared_price(pricing, graph, mesh))
 
 
-def shared_price(pricing: Pricing, graph: OpGraph) -> StepPrice:
-    """What a step of a gradient costs as its share of a bucket, under `pricing`.
+def shared_price(pricing: Pricing, graph: OpGraph, mesh: DeviceMesh) -> StepPrice:
+    """What a step of a gradient on `mesh` costs as its share of a bucket, under `pricing`.
 
         (price(bucket) + laid end to end(bucket)) * size / bucket
-        size < bucket = min(what closes a bucket, the bytes of all gradients)
+        size < bucket = min(what closes a bucket, what a device has of all gradients)
 
     and price(size) where that is less, for larger steps, and under a pricing that shares nothing (`pricing.Sharing`).
+    Where gradients are reduced over some axes, a device is taken to have of them what the other axes leave it: work
+    that no axis splits is done more often than it has to be.
     """
     if not shares(pricing):
         return pricing.step_cost
@@ -42,7 +44,7 @@ def shared_price(pricing: Pricing, graph: OpGraph) -> StepPrice:
 
     def price(kind: StepKind, axes: tuple[str, ...], size_bytes: int) -> float:
         alone = pricing.step_cost(kind, axes, size_bytes)
-        bucket = min(_CLOSED_AT.get(kind, 0), whole_bytes)
+        bucket = min(_CLOSED_AT.get(kind, 0), whole_bytes * mesh.product(axes) // mesh.size)
         if not 0 < size_bytes < bucket:
             return alone
         if (kind, axes) not in per_byte:

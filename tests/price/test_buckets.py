@@ -60,14 +60,25 @@ def test_gradients_are_counted_once() -> None:
     assert updates.isdisjoint(waiting(graph))
 
 
-@pytest.mark.parametrize("count", [1, 40])
+def test_a_bucket_is_of_what_a_device_has() -> None:
+    """Of gradients that are reduced over some axes, what the others leave it."""
+    graph = graph_of(3)
+    pricing = Roofline(graph, MESH, load_cluster(CLUSTER))
+    price, whole = shared_price(pricing, graph, MESH), gradient_bytes(graph)
+    for axes, bucket in ((("x",), whole // 8), (("y",), whole // 8), (("x", "y"), whole)):
+        shared = pricing.step_cost("all_reduce", axes, bucket) / bucket
+        assert price("all_reduce", axes, 4096) == pytest.approx(4096 * shared, rel=1e-3)
+        assert price("all_reduce", axes, bucket) == pricing.step_cost("all_reduce", axes, bucket)
+
+
+@pytest.mark.parametrize("count", [8, 40])
 @pytest.mark.parametrize("kind", ["all_reduce", "reduce_scatter"])
 def test_shares_of_a_bucket_add_up_to_it(kind: StepKind, count: int) -> None:
     graph = graph_of(count)
     pricing = Roofline(graph, MESH, load_cluster(CLUSTER))
-    price = shared_price(pricing, graph)
+    price = shared_price(pricing, graph, MESH)
     closed = BUCKET_BYTES if kind == "all_reduce" else SHARD_BUCKET_BYTES
-    bucket = min(closed, gradient_bytes(graph))
+    bucket = min(closed, gradient_bytes(graph) // 8)  # y splits what is reduced over x
     assert 16 * price(kind, ("x",), bucket // 16) == pytest.approx(pricing.step_cost(kind, ("x",), bucket), rel=1e-6)
     sizes = [0, 1, 4096, bucket // 16, bucket // 2, bucket, bucket + 1, 4 * bucket]
     costs = [price(kind, ("x",), size) for size in sizes]
@@ -81,10 +92,10 @@ def test_others_pay_alone() -> None:
     graph = graph_of(3)
     roofline, alpa = Roofline(graph, MESH, load_cluster(CLUSTER)), alpa_pricing((1.0, 1.0), (0.1, 0.1))(graph, MESH)
     for kind in ("all_gather", "all_to_all", "permute", "slice"):
-        assert shared_price(roofline, graph)(kind, ("x",), 4096) == roofline.step_cost(kind, ("x",), 4096)
-    assert shared_price(alpa, graph)("all_reduce", ("x",), 4096) == alpa.step_cost("all_reduce", ("x",), 4096)
+        assert shared_price(roofline, graph, MESH)(kind, ("x",), 4096) == roofline.step_cost(kind, ("x",), 4096)
+    assert shared_price(alpa, graph, MESH)("all_reduce", ("x",), 4096) == alpa.step_cost("all_reduce", ("x",), 4096)
     only_gathers = restricted(roofline, ("all_gather",))
-    assert shared_price(only_gathers, graph)("all_reduce", ("x",), 4096) == inf
+    assert shared_price(only_gathers, graph, MESH)("all_reduce", ("x",), 4096) == inf
 
 
 def test_the_program_that_is_dumped_is_the_one_that_runs(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 import autopar
 from autopar.api.plan_file import to_json
@@ -21,7 +20,7 @@ LAYERS = 4
 @cache
 def plan() -> autopar.Plan:
     step, args = gpt(layers=LAYERS, optimiser="adam")
-    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), leaf.dtype), args)
+    shapes = jax.eval_shape(lambda: args)
     return autopar.plan(step, *shapes, cluster="2x4xh100", mesh={"x": 2, "y": 4})
 
 

@@ -54,7 +54,7 @@ PARTS: tuple[tuple[object, str, str], ...] = (
     (Focus, "mix", "solve_s"),
     (attempt, "build_program", "program_s"),
     (attempt, "account_of", "program_s"),
-    (compiled, "_file_of", "summary_s"),
+    (compiled, "_report_of", "summary_s"),
 )
 
 

@@ -79,9 +79,8 @@ class Group:
 def switch_span(level: Level, groups: Ints, stride: int, parent_stride: int) -> tuple[Span, bool]:
     """The span of a switch level whose units hold `stride` devices, and whether all groups lie on it alike."""
     size = groups.shape[1]
-    touched, members = np.unique(_parents(groups, stride), axis=1, return_counts=True)
-    parents = np.stack([touched[0], touched[1] * stride // parent_stride])
-    around, fanouts = np.unique(parents, axis=1, return_counts=True)
+    touched, members = _distinct(*_parents(groups, stride))
+    around, fanouts = _distinct(touched[0], touched[1] * stride // parent_stride)
     even = members.min() == members.max() and fanouts.min() == fanouts.max()
     crossing = members < size
     unit, inside = touched[1][crossing], members[crossing]
@@ -104,14 +103,20 @@ def switch_span(level: Level, groups: Ints, stride: int, parent_stride: int) -> 
 def full_span(level: Level, groups: Ints, stride: int, parent_stride: int) -> tuple[Span, bool]:
     """The span of a full level of single devices: as a switch level has, but for the loads of its links."""
     span, even = switch_span(level, groups, stride, parent_stride)
-    _, together = np.unique(_parents(groups, parent_stride), axis=1, return_counts=True)
+    _, together = _distinct(*_parents(groups, parent_stride))
     if together.max() < 2:
         return replace(span, hops=0, sharing=0, crossing_members=0.0, crossing_pairs=0.0), even
     slowest = 1 / (int(together[together > 1].min()) - 1)
     return replace(span, hops=1, sharing=slowest, crossing_members=1.0, crossing_pairs=1 / groups.shape[1]), even
 
 
-def _parents(groups: Ints, stride: int) -> Ints:
+def _parents(groups: Ints, stride: int) -> tuple[Ints, Ints]:
     """For each member the number of its group, and that of the unit of `stride` devices that holds it."""
-    owner = np.repeat(np.arange(len(groups)), groups.shape[1])
-    return np.stack([owner, groups.ravel() // stride])
+    return np.repeat(np.arange(len(groups)), groups.shape[1]), groups.ravel() // stride
+
+
+def _distinct(group: Ints, unit: Ints) -> tuple[tuple[Ints, Ints], Ints]:
+    """The distinct pairs of a group and a unit, in order, and how many there are of each."""
+    units = int(unit.max(initial=0)) + 1  # a pair is one number, as sorting pairs takes ten times as long
+    codes, counts = np.unique(group * units + unit, return_counts=True)
+    return (codes // units, codes % units), counts

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from cost_models.overlap import Overlap
 
 Stream = Literal["computation", "communication", "both"]
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
+class Item(NamedTuple):
     """What occupies a stream, or both, for `time_s` if nothing slows it.
 
     `after` is the position of the last item of the other stream that must have ended before this one starts; -1: none.
@@ -78,13 +77,8 @@ def _one_by_one(items: Sequence[Item]) -> Timing:
     return Timing(tuple(starts), tuple(ends), tuple(item.time_s for item in items), now)
 
 
-@dataclass(frozen=True, slots=True)
-class _Stretch:
-    """Some time in which the same items run: one of computation (-1: none), and one of communication."""
-
-    time_s: float
-    computing: int
-    communicating: int
+_Stretch = tuple[float, int, int]
+"""Some seconds in which the same items run: one of computation (-1: none), and one of communication."""
 
 
 class _Race:
@@ -105,53 +99,74 @@ class _Race:
     def run(self) -> Timing:
         while True:
             computing, communicating = self._ready(0), self._ready(1)
-            if computing < 0 and communicating < 0:
+            if computing >= 0 and communicating >= 0:
+                self._run_both(computing, communicating)
+            elif computing >= 0:
+                self._run_alone(0)
+            elif communicating >= 0:
+                self._run_alone(1)
+            else:
                 break
-            self._step(computing, communicating)
         weights, slowed = self._weights()
         return Timing(tuple(self.starts), tuple(self.ends), weights, self.now, slowed)
 
     def _ready(self, stream: int) -> int:
         """The item at the head of a stream, if it may run; -1."""
-        queue, head = self.queues[stream], self.heads[stream]
-        if head == len(queue):
+        head = self._head(stream)
+        if head < 0:
             return -1
-        item = self.items[queue[head]]
+        item = self.items[head]
         if item.after >= 0 and self.ends[item.after] < 0:
             return -1
-        if item.stream == "both" and any(self._head(s) != queue[head] for s in (0, 1)):
-            return -1
-        return queue[head]
+        return -1 if item.stream == "both" and self._head(1 - stream) != head else head
 
     def _head(self, stream: int) -> int:
         queue, head = self.queues[stream], self.heads[stream]
         return queue[head] if head < len(queue) else -1
 
-    def _step(self, computing: int, communicating: int) -> None:
-        """On to the next end of an item."""
-        running = [n for n in dict.fromkeys((computing, communicating)) if n >= 0]
-        for n in running:
+    def _run_alone(self, stream: int) -> None:
+        """One item of a stream after the other, while the head of the other stream cannot run."""
+        queue, items, left, starts, ends = self.queues[stream], self.items, self.left, self.starts, self.ends
+        other, now, stretches = self._head(1 - stream), self.now, self.stretches
+        awaited = items[other].after if other >= 0 else -1
+        for head in range(self.heads[stream], len(queue)):
+            n = queue[head]
+            kind, _, after = items[n]
+            if kind == "both" or (after >= 0 and ends[after] < 0):
+                break
+            if starts[n] < 0:
+                starts[n] = now
+            time = left[n]
+            now += time
+            if time > 0:
+                stretches.append((time, -1, n) if stream else (time, n, -1))
+            ends[n] = now
+            self.heads[stream] = head + 1
+            if n == awaited:
+                break
+        self.now = now
+
+    def _run_both(self, computing: int, communicating: int) -> None:
+        """On to the next end of an item, of the two that run; they may be one."""
+        x, y, left = computing, communicating, self.left
+        for n in (x, y):
             if self.starts[n] < 0:
                 self.starts[n] = self.now
-        slowdown = dict.fromkeys(running, 1)
-        if len(running) == 2:
-            overlap = self.overlap
-            slowdown = {computing: overlap.computing_slowdown, communicating: overlap.communicating_slowdown}
-        first = min(running, key=lambda n: self.left[n] * slowdown[n])
-        time = self.left[first] * slowdown[first]
+        a, b = self.overlap.computing_slowdown, self.overlap.communicating_slowdown
+        if x == y:
+            time, left[x] = left[x], 0
+        elif left[x] * a <= left[y] * b:
+            time = left[x] * a
+            left[x], left[y] = 0, max(0, left[y] - time / b)
+        else:
+            time = left[y] * b
+            left[x], left[y] = max(0, left[x] - time / a), 0
         self.now += time
         if time > 0:
-            self.stretches.append(_Stretch(time, computing, communicating))
-        for n in running:
-            self.left[n] = 0 if n == first else max(0, self.left[n] - time / slowdown[n])
-        for n in running:
-            if self.left[n] == 0:
-                self._end(n)
-
-    def _end(self, n: int) -> None:
-        self.ends[n] = self.now
-        for stream in (0, 1):
-            if self._head(stream) == n:
+            self.stretches.append((time, x, y))
+        for stream, n in enumerate((x, y)):
+            if left[n] == 0:
+                self.ends[n] = self.now
                 self.heads[stream] += 1
 
     def _weights(self) -> tuple[tuple[float, ...], tuple[float, float]]:
@@ -165,8 +180,7 @@ class _Race:
         found: list[float] = [0] * len(self.items)
         slowed: list[float] = [0, 0]
         computes_next = True
-        for stretch in reversed(self.stretches):
-            x, y, time = stretch.computing, stretch.communicating, stretch.time_s
+        for time, x, y in reversed(self.stretches):
             if x == y or x < 0 or y < 0:
                 found[max(x, y)] += time
                 computes_next = x == y or y < 0

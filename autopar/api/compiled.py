@@ -20,7 +20,7 @@ from autopar.discover import find_rule
 from autopar.errors import AutoparError, PlanFileError, SignatureMismatch
 from autopar.operators import KEEP
 from autopar.price.pricing import MakePricing
-from autopar.report.summary import summarise
+from autopar.report.summary import Report, summarise
 from autopar.search.alternatives import search_best
 from autopar.search.constraints import Constraint
 from autopar.search.modes import constraints_of
@@ -232,26 +232,26 @@ def _make_plan(fn: Function, settings: Settings, args: tuple[Any, ...], kwargs: 
 
 def made_plan(bound: Bound) -> Plan:
     """The plan that was found, as the user holds it."""
-    return Plan(bound.planned.plan, lambda: _file_of(bound), bound)
+    return Plan(bound.planned.plan, lambda: _report_of(bound), lambda report: _file_of(bound, report), bound)
 
 
-def _file_of(bound: Bound) -> PlanFile:
+def _report_of(bound: Bound) -> Report:
+    planned = bound.planned
     with collection_paused():
-        return _made_file(bound)
+        found = tuple(f"{kind} ({op.source})" for kind, (op, _) in found_rules(planned.graph, find_rule).items())
+        return summarise(
+            planned,
+            function=_name(bound.fn),
+            cluster=bound.cluster.name,
+            memory_limit_bytes=planned.task.memory_limit_bytes,
+            found_rules=found,
+            priced_for=priced_for(bound),
+        )
 
 
-def _made_file(bound: Bound) -> PlanFile:
-    planned, cluster = bound.planned, bound.cluster
-    found = tuple(f"{kind} ({op.source})" for kind, (op, _) in found_rules(planned.graph, find_rule).items())
-    report = summarise(
-        planned,
-        function=_name(bound.fn),
-        cluster=cluster.name,
-        memory_limit_bytes=planned.task.memory_limit_bytes,
-        found_rules=found,
-        priced_for=priced_for(bound),
-    )
-    return plan_file(bound.record, report, cluster.to_dict(), _signature(bound.traced, bound.settings))
+def _file_of(bound: Bound, report: Report) -> PlanFile:
+    with collection_paused():
+        return plan_file(bound.record, report, bound.cluster.to_dict(), _signature(bound.traced, bound.settings))
 
 
 def priced_for(bound: Bound) -> Cluster | None:
@@ -318,7 +318,9 @@ def _bind(given: Plan, fn: Function, settings: Settings, args: tuple[Any, ...], 
         )
     cluster = Cluster.from_dict(given.file.cluster)
     planned = restore(task_of(traced, settings, cluster), given.record)
-    return Plan(given.record, lambda: given.file, Bound(fn, settings, traced, planned, cluster))
+    return Plan(
+        given.record, lambda: given.summary, lambda _: given.file, Bound(fn, settings, traced, planned, cluster)
+    )
 
 
 def alternatives(fn: Function, settings: Settings, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Traced]:

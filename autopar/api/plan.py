@@ -47,18 +47,19 @@ class Plan:
     """
 
     record: core.Plan
-    _make_file: Callable[[], PlanFile] = field(repr=False)
+    _make_report: Callable[[], Report] = field(repr=False)
+    _make_file: Callable[[Report], PlanFile] = field(repr=False)
     _bound: Bound | None = field(default=None, repr=False)
 
     @cached_property
-    def file(self) -> PlanFile:
-        """All that is known of the plan without its function; the report in it is made when it is first asked for."""
-        return self._make_file()
-
-    @property
     def summary(self) -> Report:
-        """Every figure of the plan, typed."""
-        return self.file.report
+        """Every figure of the plan, typed; made when it is first asked for."""
+        return self._make_report()
+
+    @cached_property
+    def file(self) -> PlanFile:
+        """All that is known of the plan without its function, validated."""
+        return self._make_file(self.summary)
 
     @property
     def step_time_s(self) -> float:
@@ -256,7 +257,7 @@ class Plan:
           PlanFileError: if the file is missing, corrupt, or no plan.
         """
         file = plan_file.load(Path(path))
-        return cls(file.plan, lambda: file)
+        return cls(file.plan, lambda: file.report, lambda _: file)
 
     def __str__(self) -> str:
         return self.report()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +19,7 @@ Bytes = NDArray[np.int64]
 Timed = Compute | Move
 
 
-@dataclass(frozen=True)
-class Event:
+class Event(NamedTuple):
     """One run of an instruction, or of a move inside an operator: when it starts and ends in the step.
 
     Of a loop the first round is shown, and what runs with a probability of 1/2 half as long; `runs` is how often it
@@ -36,8 +37,7 @@ class Event:
     region: int | None
 
 
-@dataclass(frozen=True)
-class Span:
+class Span(NamedTuple):
     """From when to when a loop or a branch runs: all its rounds. Inside of it events are those of the first round."""
 
     region: int
@@ -113,37 +113,40 @@ class _Block:
             return start_s + shown * time_s
 
         events = tuple(
-            replace(e, start_s=then(e.start_s), end_s=then(e.end_s), weight_s=share * e.weight_s) for e in self.events
+            e._replace(start_s=then(e.start_s), end_s=then(e.end_s), weight_s=share * e.weight_s) for e in self.events
         )
-        spans = tuple(replace(s, start_s=then(s.start_s), end_s=then(s.end_s)) for s in self.spans)
+        spans = tuple(s._replace(start_s=then(s.start_s), end_s=then(s.end_s)) for s in self.spans)
         return _Block(events, spans, self.time_s, (share * self.slowed_s[0], share * self.slowed_s[1]))
 
 
-@dataclass(eq=False)
-class _Unit:
+class _Unit(NamedTuple):
     """What stands side by side in a block: an instruction, or an inner region with all that is in it.
 
-    `first` and `stop` are its positions in the program. A collective may be issued before unit `issued` runs, and has
-    ended before unit `needed` does.
+    `first` and `stop` are its positions in the program.
     """
 
     first: int
     stop: int
-    reads: frozenset[int]
-    makes: frozenset[int]
+    reads: tuple[int, ...]
+    makes: tuple[int, ...]
     instruction: Timed | None = None
     region: int | None = None
     inner: _Block | None = None
-    issued: int = -1
-    needed: int = -1
-
-    @property
-    def is_collective(self) -> bool:
-        return isinstance(self.instruction, Move) and self.instruction.is_collective
 
     @property
     def is_barrier(self) -> bool:
         return self.inner is not None and self.inner.communicates
+
+
+class _Window(NamedTuple):
+    """A collective may be issued before unit `issued` runs, and has ended before unit `needed` does."""
+
+    issued: int
+    needed: int
+
+
+Windows = Mapping[int, _Window]
+"""Of the collectives, by the numbers of their units."""
 
 
 @dataclass(frozen=True)
@@ -158,25 +161,32 @@ class _Maker:
     def block(self, positions: range, region: int | None) -> _Block:
         """What runs at these positions, which are all of `region`."""
         units = list(self._units(positions, region))
+        moves = [
+            n for n, unit in enumerate(units) if isinstance(unit.instruction, Move) and unit.instruction.is_collective
+        ]
         if self.overlap is not None and self.free.size:
-            self._open_windows(units)
+            windows = self._open_windows(units, moves)
         else:
-            for number, unit in enumerate(units):
-                unit.issued, unit.needed = number, number + 1
-        pieces = [(unit, piece) for unit in units for piece in self._pieces(unit)]
-        timing = simulate(_items(units, pieces), self.overlap)
-        return self._timed(pieces, timing)
+            windows = {n: _Window(n, n + 1) for n in moves}
+        pieces = list(self._pieces(units))
+        timing = simulate(_items(units, windows, pieces), self.overlap)
+        return self._timed(units, pieces, timing)
 
     def _units(self, positions: range, region: int | None) -> Iterator[_Unit]:
+        if not self.program.regions:
+            for n in positions:
+                one = self._at(n)
+                yield _Unit(n, n + 1, one.ins, one.outs, one)
+            return
         for inner, group in groupby(positions, key=lambda n: self._inner(self._at(n).region, region)):
             members = list(group)
             if inner is None:
                 for n in members:
                     one = self._at(n)
-                    yield _Unit(n, n + 1, frozenset(one.ins), frozenset(one.outs), one)
+                    yield _Unit(n, n + 1, one.ins, one.outs, one)
             else:
                 span = range(members[0], members[-1] + 1)
-                reads, makes = (frozenset(v for n in span for v in side(self._at(n))) for side in (_ins, _outs))
+                reads, makes = (tuple({v for n in span for v in side(self._at(n))}) for side in (_ins, _outs))
                 yield _Unit(span.start, span.stop, reads, makes, region=inner, inner=self.block(span, inner))
 
     def _at(self, position: int) -> Timed:
@@ -194,28 +204,31 @@ class _Maker:
                 found = outer
         return found
 
-    def _open_windows(self, units: Sequence[_Unit]) -> None:
+    def _open_windows(self, units: Sequence[_Unit], moves: Sequence[int]) -> Windows:
         """When each collective may be issued and has to have ended, in the order of the program."""
-        made: dict[int, int] = {}
-        barrier = -1
-        first_reader = {v: n for n in range(len(units) - 1, -1, -1) for v in units[n].reads}
-        for number, unit in enumerate(units):
-            if unit.is_barrier:
-                barrier = number
-            if unit.is_collective:
-                ready = 1 + max([barrier, *(made.get(v, -1) for v in unit.reads)])
-                needed = min([len(units), *(first_reader.get(v, len(units)) for v in unit.makes)])
-                unit.issued = self._ahead(units, number, ready)
-                unit.needed = self._behind(units, number, needed)
-            made.update(dict.fromkeys(unit.makes, number))
+        read = {v for n in moves for v in units[n].reads}
+        made = {v: n for n, unit in enumerate(units) if not read.isdisjoint(unit.makes) for v in unit.makes}
+        awaited = {v for n in moves for v in units[n].makes}
+        needed: dict[int, int] = {}
+        for n in range(len(units) - 1, -1, -1):
+            if not awaited.isdisjoint(units[n].reads):
+                needed.update(dict.fromkeys(units[n].reads, n))
+        barriers = [n for n, unit in enumerate(units) if unit.is_barrier]
+        found: dict[int, _Window] = {}
+        for n in moves:
+            before = bisect_left(barriers, n)
+            ready = 1 + max([barriers[before - 1] if before else -1, *(made.get(v, -1) for v in units[n].reads)])
+            first = min([len(units), *(needed.get(v, len(units)) for v in units[n].makes)])
+            found[n] = _Window(self._ahead(units, n, ready), self._behind(units, n, first))
+        return found
 
     def _ahead(self, units: Sequence[_Unit], number: int, ready: int) -> int:
         """From which unit on, `ready` at the earliest, the results have room; it is taken."""
         unit = units[number]
-        size = self._size(unit.makes - frozenset(self.program.outputs)) + _copied_bytes(unit)
+        size = self._size({*unit.makes}.difference(self.program.outputs)) + _copied_bytes(unit)
         short = np.flatnonzero(self.free[units[ready].first : unit.first] < size)
         first = units[ready].first + int(short[-1]) + 1 if short.size else units[ready].first
-        issued = next(n for n in range(ready, number + 1) if units[n].first >= first)
+        issued = bisect_left(units, first, ready, number, key=_first)
         self.free[units[issued].first : unit.first] -= size
         return issued
 
@@ -225,79 +238,90 @@ class _Maker:
         assert isinstance(unit.instruction, Move)
         if unit.instruction.kind == "all_reduce":
             return needed
-        size = self._size(unit.reads - frozenset(self.program.inputs)) + _copied_bytes(unit)
+        size = self._size({*unit.reads}.difference(self.program.inputs)) + _copied_bytes(unit)
         stop = units[needed - 1].stop
         short = np.flatnonzero(self.free[unit.stop : stop] < size)
         last = unit.stop + int(short[0]) if short.size else stop
-        ended = next(n for n in range(needed, number, -1) if units[n - 1].stop <= last)
+        ended = bisect_right(units, last, number, needed, key=_stop)
         self.free[unit.stop : units[ended - 1].stop] -= size
         return ended
 
-    def _size(self, values: frozenset[int]) -> int:
+    def _size(self, values: set[int]) -> int:
         return sum(self.program.local_bytes(value) for value in values)
 
-    def _pieces(self, unit: _Unit) -> Iterator[tuple[Timed | None, bool, float]]:
-        """What runs of a unit, one after the other: what (None: a region), whether it communicates, and how long."""
-        one = unit.instruction
-        if unit.inner is not None and unit.region is not None:
-            yield None, False, unit.inner.time_s * self.program.tree[unit.region].trips
-        elif isinstance(one, Move):
-            yield one, one.is_collective, one.time_s
-        elif one is not None:
-            before = [move for move in one.exchanges if move.ins[0] in one.ins]
-            behind = [move for move in one.exchanges if move.ins[0] not in one.ins]
-            yield from ((move, True, move.time_s) for move in before)
-            yield one, False, self.op_cost(one.op, one.strategy)
-            yield from ((move, True, move.time_s) for move in behind)
+    def _pieces(self, units: Sequence[_Unit]) -> Iterator[_Piece]:
+        """What runs of each unit, one after the other."""
+        for number, unit in enumerate(units):
+            one = unit.instruction
+            if isinstance(one, Move):
+                yield _Piece(number, one, one.is_collective, one.time_s)
+            elif one is not None and not one.exchanges:
+                yield _Piece(number, one, False, self.op_cost(one.op, one.strategy))
+            elif one is not None:
+                before = [move for move in one.exchanges if move.ins[0] in one.ins]
+                behind = [move for move in one.exchanges if move.ins[0] not in one.ins]
+                for move in before:
+                    yield _Piece(number, move, True, move.time_s)
+                yield _Piece(number, one, False, self.op_cost(one.op, one.strategy))
+                for move in behind:
+                    yield _Piece(number, move, True, move.time_s)
+            elif unit.inner is not None and unit.region is not None:
+                yield _Piece(number, None, False, unit.inner.time_s * self.program.tree[unit.region].trips)
 
-    def _timed(self, pieces: Sequence[tuple[_Unit, _Piece]], timing: Timing) -> _Block:
+    def _timed(self, units: Sequence[_Unit], pieces: Sequence[_Piece], timing: Timing) -> _Block:
         events: list[Event] = []
         spans: list[Span] = []
         slowed = timing.slowed_s
         tree = self.program.tree
         times = zip(timing.starts_s, timing.ends_s, timing.weights_s, strict=True)
-        for (unit, (one, communicates, time_s)), (start, end, weight) in zip(pieces, times, strict=True):
+        for (number, one, communicates, time_s), (start, end, weight) in zip(pieces, times, strict=True):
             if one is not None:
-                runs = tree.weight(one.region)
-                events.append(Event(one, communicates, start, end, time_s, runs, weight, one.region))
-            elif unit.inner is not None and unit.region is not None:
-                rounds = tree[unit.region].trips
-                spans.append(Span(unit.region, unit.inner.communicates, start, end, rounds))
-                moved = unit.inner.at(start, rounds, weight / time_s if time_s else 0.0)
-                events += moved.events
-                spans += moved.spans
-                slowed = slowed[0] + moved.slowed_s[0], slowed[1] + moved.slowed_s[1]
+                region = one.region
+                events.append(Event(one, communicates, start, end, time_s, tree.weight(region), weight, region))
+                continue
+            unit = units[number]
+            assert unit.inner is not None
+            assert unit.region is not None
+            rounds = tree[unit.region].trips
+            spans.append(Span(unit.region, unit.inner.communicates, start, end, rounds))
+            moved = unit.inner.at(start, rounds, weight / time_s if time_s else 0.0)
+            events += moved.events
+            spans += moved.spans
+            slowed = slowed[0] + moved.slowed_s[0], slowed[1] + moved.slowed_s[1]
         return _Block(tuple(events), tuple(spans), timing.makespan_s, slowed)
 
 
-_Piece = tuple[Timed | None, bool, float]
+class _Piece(NamedTuple):
+    """What runs of a unit, by its number: all at once (None: a region), or one of the moves inside an operator."""
+
+    unit: int
+    one: Timed | None
+    communicates: bool
+    time_s: float
 
 
-def _items(units: Sequence[_Unit], pieces: Sequence[tuple[_Unit, _Piece]]) -> list[Item]:
+def _items(units: Sequence[_Unit], windows: Windows, pieces: Sequence[_Piece]) -> list[Item]:
     """The pieces as items of the simulation, each after what it waits for on the other stream."""
-    number = {id(unit): n for n, unit in enumerate(units)}
-    computed = [-1]  # for each unit, the last item of computing in those before it
+    computed: list[int] = []  # for each unit, the last item of computing in those before it
     needed = [-1] * (len(units) + 1)  # for each unit, the last collective that has to have ended before it
     items: list[Item] = []
-    awaited, unit_before = -1, -1
-    last: dict[bool, int] = {False: -1, True: -1}
-    for position, (unit, (_, communicates, time_s)) in enumerate(pieces):
-        n = number[id(unit)]
-        is_first, unit_before = n != unit_before, n
-        if is_first:
-            computed += [last[False]] * (n + 1 - len(computed))
+    awaited, computing = -1, -1
+    for position, (n, one, communicates, time_s) in enumerate(pieces):
+        if n == len(computed):
+            computed.append(computing)
             awaited = max(awaited, needed[n])
-        if unit.is_barrier:
-            items.append(Item("both", time_s))
-        elif unit.is_collective:
-            items.append(Item("communication", time_s, computed[unit.issued]))
-            needed[unit.needed] = position
-        elif communicates:
-            items.append(Item("communication", time_s, last[False]))
+        if not communicates:
+            is_barrier = one is None and units[n].is_barrier
+            items.append(Item("both", time_s) if is_barrier else Item("computation", time_s, awaited))
+            computing = position
+            continue
+        window = windows.get(n)
+        if window is None:
+            items.append(Item("communication", time_s, computing))
             awaited = position
         else:
-            items.append(Item("computation", time_s, awaited))
-        last[communicates] = position
+            items.append(Item("communication", time_s, computed[window.issued]))
+            needed[window.needed] = position
     return items
 
 
@@ -314,3 +338,11 @@ def _ins(instruction: Instruction) -> tuple[int, ...]:
 
 def _outs(instruction: Instruction) -> tuple[int, ...]:
     return instruction.outs
+
+
+def _first(unit: _Unit) -> int:
+    return unit.first
+
+
+def _stop(unit: _Unit) -> int:
+    return unit.stop

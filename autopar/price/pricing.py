@@ -16,11 +16,12 @@ from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import StepKind
 from autopar.core.strategy import Strategy
 from autopar.price.body import body_time_s
+from autopar.price.local_work import LocalWork
 from autopar.price.rate_kind import rate_kind
 from autopar.price.turns import bucket_pack_price, folded, product_turns_s, step_turn_price
 from autopar.price.work import VIEWS, materialised, work_flops
 from autopar.redistribute.step import PackPrice, TurnPrice, no_pack, no_turn
-from cost_models import Cluster, Group, collective_time_s, compute_time_s, compute_times_s, group
+from cost_models import Cluster, Group, collective_time_s, compute_times_s, group
 from cost_models.compute import moving_time_s
 
 Floats = NDArray[np.float64]
@@ -220,24 +221,24 @@ class Roofline:
             return 0.0
         if op.body is not None:
             return body_time_s(op, strategy, self.mesh, self.cluster.device)
+        return self.local_work(op, strategy).time_s(self.cluster.device)
+
+    def local_work(self, op: OpNode, strategy: Strategy) -> LocalWork:
+        """One device's share of `op`, whatever the cluster is; `op` is not free and no function in one."""
         size = sum(
             placement.local_size(tensor.shape, self.mesh) * tensor.itemsize
             for tensor, placement in zip((*op.ins, *op.outs), (*strategy.ins, *strategy.outs), strict=True)
             if tensor.id in self._in_memory
         )
         size += self._lengthening_bytes(op, strategy)
-        dtype = op.ins[0].dtype if op.ins else op.outs[0].dtype
-        device = self.cluster.device
         placed = zip((*op.ins, *op.outs), (*strategy.ins, *strategy.outs), strict=True)
         elements = None
         if op.kind == "dot_general":
             lhs, rhs, out = (float(placement.local_size(tensor.shape, self.mesh)) for tensor, placement in placed)
             elements = lhs, rhs, out
-        flops = work_flops(op) / strategy.split
-        time_s = compute_time_s(flops, size, dtype, device, kind=rate_kind(op), elements=elements)
-        if elements is not None:
-            time_s += product_turns_s(op, elements[:2], dtype, device)
-        return time_s if any(t.id in self._in_memory for t in op.outs) else max(0.0, time_s - device.launch_s)
+        dtype = op.ins[0].dtype if op.ins else op.outs[0].dtype
+        launched = any(t.id in self._in_memory for t in op.outs)
+        return LocalWork(op, work_flops(op) / strategy.split, size, dtype, rate_kind(op), elements, launched)
 
     def op_costs(self, op: OpNode, strategies: tuple[Strategy, ...], layout: Layout) -> Floats | None:
         """`op_cost` of all strategies that exchange nothing, at once; None for functions treated as one operator."""

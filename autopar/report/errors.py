@@ -9,7 +9,8 @@ from math import hypot
 from autopar.core.strategy import Strategy
 from autopar.passes.program import Compute, Move
 from autopar.passes.schedule import Event, Schedule
-from autopar.price.pricing import Pricing, Roofline
+from autopar.price.local_work import LocalWork
+from autopar.price.pricing import Roofline
 from autopar.price.remembered import Remembered
 from autopar.search.task import Planned
 from cost_models import Cluster, formula_error, group, slower_cluster, uncertain_figures
@@ -50,7 +51,7 @@ def error_shares(planned: Planned, step: Schedule, cluster: Cluster) -> tuple[Er
         if path in _SLOWDOWNS:
             found[path] = _by_slowdown(step, cluster, _SLOWDOWNS.index(path), error)
         else:
-            slower = _pricing(planned, slower_cluster(cluster, path, error))
+            slower = Roofline(planned.graph, planned.plan.stage.mesh, slower_cluster(cluster, path, error))
             of_links = path.startswith("levels.")
             found[path] = sum(kernel.grows(slower) for kernel in kernels if kernel.is_collective == of_links)
     for kernel in kernels:
@@ -62,36 +63,62 @@ def error_shares(planned: Planned, step: Schedule, cluster: Cluster) -> tuple[Er
 
 @dataclass(frozen=True)
 class _Kernel:
-    """Events of one price: one of them, and by how much the step takes longer if all do."""
+    """Events of one price: one of them, and by how much the step takes longer if all do.
+
+    `work` is what a device computes in it, where that is one operator.
+    """
 
     name: str
     event: Event
     weight_s: float
+    work: LocalWork | None
 
     @property
     def is_collective(self) -> bool:
         return self.event.communicates
 
-    def grows(self, slower: Pricing) -> float:
+    def grows(self, slower: Roofline) -> float:
         """What the step takes longer under another pricing of these events."""
         if not self.event.time_s:
             return 0.0
-        return self.weight_s * (_price(slower, self.event) / self.event.time_s - 1)
+        return self.weight_s * (self._price(slower) / self.event.time_s - 1)
+
+    def _price(self, pricing: Roofline) -> float:
+        one = self.event.instruction
+        if isinstance(one, Move):
+            return pricing.step_cost(one.kind, one.axes, one.size_bytes)
+        return pricing.op_cost(one.op, one.strategy) if self.work is None else self.work.time_s(pricing.cluster.device)
 
 
 def _kernels(planned: Planned, step: Schedule, cluster: Cluster) -> list[_Kernel]:
     """The events of `step` in groups of one price each; those that weigh nothing are left out."""
-    pricing = _pricing(planned, cluster)
+    numbered, pricing = _numbered(planned), Roofline(planned.graph, planned.plan.stage.mesh, cluster)
     weights: dict[object, float] = {}
     first: dict[object, Event] = {}
     for event in step.events:
         if event.weight_s > 0:
             one = event.instruction
             is_compute = isinstance(one, Compute)
-            key = (pricing.context(one.op), id(one.strategy)) if is_compute else (one.kind, one.axes, one.size_bytes)
+            key = (numbered.context(one.op), id(one.strategy)) if is_compute else (one.kind, one.axes, one.size_bytes)
             weights[key] = weights.get(key, 0.0) + event.weight_s
             first.setdefault(key, event)
-    return [_Kernel(_name(planned, event, cluster), event, weights[key]) for key, event in first.items()]
+    return [
+        _Kernel(_name(planned, event, cluster), event, weights[key], _work(pricing, event))
+        for key, event in first.items()
+    ]
+
+
+def _numbered(planned: Planned) -> Remembered:
+    """A pricing of the graph of `planned` that numbers operators by all that prices depend on."""
+    pricing = planned.pricing
+    return pricing if isinstance(pricing, Remembered) else Remembered(pricing, planned.graph)
+
+
+def _work(pricing: Roofline, event: Event) -> LocalWork | None:
+    one = event.instruction
+    if isinstance(one, Move) or one.op.body is not None or not event.time_s:
+        return None
+    return pricing.local_work(one.op, one.strategy)
 
 
 def _by_slowdown(step: Schedule, cluster: Cluster, which: int, error: float) -> float:
@@ -100,18 +127,6 @@ def _by_slowdown(step: Schedule, cluster: Cluster, which: int, error: float) -> 
     assert overlap is not None
     slowdown = (overlap.computing_slowdown, overlap.communicating_slowdown)[which]
     return step.slowed_s[which] * (slowdown - 1) * error / slowdown
-
-
-def _pricing(planned: Planned, cluster: Cluster) -> Remembered:
-    mesh = planned.plan.stage.mesh
-    return Remembered(Roofline(planned.graph, mesh, cluster), planned.graph)
-
-
-def _price(pricing: Pricing, event: Event) -> float:
-    one = event.instruction
-    if isinstance(one, Move):
-        return pricing.step_cost(one.kind, one.axes, one.size_bytes)
-    return pricing.op_cost(one.op, one.strategy)
 
 
 def _name(planned: Planned, event: Event, cluster: Cluster) -> str:

@@ -155,7 +155,7 @@ def summarise(
     """
     plan, program, spent = planned.plan, planned.program, planned.account
     step = step_schedule(planned, priced_for)
-    exposed = {id(event.instruction): event.weight_s for event in step.events}
+    exposed = {id(event.instruction): float(event.weight_s) for event in step.events if event.communicates}
     stage, graph = plan.stage, planned.graph
 
     def row(value: int) -> TensorRow:
@@ -182,7 +182,7 @@ def summarise(
             _tensor_row(t, p, stage.mesh, graph.output_name(n))
             for n, (t, p) in enumerate(zip(graph.outputs, stage.outputs, strict=True))
         ),
-        tuple(_operator_row(planned, i) for i in program.instructions if isinstance(i, Compute)),
+        _operator_rows(step),
         tuple(_collective_row(planned, move, exposed[id(move)]) for move in program.collectives),
         tuple(row(value) for value in spent.peak_values[:10]),
         found_rules,
@@ -196,11 +196,13 @@ def recomputation(planned: Planned) -> Recomputation | None:
     """What `planned` computes once more, what that costs, and the bytes of a device that it saves; None if nothing."""
     program = planned.program
     twins = [i for i in program.instructions if _is_twin(i)]
+    if not twins:
+        return None
     again = [i for i in twins if i.op.recomputes != i.op.id]
     read = {v for i in program.instructions if not _is_twin(i) for v in i.ins}
     seconds = sum(program.runs(i) * planned.pricing.op_cost(i.op, i.strategy) for i in again)
     saved = sum(program.runs(i) * program.local_bytes(v) for i in twins for v in i.outs if v in read)
-    return Recomputation(len(twins), seconds, int(saved)) if twins else None
+    return Recomputation(len(twins), seconds, int(saved))
 
 
 def _is_twin(instruction: Instruction) -> TypeGuard[Compute]:
@@ -212,14 +214,22 @@ def _tensor_row(tensor: TensorInfo, placement: Placement, mesh: DeviceMesh, name
     return TensorRow(name or tensor.name, tensor.shape, tensor.dtype, str(placement), size)
 
 
-def _operator_row(planned: Planned, compute: Compute) -> OperatorRow:
-    op, strategy = compute.op, compute.strategy
-    ins = tuple(str(p) for p in strategy.ins)
-    outs = tuple(str(p) for p in strategy.outs)
-    time = planned.pricing.op_cost(op, strategy)
-    runs = planned.program.runs(compute)
-    phase = op.phase if op.recomputes is None else "recompute"
-    return OperatorRow(op.kind, op.source, op.scope, phase, ins, outs, strategy.split, time, runs)
+def _operator_rows(step: Schedule) -> tuple[OperatorRow, ...]:
+    """The rows of all operators, in order; equal ones, as of layers that are alike, are one."""
+    known: dict[tuple[object, ...], OperatorRow] = {}
+    found: list[OperatorRow] = []
+    for one, _, _, _, time_s, runs, _, _ in step.events:
+        if isinstance(one, Compute):
+            op, strategy = one.op, one.strategy
+            phase = op.phase if op.recomputes is None else "recompute"
+            key = (op.kind, op.source, op.scope, phase, id(strategy), time_s, runs)
+            row = known.get(key)
+            if row is None:
+                ins, outs = (tuple(map(str, side)) for side in (strategy.ins, strategy.outs))
+                what = op.kind, op.source, op.scope, phase
+                row = known[key] = OperatorRow(*what, ins, outs, strategy.split, time_s, runs)
+            found.append(row)
+    return tuple(found)
 
 
 def _collective_row(planned: Planned, move: Move, exposed_s: float) -> CollectiveRow:

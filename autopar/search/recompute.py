@@ -27,6 +27,7 @@ from autopar.passes.pipeline import build_program
 from autopar.price.assemble import placement_choice
 from autopar.price.assemble_recompute import RecomputeProblem, assemble_recompute
 from autopar.price.pricing import pack_price, restricted
+from autopar.price.remembered import Remembered
 from autopar.search.aim import plan_within
 from autopar.search.attempt import Attempt, account_of
 from autopar.search.ground import Ground
@@ -189,7 +190,7 @@ class RecomputeAttempt(Attempt):
         """The plan that a choice of the Problem is: of the graph that recomputes what it says."""
         task, mesh = self.task, self.ground.mesh
         final, stage = self.decoded(solution.choice)
-        pricing = restricted(task.make_pricing(final.graph, mesh), self.step_kinds)
+        pricing = restricted(Remembered(task.make_pricing(final.graph, mesh), final.graph), self.step_kinds)
         router = self.ground.router(self.step_kinds)
         program = build_program(
             final.graph, dataflow(final.graph), stage, router, pricing.step_cost, pack_price(pricing)

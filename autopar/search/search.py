@@ -15,6 +15,7 @@ from autopar.core.recompute import Recomputed, with_recomputed
 from autopar.errors import AutoparError, NoFeasiblePlan, PlanFileError, Unsolved
 from autopar.passes.pipeline import build_program, program_states, write_dump
 from autopar.price.pricing import pack_price, restricted
+from autopar.price.remembered import Remembered
 from autopar.search.attempt import WORTH, account_of
 from autopar.search.constraints import show, step_kinds_of
 from autopar.search.ground import Ground
@@ -216,7 +217,7 @@ def restore(task: Task, plan: Plan) -> Planned:
     ground = Ground(whole, dataflow(whole), plan.stage.mesh, task.make_pricing, task.strict, task.find)
     pricing, router = ground.pricing(plan.step_kinds), ground.router(plan.step_kinds)
     if graph is not whole:
-        pricing = restricted(task.make_pricing(graph, plan.stage.mesh), plan.step_kinds)
+        pricing = restricted(Remembered(task.make_pricing(graph, plan.stage.mesh), graph), plan.step_kinds)
     program = build_program(graph, dataflow(graph), plan.stage, router, pricing.step_cost, pack_price(pricing))
     spent = account_of(graph, program, pricing)
     return Planned(task, plan, program, spent, pricing, ground, rewritten=graph if plan.recomputed else None)

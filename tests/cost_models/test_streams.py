@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -98,7 +97,7 @@ def test_no_item_that_takes_longer_makes_the_makespan_shorter(
 ) -> None:
     n = data.draw(st.integers(0, len(items) - 1))
     more: Any = items[n].time_s + Fraction(data.draw(st.integers(1, 9)), 2)
-    longer = [*items[:n], replace(items[n], time_s=more), *items[n + 1 :]]
+    longer = [*items[:n], items[n]._replace(time_s=more), *items[n + 1 :]]
     assert simulate(longer, overlap).makespan_s >= simulate(items, overlap).makespan_s
 
 
@@ -126,10 +125,10 @@ def test_nothing_starts_before_what_it_waits_for(items: list[Item], overlap: Ove
 def test_weights_are_derivatives(items: list[Item], overlap: Overlap, data: st.DataObject) -> None:
     """Where nothing ends at the same time as something else: times that are far from multiples of each other."""
     small = Fraction(1, 10**9)
-    items = [replace(item, time_s=item.time_s + Fraction(7 * n + 3, 1009)) for n, item in enumerate(items)]
+    items = [item._replace(time_s=item.time_s + Fraction(7 * n + 3, 1009)) for n, item in enumerate(items)]
     n = data.draw(st.integers(0, len(items) - 1))
-    grown = [*items[:n], replace(items[n], time_s=items[n].time_s * (1 + small)), *items[n + 1 :]]
-    shrunk = [*items[:n], replace(items[n], time_s=items[n].time_s * (1 - small)), *items[n + 1 :]]
+    grown = [*items[:n], items[n]._replace(time_s=items[n].time_s * (1 + small)), *items[n + 1 :]]
+    shrunk = [*items[:n], items[n]._replace(time_s=items[n].time_s * (1 - small)), *items[n + 1 :]]
     now, more, less = (simulate(some, overlap) for some in (items, grown, shrunk))
     up, down = (more.makespan_s - now.makespan_s) / small, (now.makespan_s - less.makespan_s) / small
     if up == down:

@@ -1,0 +1,34 @@
+"""Local work: what one device computes of an operator under a strategy, whatever device that is."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from autopar.core.graph import OpNode
+from autopar.price.turns import product_turns_s
+from cost_models import compute_time_s
+from cost_models.compute import Device
+
+
+class LocalWork(NamedTuple):
+    """One device's share of `op`: operations, bytes read and written, the type that it computes in, what is computed.
+
+    `elements` are those of both operands and the result, of a product of matrices. What is not `launched` is part of
+    another kernel.
+    """
+
+    op: OpNode
+    flops: float
+    size_bytes: float
+    dtype: str
+    kind: str
+    elements: tuple[float, float, float] | None
+    launched: bool
+
+    def time_s(self, device: Device) -> float:
+        """Seconds on `device`, copies of a product's operands in another order included."""
+        op, flops, size_bytes, dtype, kind, elements, launched = self
+        time_s = compute_time_s(flops, size_bytes, dtype, device, kind=kind, elements=elements)
+        if elements is not None:
+            time_s += product_turns_s(op, elements[:2], dtype, device)
+        return time_s if launched else max(0.0, time_s - device.launch_s)

@@ -62,9 +62,9 @@ def account(
       recomputed: ids of tensors that each reader may compute anew (`price.work.recomputed`).
       workspace: bytes that an operator takes while it runs, given the local bytes of its operands.
     """
-    compute: float = 0
-    moving: float = 0
-    exchanging: float = 0
+    compute = 0.0
+    moving = 0.0
+    exchanging = 0.0
     for i in program.instructions:
         if isinstance(i, Compute):
             runs = 1.0 if i.op.region is None else program.runs(i)

@@ -138,10 +138,15 @@ class Aim:
           NoFeasiblePlan: proven that none keeps within the limit.
         """
         smallest = self.focus.choices()[:_PROGRAMS]
-        if all(met.peak > self.limit for met in smallest) and not self.attempt.task.halt.is_over:
+        if all(met.peak > self.limit for met in smallest) and self._may_ask_for_less():
             smallest = [*self._least(smallest), *smallest]
         for met in smallest:
             self._lower(met)
+
+    def _may_ask_for_less(self) -> bool:
+        """Whether a smaller choice is looked for, costs aside: not at length where there is a plan to be undercut."""
+        is_quick = _entries(self.attempt) <= self.attempt.task.options.solve.max_cp_sat_entries
+        return (is_quick or self.below == inf) and not self.attempt.task.halt.is_over
 
     def _least(self, smallest: Sequence[Met]) -> list[Met]:
         """The choice of least peak that the solver finds, if any."""

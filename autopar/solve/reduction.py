@@ -46,8 +46,9 @@ class Reduction:
             raise
         if after.problem is self.problem:
             return self
+        first, then = self.lift, after.lift  # not the reductions: their problems may go
         steps = self.steps + after.steps
-        return Reduction(after.problem, self.offset + after.offset, lambda choice: self.lift(after.lift(choice)), steps)
+        return Reduction(after.problem, self.offset + after.offset, lambda choice: first(then(choice)), steps)
 
 
 def unchanged(problem: Problem) -> Reduction:

@@ -77,7 +77,8 @@ def squeeze(
     """The cheapest choice met, and a bound on all below `upper`: they meet unless the problem stops shrinking first.
 
     `upper` is the cost of a choice that is known, or a guess. A bound of `upper` says that none costs less. Where the
-    bound stops rising, knots are untied, if they may be; then narrower windows are looked into, which say less.
+    bound stops rising, knots are untied, if they may be and what that leaves is small enough; then narrower windows
+    are looked into, which say less.
     """
     problem, best, low, narrowed = certificate.problem, Answer(None, np.inf, -np.inf), certificate.bound, 0
     left, little = unchanged(problem), replace(options, max_sweeps=_SWEEPS, max_elimination_work=_WORK)
@@ -89,7 +90,8 @@ def squeeze(
             watch.raise_bound(upper, error.witness or ())
             return replace(best, bound=upper)
         found, stalled = exactly(cut.problem, little), finite(cut.problem) > _SHRUNK * finite(left.problem)
-        tied = tied if len(cut.problem.node_costs) < len(left.problem.node_costs) else []
+        is_tight = bool(tied) and len(cut.problem.node_costs) == len(left.problem.node_costs)
+        tied = [] if is_tight else tied
         left, inner = cut, Inner(watch, cut, upper)
         if found is not None:
             inner.raise_bound(found.bound, found.proof)
@@ -105,7 +107,7 @@ def squeeze(
         if low >= upper:
             return replace(best, bound=low)
         is_slow = low - before < _SLOW * (upper - before)
-        was_tied, tied = tied, knots(certificate, upper - low) if may_untie and is_slow else []
+        was_tied, tied = tied, knots(certificate, upper - low) if may_untie and is_slow and not is_tight else []
         if not (tied or was_tied) and (stalled or low - before < _RISEN * (upper - before)):
             narrowed, upper = narrowed + 1, low + (upper - low) / _NARROWER
 

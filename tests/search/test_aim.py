@@ -14,8 +14,9 @@ from autopar.search.beside import Beside
 from autopar.search.place import Place
 from autopar.search.search import find_plan
 from autopar.search.task import Planned, SearchOptions
-from autopar.solve import Solution, SolveOptions, verify
+from autopar.solve import Problem, Solution, SolveOptions, verify
 from autopar.solve.focus import Focus
+from autopar.solve.least_peak import LeastPeak, least_peak
 from autopar.solve.problem import objective, peak
 from tests.search.test_front import CASES, FOUR, cluster_of, every_plan, task_of
 
@@ -85,6 +86,25 @@ def test_a_limit_below_all_plans_is_never_kept(case: int) -> None:
         assert error.min_peak_bytes >= least
     with pytest.raises(NoFeasiblePlan, match="any plan needs"):
         found_within(case, 1)
+
+
+@pytest.mark.parametrize(("most", "below", "is_asked"), [(0, inf, True), (0, 1e9, False), (300_000, 1e9, True)])
+def test_what_takes_long_is_not_asked_of_cp_sat_where_there_is_a_plan(
+    monkeypatch: pytest.MonkeyPatch, most: int, below: float, is_asked: bool
+) -> None:
+    """Whether a smaller choice fits tells nothing of one that costs less than the plan."""
+    asked = list[float]()
+
+    def least(problem: Problem, options: SolveOptions, enough: float) -> LeastPeak:
+        asked.append(enough)
+        return least_peak(problem, options, enough)
+
+    monkeypatch.setattr(aim, "least_peak", least)
+    monkeypatch.setattr(aim, "least_use", lambda _: 0.0)
+    free = found_within(0, None, SearchOptions(solve=SolveOptions(large_gap=1e-2, max_cp_sat_entries=most)))
+    with pytest.raises(NoFeasiblePlan if is_asked else Unsolved):
+        aim.plan_within(Place(free.task, free.ground).attempt(), 1, free, below)
+    assert asked == [1] * is_asked
 
 
 def test_a_gap_that_may_not_be_left_is_worked_on_by_full_solves(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -23,7 +26,7 @@ from autopar.solve.minplus import MinSum, _min_product_by_arrays, min_product
 from autopar.solve.oversize import drop_oversized
 from autopar.solve.proof import Eliminate
 from autopar.solve.reduce import reduce_cheaply, reduce_fully
-from autopar.solve.reduction import size, without_limit
+from autopar.solve.reduction import size, unchanged, without_limit
 from autopar.solve.rows import drop_slack, memory_rows
 from autopar.solve.watch import Best
 from tests.solve.draw import problems
@@ -247,6 +250,18 @@ def test_cp_sat_is_exact_at_any_prices(problem, price):
     assert (found.choice is None) == (best == np.inf)
     if found.choice is not None:
         assert cost_of(problem, found.choice) == pytest.approx(best, rel=1e-6, abs=1e-6)
+
+
+def test_what_was_reduced_is_not_kept_with_what_it_became() -> None:
+    """Chains of reductions are long: problems of three axes have millions of entries each."""
+    matrix = np.array([[0.0, 2.0], [3.0, 0.5]])
+    problem = Problem((np.zeros(2),) * 4, tuple(Edge(v, v + 1, matrix) for v in range(3)))
+    between = unchanged(problem).then(without_limit)
+    met = weakref.ref(between.problem)
+    found = between.then(partial(contract_chains, options=OPTIONS))
+    del between
+    assert met() is None
+    assert cost_of(problem, found.lift(())) == found.offset
 
 
 def test_relaxation_drops_memory_only():

@@ -122,17 +122,40 @@ def test_a_window_is_solved_or_proven_empty(seed: int) -> None:
             assert (found.objective, found.bound) == (pytest.approx(best), pytest.approx(best))
 
 
+def _different() -> Problem:
+    """Nodes that are to differ: messages prove little."""
+    different = np.eye(4) + 0.01 * np.random.default_rng(0).random((4, 4))
+    return Problem((np.zeros(4),) * 6, tuple(Edge(u, v, different) for v in range(6) for u in range(v)))
+
+
 def test_it_says_where_it_stops() -> None:
-    """Nodes that are to differ, without tables: nothing goes, and the bound is little more than messages prove."""
-    rng = np.random.default_rng(0)
-    different = np.eye(4) + 0.01 * rng.random((4, 4))
-    problem = Problem((np.zeros(4),) * 6, tuple(Edge(u, v, different) for v in range(6) for u in range(v)))
+    """Without tables nothing goes, and the bound is little more than messages prove."""
+    problem = _different()
     certificate = _certified(problem)
     assert certificate is not None
     watch = Best(problem, None, None)
     found = squeeze(certificate, certificate.bound + 100.0, SolveOptions(max_table_entries=1), watch)
     assert certificate.bound <= found.bound < minimise_exactly(problem, plan_elimination(problem))[1] - 1e-6
     assert watch.bound == found.bound
+
+
+def test_knots_that_cannot_be_untied_do_not_keep_it_going(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where what joins leave would be too large, windows become narrower and it ends."""
+    problem, asked = _different(), list[int]()
+    certificate = _certified(problem)
+    assert certificate is not None
+
+    def tied(*_: object) -> list[frozenset[int]]:
+        asked.append(len(asked))
+        assert len(asked) < 20
+        return [frozenset((0, 1, 2))]
+
+    monkeypatch.setattr("autopar.solve.squeeze.knots", tied)
+    monkeypatch.setattr("autopar.solve.join._ENTRIES", 0)
+    watch, options = Best(problem, None, None), SolveOptions(max_table_entries=1)
+    found = squeeze(certificate, certificate.bound + 100.0, options, watch, may_untie=True)
+    assert asked
+    assert certificate.bound <= found.bound <= found.objective
 
 
 @pytest.mark.parametrize("pairs", [0, 100, 400, 10_000])

@@ -67,6 +67,20 @@ def _turned(pair: Pair) -> Pair:
     return pair[1], pair[0]
 
 
+def _lost(arrays: Sequence[Floats], count: int) -> float:
+    """How much less the arrays of `count` equal parts are than those of the first, at most, added up."""
+    total, known, size = 0.0, dict[tuple[int, int], float](), len(arrays) // count
+    for i in range(size, len(arrays)):
+        one, two = arrays[i % size], arrays[i]
+        if one is two:
+            continue
+        key = (id(one), id(two))
+        if key not in known:
+            known[key] = max(0.0, float(np.where(one == two, 0.0, one - two).max()))
+        total += known[key]
+    return total
+
+
 @dataclass(frozen=True, eq=False)
 class Row:
     """A problem's parts, and messages to begin with, `start`, of its edges. `pool` has the problem's matrices."""
@@ -159,7 +173,12 @@ class Row:
 
     def _is_turned(self, e: int) -> bool:
         """Whether an edge's matrix has rows for the node of the higher position."""
-        return bool(self.order[self.layers.ends.low[e]] != self.problem.edges[e].u)
+        return self._turned[e]
+
+    @cached_property
+    def _turned(self) -> list[bool]:
+        u = np.array([edge.u for edge in self.problem.edges], dtype=np.intp)
+        return (self.order[self.layers.ends.low] != u).tolist()
 
     def _transposed(self, cost: Floats) -> Floats:
         if id(cost) not in self._known:
@@ -186,24 +205,13 @@ class Row:
     @cached_property
     def lost(self) -> float:
         """How much less than the parts that they are like the others may cost: equal ones are so up to rounding."""
-        known: dict[tuple[int, int], float] = {}
-
-        def excess(one: Floats, two: Floats) -> float:
-            if one is two:
-                return 0.0
-            key = (id(one), id(two))
-            if key not in known:
-                known[key] = max(0.0, float(np.where(one == two, 0.0, one - two).max()))
-            return known[key]
-
+        costs, matrices = self.problem.node_costs, [edge.cost for edge in self.problem.edges]
         total = 0.0
-        for part in self.parts:
-            for p in range(part.number + 1, part.number + part.copies):
-                nodes = zip(self.layers.nodes(part.number).tolist(), self.layers.nodes(p).tolist(), strict=True)
-                edges = zip(part.edges.tolist(), self.layers.of(p).tolist(), strict=True)
-                costs = self.problem.node_costs
-                total += sum(excess(costs[self.order[i]], costs[self.order[j]]) for i, j in nodes)
-                total += sum(excess(self.cost(e), self.cost(f)) for e, f in edges)
+        for run in self.layers.runs:
+            first, stop = self.layers.bounds[[run.first, run.first + run.count]].tolist()
+            nodes: list[int] = self.order[first:stop].tolist()
+            edges: list[int] = self.layers.ends.into(first, stop).tolist()
+            total += _lost([costs[v] for v in nodes], run.count) + _lost([matrices[e] for e in edges], run.count)
         return total
 
     def moved(self) -> Messages:

@@ -66,7 +66,7 @@ class Few:
         """Its best choice, tiled over the whole."""
         if self.best.choice is None:
             return self.best
-        choice = self.short.choice(self.whole.dual.flat, self.best.choice)
+        choice = self.short.choice(self.best.choice)
         return Answer(choice, objective(self.whole.problem, choice), -np.inf)
 
     def annealed(self, watch: Watch) -> Few:

@@ -11,9 +11,8 @@ from autopar.solve.ascent import Answer, is_closed
 from autopar.solve.bar import sampled, window_of
 from autopar.solve.chain import Chain
 from autopar.solve.few import Few
-from autopar.solve.layers import layers_of
 from autopar.solve.options import SolveOptions
-from autopar.solve.parts import Pair, Part, Row
+from autopar.solve.parts import Part, Row
 from autopar.solve.problem import Infeasible
 from autopar.solve.reduction import Choice
 from autopar.solve.verifier import TOLERANCE
@@ -34,17 +33,11 @@ def by_layers(few: Few, best: Answer, options: SolveOptions, watch: Watch) -> An
 
     Where `best` has no choice, windows are guessed, to find one; what these give is the answer, if it is too much then.
     """
-    whole, short = few.whole, few.short
-    flat, order = whole.dual.flat, short.order
-    layers = layers_of(whole.problem, flat, order, short.stretches, short.band)
-    if layers is None:
+    whole, short, messages = few.whole, few.short, few.messages
+    if short.layers is None:
         return None
-    messages = few.messages
-    by_ends: dict[tuple[int, int], Pair] = {}
-    for edge, (to_u, to_v) in zip(short.problem.edges, messages, strict=True):
-        by_ends[min(edge.u, edge.v), max(edge.u, edge.v)] = (to_u, to_v) if edge.u < edge.v else (to_v, to_u)
     edges: list[int] = short.edges.tolist()
-    row = Row(whole.problem, order, layers, tuple(messages[e] for e in edges), by_ends, whole.dual.pool)
+    row = Row(whole.problem, short.layers, tuple(messages[e] for e in edges), whole.dual.pool)
     known: dict[int, Within] | None = {}
     guess: Answer | None = None
     if best.choice is None:

@@ -1,23 +1,26 @@
 """Where a problem that repeats falls apart: at few edges between one layer and the next, the fewest there are.
 
-A stretch (see `tile`) has a period of positions in the order of sweeps. That order winds through the layers, so a cut
-at a position crosses many edges; a minimum cut between two far positions crosses those that join a layer to the next.
-Moved by whole periods it cuts the stretch into equal layers. Hubs belong to no layer: every part may meet them.
+A stretch (see `stretch`) has a period of positions in the order of sweeps. That order winds through the layers, so a
+cut at a position crosses many edges; a minimum cut between two far positions crosses those that join a layer to the
+next. Moved by whole periods it cuts the stretch into equal layers. Near its ends the order winds in other ways, and
+layers that are like these follow: node by node, from edges that are alike to nodes that are (`match`). Hubs belong to
+no layer: every part may meet them.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from autopar.solve.flat import Flat
-from autopar.solve.order import HUB
-from autopar.solve.problem import Problem
+from autopar.solve.match import Matching
+from autopar.solve.order import Ends
 from autopar.solve.reduction import Bools, Ints
-from autopar.solve.tile import Stretch
+from autopar.solve.stretch import Looks, Stretch, joined_in
 
 _TRIES = 3  # fewer layers each time: the more are left, the more room there is for a cut
 _MOST_EDGES = 6  # that a cut may have
@@ -25,68 +28,164 @@ _MOST_EDGES = 6  # that a cut may have
 
 @dataclass(frozen=True)
 class Run:
-    """Equal layers: parts first <= p < first + count, each `period` positions after the one before it."""
+    """Equal layers: parts first <= p < first + count, each of `period` nodes."""
 
     first: int
     count: int
     period: int
 
-    def holds(self, part: Ints) -> Bools:
-        """Which of these parts are in it."""
-        return (part >= self.first) & (part < self.first + self.count)
-
 
 @dataclass(frozen=True, eq=False)
 class Layers:
-    """Parts of a problem in a row, by position in the order of sweeps.
+    """Parts of a problem in a row, by position in an order in which one follows the other.
 
-    Part p has the positions where `part` is p, and the edges `edges[starts[p] : starts[p + 1]]`, those to lower parts
-    included: these lead to the part before or to a hub, which is in part 0. `low` and `high` are the positions of every
-    edge's nodes, that in the lower part first. The parts of a run have nodes and edges in the same order.
+    Part p has the positions bounds[p] <= i < bounds[p + 1], and the edges whose higher end is there: these lead to the
+    part before or to a hub, which is in part 0. Each part of a run has the nodes and edges of the one before it, a
+    period later; the first of them meets the last positions of the part before as the others do. So does what comes
+    after a run. `looks` are numbers of nodes by position, equal in all parts of a run; `hub`: which nodes are hubs;
+    `kinds`: numbers of edges, equal where matrices are alike and lie the same way.
     """
 
-    part: Ints
+    order: Ints
+    bounds: Ints
     hub: Bools
-    low: Ints
-    high: Ints
-    edges: Ints
-    starts: Ints
+    ends: Ends
+    looks: Ints
+    kinds: Ints
     runs: tuple[Run, ...]
 
     def of(self, p: int) -> Ints:
         """The edges of a part."""
-        return self.edges[self.starts[p] : self.starts[p + 1]]
+        return self.ends.into(int(self.bounds[p]), int(self.bounds[p + 1]))
+
+    def across(self, p: int) -> Ints:
+        """The edges that lead to the part before, sorted by where they lead and their kinds."""
+        edges = self.of(p)
+        low = self.ends.low[edges]
+        edges = edges[(low < self.bounds[p]) & ~self.hub[low]]
+        found: Ints = edges[np.lexsort((self.kinds[edges], self.ends.low[edges]))]
+        return found
+
+    def nodes(self, p: int) -> Ints:
+        """The positions of a part."""
+        return np.arange(int(self.bounds[p]), int(self.bounds[p + 1]))
 
     @property
     def count(self) -> int:
         """How many parts there are."""
-        return len(self.starts) - 1
+        return len(self.bounds) - 1
+
+    @cached_property
+    def part(self) -> Ints:
+        """The part of each position."""
+        return np.repeat(np.arange(self.count), np.diff(self.bounds))
 
 
-def layers_of(problem: Problem, flat: Flat, order: Ints, stretches: Sequence[Stretch], band: int) -> Layers | None:
-    """The parts that minimum cuts make of the stretches; None if there is no such cut, or layers are not equal."""
-    count, rank = len(order), np.argsort(order)
-    ends = rank[np.array([(edge.u, edge.v) for edge in problem.edges], dtype=np.intp)]
-    low, high = ends.min(axis=1), ends.max(axis=1)
-    hub = np.diff(flat.near) > HUB
-    is_near = ~hub[low] & ~hub[high]
-    part, runs = np.zeros(count, dtype=np.intp), list[Run]()
+def layers_of(flat: Flat, order: Ints, looks: Looks, stretches: Sequence[Stretch]) -> Layers | None:
+    """The parts that minimum cuts make of the stretches; None if there is no such cut, or layers are not equal.
+
+    `flat` is the problem in the order of sweeps, `order`, where nodes look as `looks` says.
+    """
+    joined = joined_in(flat)
+    low, high = np.sort(joined[~looks.hub[joined].any(axis=1)], axis=1).T
+    between, rows = [np.arange(len(order))], list[list[Ints]]()
     for stretch in stretches:
-        within = _within(stretch, band, low[is_near], high[is_near], count)
+        within = _within(stretch, looks.band, low, high, len(order))
         if within is None:
             return None
         layer, copies = within
-        runs.append(Run(int(part.max()) + 1, copies, stretch.period))
-        part += layer
-    part[hub] = 0
-    low, high = np.where(part[low] <= part[high], (low, high), (high, low))
-    of_edge = part[high]
-    if (np.abs(part[low] - part[high])[is_near] > 1).any():
+        rest = between.pop()
+        below, *row, above = (rest[layer[rest] == k] for k in range(copies + 2))
+        between += [below, above]
+        rows.append(row)
+    if min(map(len, rows)) < 2:
         return None
-    edges = np.lexsort((high, low, of_edge))
-    starts = np.searchsorted(of_edge[edges], np.arange(int(part.max()) + 2))
-    layers = Layers(part, hub, low, high, edges, starts, tuple(runs))
-    return layers if all(_repeats(layers, run) for run in runs) else None
+    longer = _longer(Matching(flat, looks), looks.hub, between, rows)
+    return _laid(flat, order, looks, *longer) or _laid(flat, order, looks, between, rows)
+
+
+def _longer(
+    matching: Matching, hub: Bools, between: list[Ints], rows: list[list[Ints]]
+) -> tuple[list[Ints], list[list[Ints]]]:
+    """The rows of layers with those that are found node by node, and what is left between them.
+
+    Of the first of a row only those nodes need be like the others' that the next layer meets.
+    """
+    left, longer = [{v for v in rest.tolist() if not hub[v]} for rest in between], list[list[Ints]]()
+    for row, below, above in zip(rows, left, left[1:], strict=False):
+        pattern, grown = matching.pattern(*row[:2]), deque(row)
+        while matching.is_whole(found := matching.beside(grown[-1], pattern.above, pattern, above), pattern):
+            grown.append(_layer(found, above))
+        while matching.is_whole(found := matching.beside(grown[0], pattern.below, pattern, below), pattern):
+            grown.appendleft(_layer(found, below))
+        met = {place for arcs in pattern.below for _, place in arcs}
+        missing = len(pattern.costs) - len(found)
+        if met <= found.keys() and missing <= len(others := sorted(below - set(found.values()))):
+            places = (place for place in range(len(pattern.costs)) if place not in found)
+            grown.appendleft(_layer(found | dict(zip(places, others[len(others) - missing :], strict=True)), below))
+        longer.append(list(grown))
+    return [rest[hub[rest] | np.isin(rest, list(free))] for rest, free in zip(between, left, strict=True)], longer
+
+
+def _layer(found: Mapping[int, int], free: set[int]) -> Ints:
+    """The nodes by place; they are not free any more."""
+    free -= set(found.values())
+    return np.array([found[place] for place in range(len(found))], dtype=np.intp)
+
+
+def _laid(
+    flat: Flat, order: Ints, looks: Looks, between: Sequence[Ints], rows: Sequence[Sequence[Ints]]
+) -> Layers | None:
+    """The layers of rows one behind the other, and what is between them; None if they are not equal.
+
+    The first of each row belongs to what is before it, where the others' lower edges lead to what is like them; the
+    last to what comes after: there are the same costs to be moved between layers as between others.
+    """
+    parts, runs = [between[0]], list[Run]()
+    for (first, *row, last), rest in zip(rows, between[1:], strict=True):
+        parts[-1] = np.concatenate([parts[-1], first])
+        runs.append(Run(len(parts), len(row), len(first)))
+        parts += [*row, np.concatenate([last, rest])]
+    at = np.concatenate(parts)
+    bounds = np.cumsum([0, *map(len, parts)])
+    joined = np.argsort(at)[joined_in(flat)]
+    ends = Ends.of(joined, len(at))
+    same = looks.whole[at]
+    for run in runs:
+        like = same[bounds[run.first + run.count // 2] :][: run.period]
+        same[bounds[run.first] : bounds[run.first + run.count]] = np.tile(like, run.count)
+    kinds = looks.kinds[flat.arcs[:, 0]] + (joined[:, 0] > joined[:, 1])
+    layers = Layers(order[at], bounds, looks.hub[at], ends, same, kinds, tuple(runs))
+    return layers if _is_near(layers) and all(_repeats(layers, run, looks.costs[at]) for run in runs) else None
+
+
+def _is_near(layers: Layers) -> bool:
+    """Whether edges lead to the part before, or within one, or to a hub."""
+    low, high = layers.ends.low, layers.ends.high
+    return bool(((layers.part[high] - layers.part[low] <= 1) | layers.hub[low]).all())
+
+
+def _repeats(layers: Layers, run: Run, costs: Ints) -> bool:
+    """Whether all its parts have nodes and edges alike, in the same order, and what follows meets them as they do."""
+    after, ends = run.first + run.count, layers.ends
+    first, stop = int(layers.bounds[run.first]), int(layers.bounds[after])
+    edges = ends.into(first, stop)
+    if not run.count or len(edges) % run.count:
+        return False
+    low, high = ends.low[edges].reshape(run.count, -1), ends.high[edges].reshape(run.count, -1)
+    back = run.period * np.arange(run.count)[:, None]
+    rows = (
+        low - np.where(layers.hub[low], 0, back),
+        high - back,
+        layers.kinds[edges].reshape(run.count, -1),
+        costs[first:stop].reshape(run.count, -1),
+    )
+    met, meets = layers.across(run.first), layers.across(after)
+    return (
+        all(bool((row == row[0]).all()) for row in rows)
+        and np.array_equal(ends.low[met] + run.count * run.period, ends.low[meets])
+        and np.array_equal(layers.kinds[met], layers.kinds[meets])
+    )
 
 
 def _within(stretch: Stretch, band: int, low: Ints, high: Ints, count: int) -> tuple[Ints, int] | None:
@@ -142,21 +241,3 @@ def _reached(start: int, near: Mapping[int, Sequence[int]], room: Mapping[tuple[
         came |= dict.fromkeys(fresh, u)
         queue += fresh
     return came
-
-
-def _repeats(layers: Layers, run: Run) -> bool:
-    """Whether all its parts have nodes and edges in the same order."""
-    own = np.argsort(layers.part, kind="stable")
-    ends = np.searchsorted(layers.part[own], np.arange(layers.count + 1))
-    nodes = [own[ends[p] : ends[p + 1]] for p in range(run.first, run.first + run.count)]
-    if any(len(of) != len(nodes[0]) or (of - nodes[0] != k * run.period).any() for k, of in enumerate(nodes)):
-        return False
-    first = layers.of(run.first)
-    for k in range(1, run.count):
-        these = layers.of(run.first + k)
-        if len(these) != len(first):
-            return False
-        for ends in (layers.low, layers.high):
-            if (ends[these] - ends[first] != np.where(layers.hub[ends[first]], 0, k * run.period)).any():
-                return False
-    return True

@@ -8,6 +8,8 @@ come first.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from autopar.solve.problem import Problem
@@ -15,6 +17,31 @@ from autopar.solve.reduction import Ints
 
 HUB = 16  # neighbours: more do not count as near
 _SEARCHES = 2  # for the far end
+
+
+@dataclass(frozen=True, eq=False)
+class Ends:
+    """The ends of every edge by position in an order of nodes: `low` < `high`.
+
+    `edges` are sorted by their higher ends, then by the lower ones: `edges[starts[i] : starts[i + 1]]` are those whose
+    higher end is at i.
+    """
+
+    low: Ints
+    high: Ints
+    edges: Ints
+    starts: Ints
+
+    @classmethod
+    def of(cls, joined: Ints, count: int) -> Ends:
+        """Those of edges between the positions `joined[e]`, of `count` that there are."""
+        low, high = np.sort(joined, axis=1).T
+        edges = np.argsort(high * count + low, kind="stable")
+        return cls(low, high, edges, np.searchsorted(high[edges], np.arange(count + 1)))
+
+    def into(self, first: int, stop: int) -> Ints:
+        """The edges whose higher end is at first <= i < stop."""
+        return self.edges[self.starts[first] : self.starts[stop]]
 
 
 def sweep_order(problem: Problem) -> Ints:

@@ -7,14 +7,14 @@ whole, and so do their bounds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from autopar.solve.dual import Certificate, Dual, State
-from autopar.solve.flat import Pool, per_edge, with_per_edge
+from autopar.solve.flat import Pool, with_per_edge
 from autopar.solve.layers import Layers
 from autopar.solve.problem import Edge, Floats, Problem, derived
 from autopar.solve.proof import Messages
@@ -49,8 +49,8 @@ class Part:
 
     @cached_property
     def certificate(self) -> Certificate:
-        """What its messages prove; where it has copies, after some sweeps."""
-        dual = _at(self.problem, self.messages, self.pool, _SWEEPS if self.copies > 1 else 0)
+        """What its messages prove after some sweeps."""
+        dual = _at(self.problem, self.messages, self.pool, _SWEEPS)
         return dual.certificate(State(dual.messages, dual.prices, -np.inf))
 
 
@@ -67,50 +67,53 @@ def _turned(pair: Pair) -> Pair:
     return pair[1], pair[0]
 
 
+def _lost(arrays: Sequence[Floats], count: int) -> float:
+    """How much less the arrays of `count` equal parts are than those of the first, at most, added up."""
+    total, known, size = 0.0, dict[tuple[int, int], float](), len(arrays) // count
+    for i in range(size, len(arrays)):
+        one, two = arrays[i % size], arrays[i]
+        if one is two:
+            continue
+        key = (id(one), id(two))
+        if key not in known:
+            known[key] = max(0.0, float(np.where(one == two, 0.0, one - two).max()))
+        total += known[key]
+    return total
+
+
 @dataclass(frozen=True, eq=False)
 class Row:
-    """A problem's parts, and messages to begin with: of its edges, and by the ends of those of a shorter problem.
-
-    The shorter one may be the row without its runs, its nodes numbered by position. `pool` has the problem's matrices.
-    """
+    """A problem's parts, and messages to begin with, `start`, of its edges. `pool` has the problem's matrices."""
 
     problem: Problem
-    order: Ints
     layers: Layers
     start: tuple[Pair, ...]
-    short: Mapping[tuple[int, int], Pair]
     pool: Pool
+
+    @property
+    def order(self) -> Ints:
+        """The problem's nodes, by position."""
+        return self.layers.order
 
     @cached_property
     def messages(self) -> dict[int, Pair]:
-        """What is moved from edges, alike in all parts of a run: as it settles in the row without its runs."""
-        edges, ends = self._without_runs()
-        found = dict(zip(edges, self._settled(edges, ends), strict=True))
-        at = {(self.layers.low[e], self.layers.high[e]): e for e in edges}
+        """What is moved from edges, alike in all parts of a run: as it is in the middle one."""
+        found = {e: self._by_position(e) for e in range(len(self.start))}
         for run in self.layers.runs:
-            for place, e in enumerate(self.layers.of(run.first).tolist()):
-                low, high = self.layers.low[e], self.layers.high[e]
-                before = (low if self.layers.hub[low] else low - run.period, high - run.period)
-                beyond = (low + run.count * run.period, high + run.count * run.period)
-                is_within = self.layers.hub[low] or self.layers.part[low] == run.first
-                like = at.get(before if is_within else beyond)
-                fits = like is not None and self.cost(like).shape == self.cost(e).shape
-                sent = found[like] if like is not None and fits else self._by_position(e)
-                for p in range(run.first, run.first + run.count):
-                    found[int(self.layers.of(p)[place])] = sent
+            middle = self.layers.of(run.first + run.count // 2).tolist()
+            for p in range(run.first, run.first + run.count):
+                found |= dict(zip(self.layers.of(p).tolist(), [found[e] for e in middle], strict=True))
+            after = self.layers.across(run.first + run.count).tolist()
+            for e, like in zip(after, self.layers.across(run.first).tolist(), strict=True):
+                found[e] = found[like][0], found[e][1]
         return found
 
     @cached_property
     def sent(self) -> dict[int, Floats]:
         """What is moved to visitors, by edge."""
-        low, part = self.layers.low, self.layers.part
-        return {e: pair[0] for e, pair in self.messages.items() if part[low[e]] != self._part_of[e]}
-
-    @cached_property
-    def _part_of(self) -> Ints:
-        result = np.empty(len(self.layers.edges), dtype=np.intp)
-        result[self.layers.edges] = np.repeat(np.arange(self.layers.count), np.diff(self.layers.starts))
-        return result
+        low, part = self.layers.ends.low, self.layers.part
+        is_sent: Bools = part[low] != part[self.layers.ends.high]
+        return {e: self.messages[e][0] for e in np.flatnonzero(is_sent).tolist()}
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:
@@ -124,15 +127,9 @@ class Row:
 
     def nodes(self, p: int) -> tuple[Ints, int]:
         """The positions of a part's nodes, its own first, and how many are its own."""
-        own, low = self._own[p], self.layers.low[self.layers.of(p)]
+        own, low = self.layers.nodes(p), self.layers.ends.low[self.layers.of(p)]
         visitors = np.unique(low[self.layers.part[low] != p])
         return np.concatenate([own, visitors]), len(own)
-
-    @cached_property
-    def _own(self) -> list[Ints]:
-        by_part = np.argsort(self.layers.part, kind="stable")
-        ends = np.searchsorted(self.layers.part[by_part], np.arange(self.layers.count + 1))
-        return np.split(by_part, ends[1:-1])
 
     def costs(self, position: int) -> Floats:
         """A node's costs, with what other parts' edges send it."""
@@ -143,7 +140,7 @@ class Row:
     def _to(self) -> dict[int, list[Floats]]:
         result: dict[int, list[Floats]] = {}
         for e, to_low in self.sent.items():
-            result.setdefault(int(self.layers.low[e]), []).append(to_low)
+            result.setdefault(int(self.layers.ends.low[e]), []).append(to_low)
         return result
 
     def _part(self, p: int, copies: int) -> Part:
@@ -155,7 +152,11 @@ class Row:
         edges, messages = list[Edge](), list[Pair]()
         for e in ids:
             cost, (to_low, to_high) = self.problem.edges[e].cost, self.messages[e]
-            low, high, is_turned = name[int(self.layers.low[e])], name[int(self.layers.high[e])], self._is_turned(e)
+            low, high, is_turned = (
+                name[int(self.layers.ends.low[e])],
+                name[int(self.layers.ends.high[e])],
+                self._is_turned(e),
+            )
             if e in self.sent:
                 cost, to_low = cost - (to_low if is_turned else to_low[:, None]), np.zeros_like(to_low)
             edges.append(Edge(high, low, cost) if is_turned else Edge(low, high, cost))
@@ -172,7 +173,12 @@ class Row:
 
     def _is_turned(self, e: int) -> bool:
         """Whether an edge's matrix has rows for the node of the higher position."""
-        return bool(self.order[self.layers.low[e]] != self.problem.edges[e].u)
+        return self._turned[e]
+
+    @cached_property
+    def _turned(self) -> list[bool]:
+        u = np.array([edge.u for edge in self.problem.edges], dtype=np.intp)
+        return (self.order[self.layers.ends.low] != u).tolist()
 
     def _transposed(self, cost: Floats) -> Floats:
         if id(cost) not in self._known:
@@ -186,79 +192,32 @@ class Row:
     def _by_position(self, e: int) -> Pair:
         return _turned(self.start[e]) if self._is_turned(e) else self.start[e]
 
-    def _without_runs(self) -> tuple[list[int], list[tuple[int, int]]]:
-        """The edges of the problem with its runs left out and the ends glued, and their nodes there, by position."""
-        layers, name = self.layers, self._names
-        edges: list[int] = np.sort(layers.edges[~self._is_inside[layers.high[layers.edges]]]).tolist()
-        return edges, list(zip(name[layers.low[edges]].tolist(), name[layers.high[edges]].tolist(), strict=True))
-
-    @cached_property
-    def _names(self) -> Ints:
-        """What positions are without runs; those of a run are what comes before it, so many periods earlier."""
-        part, name = self.layers.part, np.arange(len(self.order))
-        for run in self.layers.runs:
-            name[(part >= run.first) & ~self.layers.hub] -= run.count * run.period
-        return name
-
-    @cached_property
-    def _is_inside(self) -> Bools:
-        """Which positions are in runs."""
-        inside = np.zeros(len(self.order), dtype=bool)
-        for run in self.layers.runs:
-            inside |= run.holds(self.layers.part)
-        return inside
-
-    def _settled(self, edges: list[int], ends: list[tuple[int, int]]) -> Sequence[Pair]:
-        """Messages of the row without its runs: those of the shorter problem if that is the same, else after sweeps."""
-        if len(self.short) == len(ends) and all((min(pair), max(pair)) in self.short for pair in ends):
-            found = [self.short[i, j] if i < j else _turned(self.short[j, i]) for i, j in ends]
-            fit = (len(to_low) == self.cost(e).shape[0] for e, (to_low, _) in zip(edges, found, strict=True))
-            if all(fit):
-                return found
-        stays = np.flatnonzero(~self._is_inside)
-        nodes: list[int] = self.order[stays[np.argsort(self._names[stays])]].tolist()
-        costs = tuple(self.problem.node_costs[v] for v in nodes)
-        glued = derived(costs, tuple(Edge(*pair, self.cost(e)) for e, pair in zip(edges, ends, strict=True)))
-        dual = _at(glued, [self._by_position(e) for e in edges], Pool(), _SWEEPS)
-        return tuple(per_edge(dual.flat, dual.messages))
-
     def cost_of(self, p: int, choice: Choice) -> float:
         """What a choice of the whole costs in a part."""
         nodes, own = self.nodes(p)
         at = np.array(choice, dtype=np.intp)[self.order]
         cost = sum(float(self.costs(i)[at[i]]) for i in nodes[:own].tolist())
         for e in self.layers.of(p).tolist():
-            low, high = at[self.layers.low[e]], at[self.layers.high[e]]
+            low, high = at[self.layers.ends.low[e]], at[self.layers.ends.high[e]]
             cost += float(self.cost(e)[low, high]) - (float(self.sent[e][low]) if e in self.sent else 0.0)
         return cost
 
     @cached_property
     def lost(self) -> float:
         """How much less than the parts that they are like the others may cost: equal ones are so up to rounding."""
-        known: dict[tuple[int, int], float] = {}
-
-        def excess(one: Floats, two: Floats) -> float:
-            if one is two:
-                return 0.0
-            key = (id(one), id(two))
-            if key not in known:
-                known[key] = max(0.0, float(np.where(one == two, 0.0, one - two).max()))
-            return known[key]
-
+        costs, matrices = self.problem.node_costs, [edge.cost for edge in self.problem.edges]
         total = 0.0
-        for part in self.parts:
-            for p in range(part.number + 1, part.number + part.copies):
-                nodes = zip(self._own[part.number].tolist(), self._own[p].tolist(), strict=True)
-                edges = zip(part.edges.tolist(), self.layers.of(p).tolist(), strict=True)
-                costs = self.problem.node_costs
-                total += sum(excess(costs[self.order[i]], costs[self.order[j]]) for i, j in nodes)
-                total += sum(excess(self.cost(e), self.cost(f)) for e, f in edges)
+        for run in self.layers.runs:
+            first, stop = self.layers.bounds[[run.first, run.first + run.count]].tolist()
+            nodes: list[int] = self.order[first:stop].tolist()
+            edges: list[int] = self.layers.ends.into(first, stop).tolist()
+            total += _lost([costs[v] for v in nodes], run.count) + _lost([matrices[e] for e in edges], run.count)
         return total
 
     def moved(self) -> Messages:
         """What is moved to visitors, as messages of the whole."""
         edges: list[int] = sorted(self.sent)
-        ends = np.stack([self.order[self.layers.low[edges]], self.order[self.layers.high[edges]]], axis=1)
+        ends = np.stack([self.order[self.layers.ends.low[edges]], self.order[self.layers.ends.high[edges]]], axis=1)
         counts = self.problem.counts
         none = {n: np.zeros(n) for n in set(counts)}
         return Messages(ends, tuple((self.sent[e], none[counts[v]]) for e, v in zip(edges, ends[:, 1], strict=True)))

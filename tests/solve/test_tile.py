@@ -52,16 +52,16 @@ def repeating(draw: st.DrawFn, most_blocks: int = 12, most_strategies: int = 3) 
     return Problem((*costs, drawn(3)), tuple(edges))
 
 
-def shortened_with_dual(problem: Problem) -> tuple[Shortened | None, Dual]:
+def shortened_with_dual(problem: Problem, more: int = 0) -> tuple[Shortened | None, Dual]:
     dual = Dual(problem, memory_rows(problem))
-    return shortened(problem, dual.flat, dual.order), dual
+    return shortened(problem, dual.flat, dual.order, more), dual
 
 
 @settings(max_examples=200, deadline=None)
-@given(problem=repeating(most_blocks=30), seed=st.integers(0, 1000))
-def test_the_whole_is_made_of_what_is_left(problem: Problem, seed: int) -> None:
+@given(problem=repeating(most_blocks=30), seed=st.integers(0, 1000), more=st.sampled_from((0, 3, 9)))
+def test_the_whole_is_made_of_what_is_left(problem: Problem, seed: int, more: int) -> None:
     """Every edge is like the one that it is said to be like, and a choice tiles to nodes of the same costs."""
-    short, dual = shortened_with_dual(problem)
+    short, dual = shortened_with_dual(problem, more)
     if short is None:
         return
     small, rng = short.problem, np.random.default_rng(seed)
@@ -80,29 +80,29 @@ def test_the_whole_is_made_of_what_is_left(problem: Problem, seed: int) -> None:
 
 
 @settings(max_examples=100, deadline=None)
-@given(problem=repeating(most_blocks=30), seed=st.integers(0, 1000))
-def test_a_choice_is_tiled_where_that_is_cheapest(problem: Problem, seed: int) -> None:
-    short, dual = shortened_with_dual(problem)
+@given(problem=repeating(most_blocks=30), seed=st.integers(0, 1000), more=st.sampled_from((0, 3, 9)))
+def test_a_choice_is_tiled_where_that_is_cheapest(problem: Problem, seed: int, more: int) -> None:
+    short, _ = shortened_with_dual(problem, more)
     if short is None:
         return
     rng = np.random.default_rng(seed)
     small = tuple(int(rng.integers(n)) for n in short.problem.counts)
-    tilings = [short.tiled(small, at) for at in itertools.product(*short.sites)]
+    tilings = [short.tiled(small, at) for at in itertools.product(*(stretch.sites for stretch in short.stretches))]
     assert all(s < n for tiling in tilings for s, n in zip(tiling, problem.counts, strict=True))
-    assert cost_of(problem, short.choice(dual.flat, small)) == pytest.approx(min(cost_of(problem, t) for t in tilings))
+    assert cost_of(problem, short.choice(small)) == pytest.approx(min(cost_of(problem, t) for t in tilings))
 
 
 @settings(max_examples=100, deadline=None)
-@given(problem=repeating(most_blocks=30), seed=st.integers(0, 1000))
-def test_a_choice_that_is_the_same_in_all_blocks_stays_so(problem: Problem, seed: int) -> None:
+@given(problem=repeating(most_blocks=30), seed=st.integers(0, 1000), more=st.sampled_from((0, 3, 9)))
+def test_a_choice_that_is_the_same_in_all_blocks_stays_so(problem: Problem, seed: int, more: int) -> None:
     """What is left out adds its share: as much for every period, whatever is chosen by the look of nodes alone."""
-    short, dual = shortened_with_dual(problem)
+    short, _ = shortened_with_dual(problem, more)
     if short is None:
         return
     rng, by_cost = np.random.default_rng(seed), dict[int, int]()
     small = tuple(by_cost.setdefault(id(cost), int(rng.integers(len(cost)))) for cost in short.problem.node_costs)
     whole = tuple(by_cost[id(cost)] for cost in problem.node_costs)
-    assert short.choice(dual.flat, small) == whole
+    assert short.choice(small) == whole
     missing = sum(problem.node_costs[v][s] for v, s in enumerate(whole)) - sum(
         short.problem.node_costs[v][s] for v, s in enumerate(small)
     )
@@ -177,14 +177,14 @@ def test_two_kinds_of_layers_are_two_stretches() -> None:
     first, second = chain_with_skips(240, 5, 8, 0), chain_with_skips(240, 5, 12, 1)
     edges = (*first.edges, *(Edge(e.u + 240, e.v + 240, e.cost) for e in second.edges), Edge(239, 240, np.eye(5)))
     both = Problem(first.node_costs + second.node_costs, edges)
-    short, dual = shortened_with_dual(both)
+    short, _ = shortened_with_dual(both)
     assert short is not None
     assert sorted(stretch.period for stretch in short.stretches) == [8, 12]
     likes: list[int] = short.edges.tolist()
     for edge, like in zip(both.edges, likes, strict=True):
         assert edge.cost is short.problem.edges[like].cost
     rng = np.random.default_rng(0)
-    choice = short.choice(dual.flat, tuple(int(rng.integers(n)) for n in short.problem.counts))
+    choice = short.choice(tuple(int(rng.integers(n)) for n in short.problem.counts))
     assert np.isfinite(cost_of(both, choice))
 
 

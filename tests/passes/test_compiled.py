@@ -14,7 +14,7 @@ from autopar.passes.compiled.draft import Draft
 from autopar.passes.compiled.fusion import fused
 from autopar.passes.compiled.join import joined
 from autopar.passes.compiled.node import Node
-from autopar.passes.compiled.order import ready_first
+from autopar.passes.compiled.order import post_order, ready_first
 from autopar.passes.compiled.place import END, Held, Timed, held, left_over, most
 from tests.passes.build import Builder
 
@@ -158,26 +158,53 @@ def test_a_kernel_writes_over_what_nobody_reads_later() -> None:
 
 def test_buffers_lie_in_results_that_are_not_made_yet() -> None:
     early, late, large = Held(A, 0, 3, 8), Held(B, 2, 5, 8), Held(C, 0, 1, 99)
-    assert left_over([early, late, large], [(10, [(4, END)])]) == [large, late]
+    assert left_over([early, late, large], [(10, [(4, END)])], {A: 0, B: 1, C: 2}) == [large, late]
 
 
+def test_of_buffers_of_one_size_that_of_the_least_rank_finds_a_place_first() -> None:
+    first, second = Held(A, 0, 2, 8), Held(B, 1, 3, 8)
+    assert left_over([first, second], [(8, [(4, END)])], {A: 0, B: 1}) == [second]
+    assert left_over([first, second], [(8, [(4, END)])], {A: 1, B: 0}) == [first]
+
+
+def test_ranks_follow_the_results_and_their_operands_not_the_program() -> None:
+    kernels = fused([kernel((X,), A), kernel((X,), B), kernel((A,), C), kernel((B, A), D), kernel((X,), E)], (D, C))
+    assert sorted((D, C, B, A, E), key=post_order(kernels, [D, C]).__getitem__) == [B, A, D, C, E]
+
+
+def test_buffers_of_loops_rank_behind_all_others() -> None:
+    body = (kernel((A,), B), kernel((B,), C))
+    loop_of = Node("control", (A,), (D,), 0, body=body, carried=((D, C),))
+    ranks = post_order(fused([kernel((X,), A), loop_of, kernel((D,), E)], (E,)), [E])
+    assert sorted(ranks, key=ranks.__getitem__) == [A, D, E, B, C]
+
+
+IN_ORDER = {n: n for n in range(12)}
 BUFFERS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 8), st.integers(1, 40)), min_size=1, max_size=12)
 
 
 @given(BUFFERS)
 def test_an_arena_holds_all_that_is_held_at_once(drawn: list[tuple[int, int, int]]) -> None:
     buffers = [Held(n, first, first + long, ALIGNMENT * size) for n, (first, long, size) in enumerate(drawn)]
-    assert most(buffers)[0] <= arena_bytes(buffers) <= sum(one.size_bytes for one in buffers)
+    size = arena_bytes(buffers, IN_ORDER)
+    assert most(buffers)[0] <= size <= sum(one.size_bytes for one in buffers)
     if all(a.last < b.first or b.last < a.first for a, b in combinations(buffers, 2)):
-        assert arena_bytes(buffers) == max(one.size_bytes for one in buffers)
+        assert size == max(one.size_bytes for one in buffers)
 
 
 def test_an_arena_may_be_fragmented() -> None:
     unit = ALIGNMENT
     buffers = [Held(0, 0, 1, 3 * unit), Held(1, 1, 3, 2 * unit), Held(2, 2, 3, 4 * unit)]
-    assert arena_bytes(buffers) == most(buffers)[0] == 6 * unit
+    assert arena_bytes(buffers, IN_ORDER) == most(buffers)[0] == 6 * unit
     buffers.append(Held(3, 0, 0, 3 * unit))
-    assert arena_bytes(buffers) >= most(buffers)[0]
+    assert arena_bytes(buffers, IN_ORDER) >= most(buffers)[0]
+
+
+def test_an_arena_is_the_smaller_of_two() -> None:
+    """The largest first, 13 units; those first that live longest, 12."""
+    drawn = [(2, 5, 5), (1, 1, 6), (5, 5, 3), (0, 5, 4)]
+    buffers = [Held(n, first, last, ALIGNMENT * size) for n, (first, last, size) in enumerate(drawn)]
+    assert arena_bytes(buffers, IN_ORDER) == most(buffers)[0] == 12 * ALIGNMENT
 
 
 def test_kernels_know_what_they_read_in_place() -> None:

@@ -8,14 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autopar.core.graph import OpNode, TensorInfo
+from autopar.core.placement import Placement
+from autopar.core.strategy import Strategy
 from autopar.passes.compiled.arena import ALIGNMENT, arena_bytes
 from autopar.passes.compiled.donate import with_copies
 from autopar.passes.compiled.draft import Draft
 from autopar.passes.compiled.fusion import fused
 from autopar.passes.compiled.join import joined
+from autopar.passes.compiled.moving import unfold_move
 from autopar.passes.compiled.node import Node
 from autopar.passes.compiled.order import post_order, ready_first
 from autopar.passes.compiled.place import END, Held, Timed, held, left_over, most
+from autopar.passes.compiled.unfold import Unfolding
+from autopar.passes.program import Compute, Move
 from tests.passes.build import Builder
 
 X, A, B, C, D, E = range(6)
@@ -101,6 +107,34 @@ def test_long_rows_are_put_together_by_a_kernel_of_their_own(shape: tuple[int, .
     draft.put_together((A, B), C, 0, shape, dim)
     (node,) = draft.scopes[-1].nodes
     assert node.kind == kind
+
+
+@pytest.mark.parametrize("kind", ["split", "unstack"])
+def test_parts_are_cut_out_inside_what_reads_them(kind: str) -> None:
+    build = Builder()
+    whole, *parts = (build.value(Placement(((), ())), TensorInfo(n, (2, 8), "float32", 4)) for n in range(3))
+    tensors = [build.values[value].tensor for value in (whole, *parts)]
+    op = OpNode(0, kind, (tensors[0],), tuple(tensors[1:]), params={"axis": 0})
+    whole_placed = Placement(((), ()))
+    strategy = Strategy((whole_placed,), (whole_placed, whole_placed))
+    build.instructions.append(Compute(op, strategy, (whole,), tuple(parts)))
+    found = Unfolding(build.program(parts), lambda _op, _sizes: 0).nodes().nodes
+    assert [(node.kind, node.ins, node.outs) for node in found] == [("loop", (whole,), (part,)) for part in parts]
+
+
+@pytest.mark.parametrize(("size", "kind"), [(64, "kernel"), (2, "loop")])
+def test_shards_of_a_bucket_are_put_together_row_by_row(size: int, kind: str) -> None:
+    """What is split along its first dim lies in rows, what along another is copied; short rows need no kernel."""
+    build = Builder()
+    tensors = [TensorInfo(n, (size, 8), "float32", 4) for n in range(2)]
+    one, two = (build.value(Placement(((), ()), ("x",)), tensor) for tensor in tensors)
+    parts = [Placement(((), ("x",))), Placement((("x",), ()))]
+    outs = tuple(build.value(placement, tensor) for placement, tensor in zip(parts, tensors, strict=True))
+    draft = Draft(build.program(outs))
+    unfold_move(draft, 0, Move("reduce_scatter", ("x",), (one, two), outs, 64 * size, 0.0, "mirror", dim=0), (one, two))
+    copied, together, *_ = draft.scopes[-1].nodes
+    assert (copied.kind, copied.ins) == ("loop", (one,))
+    assert (together.kind, together.ins) == (kind, (*copied.outs, two))
 
 
 def test_places_count_within_one_kernel() -> None:

@@ -7,7 +7,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from jax import lax
 
 import autopar
 from autopar.emit.hlo import peak_memory_bytes
@@ -56,18 +55,7 @@ def concatenated(params: Any, x: jax.Array) -> jax.Array:
     return ((both * 2.0) @ params[2]).mean() + jnp.cos(both).mean()
 
 
-def unchanged(params: Any, x: jax.Array) -> jax.Array:
-    """What a loop does not change is made before it, as large as that is; what only spreads it is not, by itself."""
-
-    def layer(h: jax.Array, w: jax.Array) -> tuple[jax.Array, None]:
-        shifts = jnp.sin(jnp.broadcast_to(params[1], h.shape) + jnp.arange(1024, dtype=h.dtype)[:, None])
-        return jnp.tanh(h @ w) * shifts + jnp.broadcast_to(params[2], h.shape), None
-
-    return (lax.scan(layer, x, params[0])[0] ** 2).mean()
-
-
 MEETING = {
-    unchanged: ([floats(4, 512, 512), floats(512), floats(512)], floats(1024, 512)),
     pooled_beside: ([floats(3, 3, 4, 32), floats(3, 3, 32, 64)], floats(32, 64, 64, 4)),
     tied: ([floats(4096, 256), floats(256, 256)], jax.ShapeDtypeStruct((512,), jnp.int32)),
     concatenated: ([floats(256, 512), floats(256, 512), floats(1024, 64)], floats(2048, 256)),

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from autopar.core.graph import OpNode, TensorInfo
 from autopar.core.placement import Placement
+from autopar.core.regions import Region
 from autopar.core.strategy import Strategy
 from autopar.passes.compiled.arena import ALIGNMENT, arena_bytes
 from autopar.passes.compiled.donate import with_copies
@@ -107,6 +108,25 @@ def test_long_rows_are_put_together_by_a_kernel_of_their_own(shape: tuple[int, .
     draft.put_together((A, B), C, 0, shape, dim)
     (node,) = draft.scopes[-1].nodes
     assert node.kind == kind
+
+
+def test_what_a_loop_does_not_change_is_made_before_it_and_what_only_spreads_it_with_that() -> None:
+    build = Builder()
+    given, start = build.input(), build.input()
+    carried = build.compute([start], kind="carry_in", region=0, params={"position": 0})
+    spread, alone = (build.compute([given], kind="broadcast_in_dim", size=16, region=1) for _ in range(2))
+    made = build.compute([spread], kind="sin", size=16, region=1)
+    build.compute([carried, alone], kind="mul", size=16, region=1)
+    regions = (Region(0, "scan"), Region(1, "body", 0))
+    program = build.program([], regions=regions)
+    before, inside = [], []
+    for node in Unfolding(program, lambda _op, _sizes: 0).nodes().nodes:
+        inside.extend(out for inner in node.body for out in inner.outs)
+        before.extend(() if node.body else node.outs)
+    assert made in before
+    assert made not in inside
+    assert spread in inside
+    assert spread not in before
 
 
 @pytest.mark.parametrize("kind", ["split", "unstack"])

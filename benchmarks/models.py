@@ -102,9 +102,12 @@ def gpt(
     sequence: int = 128,
     batch: int = 16,
     *,
+    rate: float = 0.1,
     drawn: bool = True,
 ) -> Model:
-    """Causal pre-norm decoder with dropout, Adam. By hand: Megatron's columns and rows, vocabulary and heads split."""
+    """Causal pre-norm decoder with dropout at `rate`, Adam. By hand: Megatron's columns and rows, vocabulary and heads
+    split.
+    """
     draw = generator(drawn)
     params = {
         "tokens": normal(draw, (vocab, width), 0.02),
@@ -118,7 +121,7 @@ def gpt(
     def loss(params: Tree, key: jax.Array, split: Split, tokens: jax.Array, targets: jax.Array) -> jax.Array:
         x = split(params["tokens"][tokens] + params["positions"], "data")
         for block, block_key in zip(params["blocks"], jax.random.split(key, layers), strict=True):
-            x = gpt_block(block, x, block_key, heads, split)
+            x = gpt_block(block, x, block_key, heads, split, rate)
         logits = split(layer_norm(params["norm"], x) @ params["head"], "data", None, "model")
         return cross_entropy(logits, targets)
 
@@ -129,27 +132,28 @@ def gpt(
             return _columns(array)
         return _rows(array) if path[-2] in ("out", "fc2") else P()
 
-    size = f"{layers} layers, width {width}, {sequence} tokens, vocabulary {vocab}, batch {batch}, dropout, Adam"
+    dropout = "dropout" if rate else "no dropout"
+    size = f"{layers} layers, width {width}, {sequence} tokens, vocabulary {vocab}, batch {batch}, {dropout}, Adam"
     return Model("GPT", size, loss, params, (text[:, :-1], text[:, 1:]), spec, "adam")
 
 
-def gpt_block(p: Tree, x: jax.Array, key: jax.Array, heads: int, split: Split) -> jax.Array:
+def gpt_block(p: Tree, x: jax.Array, key: jax.Array, heads: int, split: Split, rate: float = 0.1) -> jax.Array:
     """Attention, then a perceptron, on x[batch, position, width]: a norm before each, a residual around it."""
     keys = jax.random.split(key, 3)
     normed = layer_norm(p["norm1"], x)
     q, k, v = (split(dense(p[name], normed), "data", None, "model") for name in ("query", "key", "value"))
-    mixed = split(attention(q, k, v, keys[0], heads), "data", None, "model")
-    x = x + drop(split(dense(p["out"], mixed), "data"), keys[1])
+    mixed = split(attention(q, k, v, keys[0], heads, rate), "data", None, "model")
+    x = x + drop(split(dense(p["out"], mixed), "data"), keys[1], rate)
     hidden = split(jax.nn.gelu(dense(p["fc1"], layer_norm(p["norm2"], x))), "data", None, "model")
-    return x + drop(split(dense(p["fc2"], hidden), "data"), keys[2])
+    return x + drop(split(dense(p["fc2"], hidden), "data"), keys[2], rate)
 
 
-def attention(q: jax.Array, k: jax.Array, v: jax.Array, key: jax.Array, heads: int) -> jax.Array:
+def attention(q: jax.Array, k: jax.Array, v: jax.Array, key: jax.Array, heads: int, rate: float = 0.1) -> jax.Array:
     """Causal attention on [batch, position, heads * head width]."""
     q, k, v = (x.reshape(*x.shape[:2], heads, -1) for x in (q, k, v))
     scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) * q.shape[-1] ** -0.5
     causal = jnp.tril(jnp.ones(scores.shape[-2:], bool))
-    weights = drop(jax.nn.softmax(jnp.where(causal, scores, -1e9), axis=-1), key)
+    weights = drop(jax.nn.softmax(jnp.where(causal, scores, -1e9), axis=-1), key, rate)
     return jnp.einsum("bhqk,bkhd->bqhd", weights, v).reshape(*q.shape[:2], -1)
 
 
@@ -268,7 +272,9 @@ def layer_norm(p: Tree, x: jax.Array) -> jax.Array:
 
 
 def drop(x: jax.Array, key: jax.Array, rate: float = 0.1) -> jax.Array:
-    """Sets a part `rate` of x to 0 and scales the rest up."""
+    """Sets a part `rate` of x to 0 and scales the rest up; draws nothing where that is no part."""
+    if not rate:
+        return x
     return jnp.where(jax.random.bernoulli(key, 1 - rate, x.shape), x / (1 - rate), 0)
 
 

@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import resource
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -35,7 +37,7 @@ from benchmarks.tpu_cycles import Compiled, UnknownRounds, compiled_program
 from benchmarks.tpu_programs import NAMES, arguments, by_hand, sized, tpu_devices
 from cost_models import Cluster, load_cluster
 
-PLANS = {"v5e:4x4": 7, "v5e:16x16": 4}
+PLANS = {"v5e:4x4": 6, "v5e:16x16": 4}
 UNDER = 0.02
 
 
@@ -51,6 +53,16 @@ class Predicted:
     def serial_s(self) -> float:
         """Computing, then communicating."""
         return self.computing_s + self.communicating_s
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A program as JAX hands it to the compiler, and what is predicted for it if it is a plan's."""
+
+    kind: str
+    mesh: str
+    predicted: Predicted | None
+    lowered: Any
 
 
 @dataclass(frozen=True)
@@ -118,30 +130,39 @@ def measure(name: str, topology: str, devices: Sequence[Any]) -> Result:
     model = sized(name, len(devices))
     args, cluster = arguments(model), load_cluster("tpu-" + topology.replace(":", "-"))
     drawn = drawn_plans(model, cluster, PLANS[topology], args)
-    rows = [_planned(d, cluster, devices) for d in {(d.kind, d.plan.objective_s): d for d in drawn}.values()]
-    left_out: list[str] = []
-    for kind, lower in by_hand(model, args, devices).items():
-        try:
-            rows.append(_row(kind, "", None, lower, cluster))
-        except UnknownRounds as reason:
-            left_out.append(f"{kind}: {reason}")
-    return Result(model.name, model.size, topology, tuple(rows), tuple(left_out), agreement(rows))
+    programs = [_planned(d, cluster, devices) for d in {(d.kind, d.plan.objective_s): d for d in drawn}.values()]
+    programs += [Lowered(kind, "", None, lower()) for kind, lower in by_hand(model, args, devices).items()]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # one compilation alone leaves cores idle
+        found = list(pool.map(lambda program: compiled_row(program, cluster), programs))
+    rows = tuple(row for row in found if isinstance(row, Row))
+    left_out = tuple(reason for reason in found if isinstance(reason, str))
+    return Result(model.name, model.size, topology, rows, left_out, agreement(rows))
 
 
-def _planned(drawn: Drawn, cluster: Cluster, devices: Sequence[Any]) -> Row:
+def _planned(drawn: Drawn, cluster: Cluster, devices: Sequence[Any]) -> Lowered:
     plan = drawn.plan
     spent = predicted(plan.bound.planned.graph, plan.program(), cluster)
     communicating = spent.communication_time_s
     guess = Predicted(spent.serial_time_s - communicating, communicating, spent.peak_memory_bytes)
-    return _row(drawn.kind, str(plan.mesh), guess, lambda: plan.lower(devices), cluster)
+    return Lowered(drawn.kind, str(plan.mesh), guess, plan.lower(devices))
 
 
-def _row(kind: str, mesh: str, guess: Predicted | None, lower: Callable[[], Any], cluster: Cluster) -> Row:
-    lowered, start = lower(), perf_counter()
-    compiled = lowered.compile()
+def compiled_row(program: Lowered, cluster: Cluster) -> Row | str:
+    """The row of a program; why it has none, if it is by hand and its cycles are not known.
+
+    Raises:
+      UnknownRounds: if the cycles of a plan are not known.
+    """
+    start = perf_counter()
+    compiled = program.lowered.compile()
     took = perf_counter() - start
-    made = compiled_program(compiled.as_text(), cluster)
-    return Row(kind, mesh, guess, made, peak_memory_bytes(compiled), took)
+    try:
+        made = compiled_program(compiled.as_text(), cluster)
+    except UnknownRounds as reason:
+        if program.predicted is not None:
+            raise
+        return f"{program.kind}: {reason}"
+    return Row(program.kind, program.mesh, program.predicted, made, peak_memory_bytes(compiled), took)
 
 
 def agreement(rows: Sequence[Row]) -> Agreement:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from importlib.util import find_spec
 from math import prod
 from typing import Any
@@ -17,8 +18,8 @@ from autopar.emit.hlo import collectives_of, peak_memory_bytes
 from autopar.emit.hlo_text import parse_module
 from benchmarks import tpu_programs
 from benchmarks.accuracy_plans import grid_sizes
-from benchmarks.tpu_aot import Predicted, Row, agreement
-from benchmarks.tpu_cycles import Compiled, compiled_program, estimated_cycles
+from benchmarks.tpu_aot import Lowered, Predicted, Row, agreement, compiled_row
+from benchmarks.tpu_cycles import Compiled, UnknownRounds, compiled_program, estimated_cycles
 from benchmarks.tpu_programs import NAMES, arguments, shard_spec, sized, tpu_devices
 from cost_models import collective_time_s, load_cluster
 from cost_models.groups import group
@@ -89,6 +90,28 @@ def test_collectives_are_priced_by_their_links_for_each_round() -> None:
 def test_a_loop_without_a_known_count_is_refused() -> None:
     with pytest.raises(ValueError, match="loop whose rounds"):
         compiled_program(TEXT.replace("BACKEND", ""), CLUSTER)
+
+
+@dataclass(frozen=True)
+class Text:
+    """Stands for JAX's Lowered and Compiled of a program with this HLO text."""
+
+    text: str
+
+    def compile(self) -> Text:
+        return self
+
+    def as_text(self) -> str:
+        return self.text
+
+
+def test_models_by_hand_are_left_out_and_plans_are_not() -> None:
+    unknown = Text(TEXT.replace("BACKEND", ""))
+    reason = compiled_row(Lowered("Megatron", "", None, unknown), CLUSTER)
+    assert isinstance(reason, str)
+    assert reason.startswith("Megatron: ")
+    with pytest.raises(UnknownRounds):
+        compiled_row(Lowered("planned", "", Predicted(1.0, 0.0, 1), unknown), CLUSTER)
 
 
 def test_only_plans_count_for_the_agreement() -> None:

@@ -14,7 +14,7 @@ from benchmarks.memory_models import MODELS, conv, descends
 from benchmarks.models import cross_entropy, max_pool
 
 LEAST, MOST = 0.98, 1.03
-CASES = ["mlp", "mlp, donated", "cnn, donated", "experts", "scanned layers", "scanned layers, checkpointed"]
+CASES = ["mlp", "mlp, donated", "cnn", "cnn, donated", "experts", "scanned layers", "scanned layers, checkpointed"]
 
 
 @pytest.mark.parametrize("mode", ["auto", "data_parallel"])

@@ -8,14 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autopar.core.graph import OpNode, TensorInfo
+from autopar.core.placement import Placement
+from autopar.core.regions import Region
+from autopar.core.strategy import Strategy
 from autopar.passes.compiled.arena import ALIGNMENT, arena_bytes
 from autopar.passes.compiled.donate import with_copies
 from autopar.passes.compiled.draft import Draft
 from autopar.passes.compiled.fusion import fused
 from autopar.passes.compiled.join import joined
+from autopar.passes.compiled.moving import unfold_move
 from autopar.passes.compiled.node import Node
-from autopar.passes.compiled.order import ready_first
+from autopar.passes.compiled.order import post_order, ready_first
 from autopar.passes.compiled.place import END, Held, Timed, held, left_over, most
+from autopar.passes.compiled.unfold import Unfolding
+from autopar.passes.program import Compute, Move
 from tests.passes.build import Builder
 
 X, A, B, C, D, E = range(6)
@@ -103,6 +110,53 @@ def test_long_rows_are_put_together_by_a_kernel_of_their_own(shape: tuple[int, .
     assert node.kind == kind
 
 
+def test_what_a_loop_does_not_change_is_made_before_it_and_what_only_spreads_it_with_that() -> None:
+    build = Builder()
+    given, start = build.input(), build.input()
+    carried = build.compute([start], kind="carry_in", region=0, params={"position": 0})
+    spread, alone = (build.compute([given], kind="broadcast_in_dim", size=16, region=1) for _ in range(2))
+    made = build.compute([spread], kind="sin", size=16, region=1)
+    build.compute([carried, alone], kind="mul", size=16, region=1)
+    regions = (Region(0, "scan"), Region(1, "body", 0))
+    program = build.program([], regions=regions)
+    before, inside = [], []
+    for node in Unfolding(program, lambda _op, _sizes: 0).nodes().nodes:
+        inside.extend(out for inner in node.body for out in inner.outs)
+        before.extend(() if node.body else node.outs)
+    assert made in before
+    assert made not in inside
+    assert spread in inside
+    assert spread not in before
+
+
+@pytest.mark.parametrize("kind", ["split", "unstack"])
+def test_parts_are_cut_out_inside_what_reads_them(kind: str) -> None:
+    build = Builder()
+    whole, *parts = (build.value(Placement(((), ())), TensorInfo(n, (2, 8), "float32", 4)) for n in range(3))
+    tensors = [build.values[value].tensor for value in (whole, *parts)]
+    op = OpNode(0, kind, (tensors[0],), tuple(tensors[1:]), params={"axis": 0})
+    whole_placed = Placement(((), ()))
+    strategy = Strategy((whole_placed,), (whole_placed, whole_placed))
+    build.instructions.append(Compute(op, strategy, (whole,), tuple(parts)))
+    found = Unfolding(build.program(parts), lambda _op, _sizes: 0).nodes().nodes
+    assert [(node.kind, node.ins, node.outs) for node in found] == [("loop", (whole,), (part,)) for part in parts]
+
+
+@pytest.mark.parametrize(("size", "kind"), [(64, "kernel"), (2, "loop")])
+def test_shards_of_a_bucket_are_put_together_row_by_row(size: int, kind: str) -> None:
+    """What is split along its first dim lies in rows, what along another is copied; short rows need no kernel."""
+    build = Builder()
+    tensors = [TensorInfo(n, (size, 8), "float32", 4) for n in range(2)]
+    one, two = (build.value(Placement(((), ()), ("x",)), tensor) for tensor in tensors)
+    parts = [Placement(((), ("x",))), Placement((("x",), ()))]
+    outs = tuple(build.value(placement, tensor) for placement, tensor in zip(parts, tensors, strict=True))
+    draft = Draft(build.program(outs))
+    unfold_move(draft, 0, Move("reduce_scatter", ("x",), (one, two), outs, 64 * size, 0.0, "mirror", dim=0), (one, two))
+    copied, together, *_ = draft.scopes[-1].nodes
+    assert (copied.kind, copied.ins) == ("loop", (one,))
+    assert (together.kind, together.ins) == (kind, (*copied.outs, two))
+
+
 def test_places_count_within_one_kernel() -> None:
     """Each kernel may hold fifteen copies, however many others hold some."""
 
@@ -158,26 +212,53 @@ def test_a_kernel_writes_over_what_nobody_reads_later() -> None:
 
 def test_buffers_lie_in_results_that_are_not_made_yet() -> None:
     early, late, large = Held(A, 0, 3, 8), Held(B, 2, 5, 8), Held(C, 0, 1, 99)
-    assert left_over([early, late, large], [(10, [(4, END)])]) == [large, late]
+    assert left_over([early, late, large], [(10, [(4, END)])], {A: 0, B: 1, C: 2}) == [large, late]
 
 
+def test_of_buffers_of_one_size_that_of_the_least_rank_finds_a_place_first() -> None:
+    first, second = Held(A, 0, 2, 8), Held(B, 1, 3, 8)
+    assert left_over([first, second], [(8, [(4, END)])], {A: 0, B: 1}) == [second]
+    assert left_over([first, second], [(8, [(4, END)])], {A: 1, B: 0}) == [first]
+
+
+def test_ranks_follow_the_results_and_their_operands_not_the_program() -> None:
+    kernels = fused([kernel((X,), A), kernel((X,), B), kernel((A,), C), kernel((B, A), D), kernel((X,), E)], (D, C))
+    assert sorted((D, C, B, A, E), key=post_order(kernels, [D, C]).__getitem__) == [B, A, D, C, E]
+
+
+def test_buffers_of_loops_rank_behind_all_others() -> None:
+    body = (kernel((A,), B), kernel((B,), C))
+    loop_of = Node("control", (A,), (D,), 0, body=body, carried=((D, C),))
+    ranks = post_order(fused([kernel((X,), A), loop_of, kernel((D,), E)], (E,)), [E])
+    assert sorted(ranks, key=ranks.__getitem__) == [A, D, E, B, C]
+
+
+IN_ORDER = {n: n for n in range(12)}
 BUFFERS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 8), st.integers(1, 40)), min_size=1, max_size=12)
 
 
 @given(BUFFERS)
 def test_an_arena_holds_all_that_is_held_at_once(drawn: list[tuple[int, int, int]]) -> None:
     buffers = [Held(n, first, first + long, ALIGNMENT * size) for n, (first, long, size) in enumerate(drawn)]
-    assert most(buffers)[0] <= arena_bytes(buffers) <= sum(one.size_bytes for one in buffers)
+    size = arena_bytes(buffers, IN_ORDER)
+    assert most(buffers)[0] <= size <= sum(one.size_bytes for one in buffers)
     if all(a.last < b.first or b.last < a.first for a, b in combinations(buffers, 2)):
-        assert arena_bytes(buffers) == max(one.size_bytes for one in buffers)
+        assert size == max(one.size_bytes for one in buffers)
 
 
 def test_an_arena_may_be_fragmented() -> None:
     unit = ALIGNMENT
     buffers = [Held(0, 0, 1, 3 * unit), Held(1, 1, 3, 2 * unit), Held(2, 2, 3, 4 * unit)]
-    assert arena_bytes(buffers) == most(buffers)[0] == 6 * unit
+    assert arena_bytes(buffers, IN_ORDER) == most(buffers)[0] == 6 * unit
     buffers.append(Held(3, 0, 0, 3 * unit))
-    assert arena_bytes(buffers) >= most(buffers)[0]
+    assert arena_bytes(buffers, IN_ORDER) >= most(buffers)[0]
+
+
+def test_an_arena_is_the_smaller_of_two() -> None:
+    """The largest first, 13 units; those first that live longest, 12."""
+    drawn = [(2, 5, 5), (1, 1, 6), (5, 5, 3), (0, 5, 4)]
+    buffers = [Held(n, first, last, ALIGNMENT * size) for n, (first, last, size) in enumerate(drawn)]
+    assert arena_bytes(buffers, IN_ORDER) == most(buffers)[0] == 12 * ALIGNMENT
 
 
 def test_kernels_know_what_they_read_in_place() -> None:

@@ -7,7 +7,7 @@ time (`GlobalDecreasingSizeBestFitHeap`). What that leaves unused is fragmentati
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from autopar.passes.compiled.place import Held, most
 
@@ -16,19 +16,31 @@ SMALL = 2_000
 """Buffers of less than this part of all that is held at once are added up: they fit into gaps."""
 
 
-def arena_bytes(buffers: Sequence[Held]) -> int:
-    """The bytes of the arena of `buffers`; a lower bound is the most that is held at once."""
+def arena_bytes(buffers: Sequence[Held], ranks: Mapping[int, int]) -> int:
+    """The bytes of the arena of `buffers`; a lower bound is the most that is held at once.
+
+    The smaller of two: the largest buffers first, or those that live longest; of equal ones that of the least rank.
+    """
     peak, _ = most(buffers)
     large = [one for one in buffers if one.size_bytes * SMALL >= peak]
     small = [one for one in buffers if one.size_bytes * SMALL < peak]
+    size = _stretch(sorted(large, key=lambda one: (-one.size_bytes, one.first - one.last, ranks[one.buffer])))
+    if size > most(large)[0]:
+        longest = sorted(large, key=lambda one: (one.first - one.last, -one.size_bytes, ranks[one.buffer]))
+        size = min(size, _stretch(longest))
+    return size + most(small)[0]
+
+
+def _stretch(buffers: Sequence[Held]) -> int:
+    """The bytes of buffers that are placed one after the other."""
     placed: list[tuple[int, int, int, int]] = []
     size = 0
-    for one in sorted(large, key=lambda one: (-one.size_bytes, one.first - one.last, one.buffer)):
+    for one in buffers:
         wanted = -(-one.size_bytes // ALIGNMENT) * ALIGNMENT
         offset = _best_gap(placed, one, wanted)
         insort(placed, (offset, offset + wanted, one.first, one.last))
         size = max(size, offset + wanted)
-    return size + most(small)[0]
+    return size
 
 
 def _best_gap(placed: Sequence[tuple[int, int, int, int]], one: Held, wanted: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from autopar.passes.compiled.node import Node
 from autopar.passes.program import Compute, ShardedProgram
@@ -42,6 +42,30 @@ class Draft:
         self.scopes: list[Scope] = [Scope()]
         self.results = set(program.outputs)
         self.depth: dict[int, int] = {}
+        self.idle: dict[int, tuple[int, Node]] = {}
+
+    def least_depth(self, value: int) -> int:
+        """How many computations are around a buffer where it could be made first."""
+        return self.idle[value][0] if value in self.idle else self.depth.get(value, 1)
+
+    def stays(self, outs: tuple[int, ...], depth: int) -> None:
+        """Notes that `outs`, just made, stay in loops although they could be made with `depth` computations around."""
+        nodes = self.scopes[-1].nodes
+        if nodes and nodes[-1].outs == outs:
+            self.idle[outs[0]] = depth, nodes[-1]
+
+    def outside(self, value: int, depth: int) -> int:
+        """The buffer, or what is equal to it, where `depth` computations are around: the innermost one now."""
+        if self.depth.get(value, 1) <= depth:
+            return value
+        known, (_, node) = self.scopes[-1].known, self.idle[value]
+        if ("outside", value) not in known:
+            known["outside", value] = (self.made(self.sizes[value]),)
+            ins = tuple(self.outside(inner, depth) for inner in node.ins)
+            self.put(replace(node, ins=ins, outs=known["outside", value]))
+            if value in self.light:
+                self.light.add(known["outside", value][0])
+        return known["outside", value][0]
 
     def at(self, value: int) -> int:
         """The buffer of a program value."""

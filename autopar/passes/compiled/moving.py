@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from autopar.passes.compiled.draft import Draft
 from autopar.passes.compiled.node import Node
-from autopar.passes.program import Move
+from autopar.passes.program import Move, changed_dim
 
 WIDENED = frozenset({"bfloat16"})
 
@@ -46,10 +48,24 @@ def _bucket(work: Draft, position: int, move: Move, ins: tuple[int, ...], width:
     """All operands side by side, `width` times as wide, moved at once, and cut apart again."""
     flat = work.made(width * sum(work.sizes[v] for v in ins))
     made = work.made(width * sum(work.sizes[v] for v in move.outs))
-    work.put(Node("loop", ins, (flat,), position, unary=False))
+    if move.kind == "reduce_scatter":
+        _rows(work, position, move, ins, flat)
+    else:
+        work.put(Node("loop", ins, (flat,), position, unary=False))
     work.kernel(position, (flat,), (made,), joins=_joined(work, move) if move.kind == "all_reduce" else ())
     for out in move.outs:
         work.put(Node("loop", (made,), (out,), position))
+
+
+def _rows(work: Draft, position: int, move: Move, ins: tuple[int, ...], flat: int) -> None:
+    """A row for each device, which has its shards end to end; the dim that is split comes first in each value."""
+    count, rows = work.program.mesh.product(move.axes), list[int]()
+    for n, value in enumerate(ins):
+        placed = [work.program.values[v].placement for v in (move.ins[n], move.outs[n])]
+        shape, dim = work.local_shape(move.ins[n]), changed_dim(*placed) or 0
+        rows.append(work.ordered(value, (dim, *(d for d in range(len(shape)) if d != dim)), shape, position))
+    elements = sum(prod(work.local_shape(v)) for v in move.outs)
+    work.put_together(rows, flat, position, (count, elements), 1)
 
 
 def _all_to_all(work: Draft, position: int, move: Move, value: int, out: int) -> None:

@@ -52,6 +52,35 @@ def ready_first(kernels: Sequence[Kernel]) -> tuple[Kernel, ...]:
     return tuple(found)
 
 
+def post_order(kernels: Sequence[Kernel], results: Sequence[int]) -> dict[int, int]:
+    """The place of every buffer when `results` are made one after the other, and each one's operands before it: those
+    of control nodes behind all others, the last node's first.
+    """
+    maker = {value: n for n, kernel in enumerate(kernels) for value in kernel.node.outs}
+    found: dict[int, int] = {}
+    seen: set[int] = set()
+    for result in (*results, *maker):
+        stack = [maker[result]] if result in maker else []
+        while stack:
+            n = stack[-1]
+            left = [] if n in seen else [maker[v] for v in _operands(kernels[n]) if maker.get(v, n) not in {n, *seen}]
+            seen.add(n)
+            stack.extend(reversed(left))
+            if stack[-1] == n:
+                stack.pop()
+                for value in kernels[n].node.outs:
+                    found.setdefault(value, len(found))
+    for kernel in reversed(kernels):
+        if kernel.body:
+            inner = post_order(kernel.body, [value for _, value in kernel.node.carried])
+            found.update((value, len(found)) for value in inner if value not in found)
+    return found
+
+
+def _operands(kernel: Kernel) -> tuple[int, ...]:
+    return tuple(dict.fromkeys((*kernel.reads, *sorted(reads_of(kernel))))) if kernel.body else kernel.reads
+
+
 def readers_of(kernels: Sequence[Kernel]) -> tuple[list[list[int]], list[int]]:
     """The positions of the kernels that read what each makes, and of how many others each reads."""
     maker = {value: n for n, kernel in enumerate(kernels) for value in kernel.node.outs}

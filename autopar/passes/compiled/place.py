@@ -88,11 +88,13 @@ def held(timed: Timed, fixed: frozenset[int]) -> list[Held]:
     return [Held(*one) for one in found if one[0] not in fixed and one[0] not in timed.same_as and one[3]]
 
 
-def left_over(buffers: Sequence[Held], rooms: Sequence[Room]) -> list[Held]:
-    """The buffers that find no place in any of `rooms`, the smallest that fits being tried first."""
+def left_over(buffers: Sequence[Held], rooms: Sequence[Room], ranks: Mapping[int, int]) -> list[Held]:
+    """The buffers that find no place in any of `rooms`, the smallest that fits being tried first; of buffers of one
+    size that of the least rank comes first.
+    """
     rooms = sorted(rooms, key=lambda room: room[0])
     found: list[Held] = []
-    for one in sorted(buffers, key=lambda one: (-one.size_bytes, one.first, one.buffer)):
+    for one in sorted(buffers, key=lambda one: (-one.size_bytes, ranks[one.buffer])):
         for size, taken in rooms:
             if size >= one.size_bytes and all(stop < one.first or one.last < start for start, stop in taken):
                 taken.append((one.first, one.last))

@@ -9,6 +9,7 @@ from autopar.passes.compiled.donate import with_copies
 from autopar.passes.compiled.draft import FIRST_NEW
 from autopar.passes.compiled.fusion import fused
 from autopar.passes.compiled.join import joined
+from autopar.passes.compiled.order import post_order
 from autopar.passes.compiled.place import END, Room, Timed, held, left_over
 from autopar.passes.compiled.unfold import Unfolding, Workspace
 from autopar.passes.program import ShardedProgram
@@ -28,7 +29,8 @@ def set_aside_bytes(program: ShardedProgram, donated: Sequence[int], workspace: 
     taken = {work.at(value): given for value, given in _donations(program, donated).items()}
     kernels = joined(fused(nodes.nodes, outputs))
     timed = Timed(nodes.sizes)
-    timed.run(with_copies(kernels, taken, work.sizes, 2 * FIRST_NEW))
+    kernels = with_copies(kernels, taken, work.sizes, 2 * FIRST_NEW)
+    timed.run(kernels)
     rooms: list[Room] = []
     results = [value for value in outputs if value in timed.made]
     for value in results:
@@ -36,9 +38,10 @@ def set_aside_bytes(program: ShardedProgram, donated: Sequence[int], workspace: 
         if value in taken:
             busy.append((-1, min(timed.last.get(taken[value], -1), timed.made[value] - 1)))
         rooms.append((nodes.sizes[value], busy))
-    arena = left_over(held(timed, frozenset({*program.inputs, *results})), rooms)
+    ranks = post_order(kernels, results)
+    arena = left_over(held(timed, frozenset({*program.inputs, *results})), rooms, ranks)
     fixed = sum(nodes.sizes[value] for value in (*program.inputs, *program.outputs))
-    return fixed - sum(nodes.sizes[value] for value in taken) + arena_bytes(arena)
+    return fixed - sum(nodes.sizes[value] for value in taken) + arena_bytes(arena, ranks)
 
 
 def _donations(program: ShardedProgram, donated: Sequence[int]) -> dict[int, int]:

@@ -14,6 +14,7 @@ from math import prod
 from autopar.core.regions import CONTROL, LOOPS
 from autopar.passes.compiled.combine import ADDITIONS, is_square, scattered_onto
 from autopar.passes.compiled.draft import NARROW, Draft, Scope
+from autopar.passes.compiled.hoist import is_idle, may_leave
 from autopar.passes.compiled.moving import unfold_move
 from autopar.passes.compiled.node import Node, Nodes
 from autopar.passes.compiled.products import UNFOLD
@@ -74,7 +75,10 @@ class Unfolding(Draft):
 
     def _once(self, position: int, instruction: Compute | Move, key: tuple[object, ...]) -> None:
         ins = tuple(self.at(value) for value in instruction.ins)
-        inner = self._left(instruction, ins)
+        depth = self._depth(instruction, ins)
+        is_moved = depth < len(self.scopes) and not is_idle(instruction)
+        inner = self._left(depth) if is_moved else []
+        ins = tuple(self.outside(value, depth) for value in ins) if is_moved else ins
         placed = tuple(self.program.values[value].placement for value in instruction.outs)
         known = self.scopes[-1].known
         whole = (*key, tuple(self._name(v) for v in ins), placed)
@@ -87,16 +91,22 @@ class Unfolding(Draft):
         else:
             known[whole] = instruction.outs
             self._compute(position, instruction, ins)
+            if depth < len(self.scopes):
+                self.stays(instruction.outs, depth)
         self.scopes.extend(inner)
 
-    def _left(self, instruction: Compute | Move, ins: tuple[int, ...]) -> list[Scope]:
-        """Leaves the loops that a collective of what they do not change is moved out of; the computations left."""
-        if not (isinstance(instruction, Move) and instruction.is_collective) or len(self.scopes) == 1:
-            return []
+    def _depth(self, instruction: Compute | Move, ins: tuple[int, ...]) -> int:
+        """How many computations are around an instruction that leaves the loops which do not change what it reads."""
+        depth = len(self.scopes)
+        if depth == 1 or (isinstance(instruction, Compute) and not may_leave(instruction.op)):
+            return depth
         tree = self.program.tree
         kinds = [tree.kind(r) for r in tree.path(instruction.region) if tree.kind(r) in CONTROL]
         loops = next((n for n, kind in enumerate(kinds) if kind not in LOOPS), len(kinds))
-        depth = max(len(self.scopes) - loops, *(self.depth.get(value, 1) for value in ins))
+        return max(depth - loops, *(self.least_depth(value) for value in ins), 1)
+
+    def _left(self, depth: int) -> list[Scope]:
+        """Leaves the computations further inside than `depth`, which are returned."""
         inner = self.scopes[depth:]
         del self.scopes[depth:]
         return inner
@@ -119,7 +129,7 @@ class Unfolding(Draft):
             if not self._is_gaussian(position, compute, ins):
                 self._loop(position, compute, ins)
             return
-        if op.kind == "split":
+        if op.kind in ("split", "unstack"):
             for out in outs:
                 self.put(Node("loop", ins, (out,), position))
             return
@@ -130,6 +140,7 @@ class Unfolding(Draft):
         op, outs = compute.op, compute.outs
         if outs and outs[0] in self.scattered:
             self.waiting[outs[0]] = compute, ins
+            self.depth[outs[0]] = len(self.scopes)
             return True
         added = [value for value in ins if value in self.waiting] if op.kind in ADDITIONS else []
         if not added:

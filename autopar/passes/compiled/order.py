@@ -63,7 +63,8 @@ def post_order(kernels: Sequence[Kernel], results: Sequence[int]) -> dict[int, i
         stack = [maker[result]] if result in maker else []
         while stack:
             n = stack[-1]
-            left = [] if n in seen else [maker[v] for v in _operands(kernels[n]) if maker.get(v, n) not in {n, *seen}]
+            own = () if n in seen else (maker.get(v, n) for v in _operands(kernels[n]))
+            left = [m for m in own if m != n and m not in seen]
             seen.add(n)
             stack.extend(reversed(left))
             if stack[-1] == n:

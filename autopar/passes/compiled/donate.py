@@ -24,13 +24,17 @@ def with_copies(
     """
     maker = {value: n for n, kernel in enumerate(kernels) for value in kernel.node.outs}
     reads = [reads_of(kernel) for kernel in kernels]
+    readers: dict[int, list[int]] = {argument: [] for argument in donations.values()}
+    for n, values in enumerate(reads):
+        for value in readers.keys() & values:
+            readers[value].append(n)
     before = ancestors(kernels)
     copies: dict[int, int] = {}
     for result, argument in donations.items():
         writer = maker.get(result)
         if writer is None or result == argument:
             continue
-        others = (n for n, values in enumerate(reads) if argument in values and n != writer)
+        others = (n for n in readers[argument] if n != writer)
         is_over = argument not in reads[writer] or argument in kernels[writer].same
         if not is_over or any(not before[writer] >> n & 1 for n in others):
             copies[argument] = first_new + len(copies)

@@ -34,8 +34,8 @@ ENVIRONMENT = {
 
 
 def sized(name: str, devices: int) -> Model:
-    """A model in shape only, whose batch grows with the devices. The GPT drops nothing: no two plans differ in how they
-    draw random numbers, which would only make it larger.
+    """A model in shape only, whose batch grows with the devices. The GPT drops nothing: to draw random numbers would
+    make its programs larger, and longer to compile.
     """
     more = devices // 16
     if name == "mlp":

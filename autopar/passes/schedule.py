@@ -205,7 +205,10 @@ class _Maker:
         return found
 
     def _open_windows(self, units: Sequence[_Unit], moves: Sequence[int]) -> Windows:
-        """When each collective may be issued and has to have ended, in the order of the program."""
+        """When each collective may be issued and has to have ended, in the order of the program.
+
+        Regions that communicate are no bounds here: they take both streams, so nothing passes them.
+        """
         read = {v for n in moves for v in units[n].reads}
         made = {v: n for n, unit in enumerate(units) if not read.isdisjoint(unit.makes) for v in unit.makes}
         awaited = {v for n in moves for v in units[n].makes}
@@ -213,11 +216,9 @@ class _Maker:
         for n in range(len(units) - 1, -1, -1):
             if not awaited.isdisjoint(units[n].reads):
                 needed.update(dict.fromkeys(units[n].reads, n))
-        barriers = [n for n, unit in enumerate(units) if unit.is_barrier]
         found: dict[int, _Window] = {}
         for n in moves:
-            before = bisect_left(barriers, n)
-            ready = 1 + max([barriers[before - 1] if before else -1, *(made.get(v, -1) for v in units[n].reads)])
+            ready = 1 + max([-1, *(made.get(v, -1) for v in units[n].reads)])
             first = min([len(units), *(needed.get(v, len(units)) for v in units[n].makes)])
             found[n] = _Window(self._ahead(units, n, ready), self._behind(units, n, first))
         return found

@@ -44,6 +44,9 @@ def test_a_process_starts_anew_once(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
     keep_memory("benchmarks.accuracy")
     assert len(started) == 1
+    monkeypatch.setenv("MALLOC_MMAP_MAX_", "65536")
+    keep_memory("benchmarks.accuracy")
+    assert started[1] == started[0]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the variables are glibc's")

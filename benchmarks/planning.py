@@ -52,7 +52,7 @@ COMPILING = (("gpt-2", (8, 8)), ("gpt-2", (8, 8, 8)), ("llama-70B", (64, 8)), ("
 """Rows whose solves take all ways together: they have the solver's loops compiled."""
 CLOCKS: dict[str, Callable[[], float]] = {"wall": perf_counter, "cpu": process_time}
 STAGES: dict[str, tuple[tuple[str, str], ...]] = {
-    "trace": (("autopar.api.compiled", "alternatives"),),
+    "trace": (("autopar.api.make", "alternatives"),),
     "rules": (("autopar.search.search", "dataflow"), ("autopar.search.ground", "build_space")),
     "price": (("autopar.search.ground", "assemble"),),
     "solve": (

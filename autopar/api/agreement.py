@@ -7,6 +7,7 @@ from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
+from autopar.api.make import task_of
 from autopar.api.packed_plan import PackedPlan
 from autopar.api.runner import Bound
 from autopar.emit.several import gathered, spans_processes, this_process
@@ -60,8 +61,6 @@ def _refuse_differences(told: Sequence[Sequence[str]], processes: Sequence[int])
 
 
 def _with_plan(bound: Bound, packed: bytes) -> Bound:
-    from autopar.api.compiled import task_of
-
     record = PackedPlan.model_validate_json(packed).plan()
     planned = restore(task_of(bound.traced, bound.settings, bound.cluster), record)
     return replace(bound, planned=planned)

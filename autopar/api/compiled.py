@@ -10,28 +10,18 @@ from typing import Any, Unpack, overload
 from autopar._compat import is_tracer, untyped_jax
 from autopar.api.agreement import agreed
 from autopar.api.call import call_signature
-from autopar.api.collection import collection_paused
 from autopar.api.constraints import checked
+from autopar.api.make import Function, alternatives, make_plan, name_of, signature_of, task_of
 from autopar.api.plan import Plan
-from autopar.api.plan_file import PlanFile, Signature, plan_file
 from autopar.api.runner import Bound, Runner
 from autopar.api.settings import DEFAULT_OPTIONS, ClusterLike, MeshLike, Options, Settings
-from autopar.discover import find_rule
 from autopar.errors import AutoparError, PlanFileError, SignatureMismatch
-from autopar.operators import KEEP
 from autopar.price.pricing import MakePricing
-from autopar.report.summary import Report, summarise
-from autopar.search.alternatives import search_best
 from autopar.search.constraints import Constraint
-from autopar.search.modes import constraints_of
-from autopar.search.pinned import own_mesh
-from autopar.search.resolve import found_rules
 from autopar.search.search import restore
-from autopar.search.task import SearchOptions, Task
-from autopar.trace import CONSTANT, Traced, fingerprint, input_signature, trace
+from autopar.search.task import SearchOptions
+from autopar.trace import CONSTANT, fingerprint, input_signature
 from cost_models import Cluster
-
-Function = Callable[..., Any]
 
 
 class Compiled:
@@ -216,65 +206,6 @@ def plan(
     return make_plan(fn, settings, args, kwargs)
 
 
-def make_plan(fn: Function, settings: Settings, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
-    """The plan of `fn` under `settings`: trace, then search."""
-    with collection_paused():
-        return _make_plan(fn, settings, args, kwargs)
-
-
-def _make_plan(fn: Function, settings: Settings, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
-    target = settings.target()
-    traces = alternatives(fn, settings, args, kwargs)
-    tasks = [task_of(traced, settings, target.cluster) for traced in traces]
-    position, planned = search_best(tasks, settings.meshes(target, own_mesh(traces[0].graph)))
-    return made_plan(Bound(fn, settings, traces[position], planned, target.cluster))
-
-
-def made_plan(bound: Bound) -> Plan:
-    """The plan that was found, as the user holds it."""
-    return Plan(bound.planned.plan, lambda: _report_of(bound), lambda report: _file_of(bound, report), bound)
-
-
-def _report_of(bound: Bound) -> Report:
-    planned = bound.planned
-    with collection_paused():
-        found = tuple(f"{kind} ({op.source})" for kind, (op, _) in found_rules(planned.graph, find_rule).items())
-        return summarise(
-            planned,
-            function=_name(bound.fn),
-            cluster=bound.cluster.name,
-            memory_limit_bytes=planned.task.memory_limit_bytes,
-            found_rules=found,
-            priced_for=priced_for(bound),
-        )
-
-
-def _file_of(bound: Bound, report: Report) -> PlanFile:
-    with collection_paused():
-        return plan_file(bound.record, report, bound.cluster.to_dict(), _signature(bound.traced, bound.settings))
-
-
-def priced_for(bound: Bound) -> Cluster | None:
-    """The cluster whose roofline the plan is priced by; None for a pricing of the user's own."""
-    return bound.cluster if bound.settings.pricing is None else None
-
-
-def task_of(traced: Traced, settings: Settings, cluster: Cluster) -> Task:
-    """What is to be planned."""
-    return Task(
-        traced.graph,
-        settings.make_pricing(cluster),
-        settings.mode,
-        settings.constraints,
-        memory_limit_bytes=settings.limit_bytes(cluster),
-        strict=settings.strict,
-        options=settings.options,
-        dump=None if settings.dump is None else Path(settings.dump),
-        find=find_rule,
-        prices_devices=settings.pricing is None,
-    )
-
-
 def compiled_from(given: Plan, fn: Function | None, devices: tuple[Any, ...]) -> Compiled:
     """The function that runs `given`, which is bound to `fn` at the first call unless it is already."""
     if given.is_bound:
@@ -307,61 +238,19 @@ def _bind(given: Plan, fn: Function, settings: Settings, args: tuple[Any, ...], 
         raise SignatureMismatch(_mismatch(signature.inputs, passed))
     traces, expected = alternatives(fn, settings, args, kwargs), given.file.plan.fingerprint
     traced = next((t for t in traces if fingerprint(t.graph) == expected), traces[0])
-    if signature.inputs != _signature(traced, settings).inputs:
+    if signature.inputs != signature_of(traced, settings).inputs:
         raise PlanFileError(
-            f"the plan was made for another function than {_name(fn)}: its constants differ. Plan again."
+            f"the plan was made for another function than {name_of(fn)}: its constants differ. Plan again."
         )
     if fingerprint(traced.graph) != expected:
         raise PlanFileError(
-            f"the plan was made for another function than {_name(fn)}: inputs agree, but the traced operators do not "
+            f"the plan was made for another function than {name_of(fn)}: inputs agree, but the traced operators do not "
             f"(plan {expected[:12]}, function {fingerprint(traced.graph)[:12]}). Plan it again."
         )
     cluster = Cluster.from_dict(given.file.cluster)
     planned = restore(task_of(traced, settings, cluster), given.record)
     return Plan(
         given.record, lambda: given.summary, lambda _: given.file, Bound(fn, settings, traced, planned, cluster)
-    )
-
-
-def alternatives(fn: Function, settings: Settings, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Traced]:
-    """The traces of `fn` that may be planned: functions that were made operators kept whole, then expanded."""
-    wanted = settings.options.operators
-    if wanted == "expanded":
-        return [_trace(fn, settings, args, kwargs)]
-    with KEEP(True):
-        kept = _trace(fn, settings, args, kwargs)
-    if wanted == "kept" or all(op.body is None for op in kept.graph.ops):
-        return [kept]
-    return [kept, _trace(fn, settings, args, kwargs)]
-
-
-def _trace(fn: Function, settings: Settings, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Traced:
-    return trace(
-        fn,
-        args,
-        kwargs,
-        static_argnums=settings.static_argnums,
-        donate_argnums=settings.donate_argnums,
-        carry=settings.carry,
-        while_trips=settings.options.while_trips,
-    )
-
-
-def _name(fn: Function) -> str:
-    return getattr(fn, "__name__", type(fn).__name__)
-
-
-def _signature(traced: Traced, settings: Settings) -> Signature:
-    static, donated = settings.static_argnums, settings.donate_argnums
-    carry: Any = settings.carry
-    return Signature(
-        tuple((t.name, t.shape, t.dtype) for t in traced.graph.inputs),
-        tuple((t.shape, t.dtype) for t in traced.graph.outputs),
-        (static,) if isinstance(static, int) else tuple(static),
-        (donated,) if isinstance(donated, int) else tuple(donated),
-        carry if carry is None or carry == "auto" else tuple(map(tuple, carry)),
-        settings.options.while_trips,
-        constraints_of(settings.mode, settings.constraints),
     )
 
 

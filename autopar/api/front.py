@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from autopar.api.collection import collection_paused
-from autopar.api.compiled import alternatives, made_plan, task_of
 from autopar.api.constraints import checked
+from autopar.api.make import alternatives, made_plan, task_of
 from autopar.api.plan import Plan
 from autopar.api.runner import Bound
 from autopar.api.settings import DEFAULT_OPTIONS, ClusterLike, MeshLike, Settings

@@ -219,7 +219,7 @@ class Plan:
         Raises:
           AutoparError: for a loaded plan.
         """
-        from autopar.api.compiled import priced_for
+        from autopar.api.make import priced_for
 
         bound = self.bound
         return Timeline(self.summary.function, self.program(), step_schedule(bound.planned, priced_for(bound)))

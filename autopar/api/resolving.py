@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from autopar.api.collection import collection_paused
-from autopar.api.compiled import made_plan, task_of
 from autopar.api.constraints import checked
+from autopar.api.make import made_plan, task_of
 from autopar.api.plan import Plan
 from autopar.api.settings import ClusterLike
 from autopar.errors import InvalidOption

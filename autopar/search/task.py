@@ -58,6 +58,7 @@ class SearchOptions:
     while_trips: float = WHILE_TRIPS
     operators: Literal["best", "kept", "expanded"] = "best"
     recompute: Literal["auto", "never"] = "auto"
+    data_parallel: Literal["never", "compared"] = "never"
     front_gap: float = FRONT_GAP
     solve: SolveOptions = field(default_factory=lambda: SolveOptions(large_gap=LARGE_GAP))
     on_progress: OnProgress | None = field(default=None, compare=False)
@@ -74,6 +75,8 @@ class SearchOptions:
             raise InvalidOption(f"front_gap is {gap!r}: pass the gap that a point of a front may have, a number >= 0")
         if self.recompute not in ("auto", "never"):
             raise InvalidOption(f"recompute is {self.recompute!r}: pass 'auto' or 'never'")
+        if self.data_parallel not in ("never", "compared"):
+            raise InvalidOption(f"data_parallel is {self.data_parallel!r}: pass 'never' or 'compared'")
         if self.on_progress is not None and not callable(self.on_progress):
             raise InvalidOption(f"on_progress is {self.on_progress!r}: pass a function of one SearchProgress, or None")
 

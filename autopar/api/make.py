@@ -1,0 +1,152 @@
+"""make_plan: trace, search; what a plan says of itself, made when it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from autopar.api.collection import collection_paused
+from autopar.api.plan import Plan
+from autopar.api.plan_file import PlanFile, Signature, plan_file
+from autopar.api.runner import Bound
+from autopar.api.settings import Settings
+from autopar.discover import find_rule
+from autopar.errors import NoFeasiblePlan, Unsolved
+from autopar.operators import KEEP
+from autopar.report.summary import Report, summarise
+from autopar.search.alternatives import search_best
+from autopar.search.modes import constraints_of
+from autopar.search.pinned import own_mesh
+from autopar.search.resolve import found_rules
+from autopar.search.search import announced, find_on
+from autopar.search.task import Task
+from autopar.trace import Traced, trace
+from cost_models import Cluster
+
+Function = Callable[..., Any]
+
+
+def make_plan(fn: Function, settings: Settings, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
+    """The plan of `fn` under `settings`: trace, then search."""
+    with collection_paused():
+        return _make_plan(fn, settings, args, kwargs)
+
+
+def _make_plan(fn: Function, settings: Settings, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
+    target = settings.target()
+    traces = alternatives(fn, settings, args, kwargs)
+    tasks = [task_of(traced, settings, target.cluster) for traced in traces]
+    position, planned = search_best(tasks, settings.meshes(target, own_mesh(traces[0].graph)))
+    found = made_plan(Bound(fn, settings, traces[position], planned, target.cluster))
+    if settings.options.data_parallel == "never" or settings.mode != "auto" or settings.constraints:
+        return found
+    return _or_data_parallel(found)
+
+
+def made_plan(bound: Bound) -> Plan:
+    """The plan that was found, as the user holds it."""
+    return Plan(bound.planned.plan, lambda: _report_of(bound), lambda report: _file_of(bound, report), bound)
+
+
+def _or_data_parallel(found: Plan) -> Plan:
+    """`found`, or the plan of data parallelism on its mesh where there is one whose step takes less time.
+
+    Ctrl-C and the time limit leave `found`.
+    """
+    bound, planned = found.bound, found.bound.planned
+    try:
+        other = find_on(replace(planned.task, mode="data_parallel"), [planned.ground])
+    except (NoFeasiblePlan, Unsolved, KeyboardInterrupt):
+        return found
+    settings = replace(bound.settings, mode="data_parallel")
+    rival = made_plan(replace(bound, settings=settings, planned=other))
+    if found.step_time_s <= rival.step_time_s:
+        return found
+    announced(other.task, other)
+    return rival
+
+
+def _report_of(bound: Bound) -> Report:
+    planned = bound.planned
+    with collection_paused():
+        found = tuple(f"{kind} ({op.source})" for kind, (op, _) in found_rules(planned.graph, find_rule).items())
+        return summarise(
+            planned,
+            function=name_of(bound.fn),
+            cluster=bound.cluster.name,
+            memory_limit_bytes=planned.task.memory_limit_bytes,
+            found_rules=found,
+            priced_for=priced_for(bound),
+        )
+
+
+def _file_of(bound: Bound, report: Report) -> PlanFile:
+    with collection_paused():
+        return plan_file(bound.record, report, bound.cluster.to_dict(), signature_of(bound.traced, bound.settings))
+
+
+def priced_for(bound: Bound) -> Cluster | None:
+    """The cluster whose roofline the plan is priced by; None for a pricing of the user's own."""
+    return bound.cluster if bound.settings.pricing is None else None
+
+
+def task_of(traced: Traced, settings: Settings, cluster: Cluster) -> Task:
+    """What is to be planned."""
+    return Task(
+        traced.graph,
+        settings.make_pricing(cluster),
+        settings.mode,
+        settings.constraints,
+        memory_limit_bytes=settings.limit_bytes(cluster),
+        strict=settings.strict,
+        options=settings.options,
+        dump=None if settings.dump is None else Path(settings.dump),
+        find=find_rule,
+        prices_devices=settings.pricing is None,
+    )
+
+
+def alternatives(fn: Function, settings: Settings, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Traced]:
+    """The traces of `fn` that may be planned: functions that were made operators kept whole, then expanded."""
+    wanted = settings.options.operators
+    if wanted == "expanded":
+        return [_trace(fn, settings, args, kwargs)]
+    with KEEP(True):
+        kept = _trace(fn, settings, args, kwargs)
+    if wanted == "kept" or all(op.body is None for op in kept.graph.ops):
+        return [kept]
+    return [kept, _trace(fn, settings, args, kwargs)]
+
+
+def _trace(fn: Function, settings: Settings, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Traced:
+    return trace(
+        fn,
+        args,
+        kwargs,
+        static_argnums=settings.static_argnums,
+        donate_argnums=settings.donate_argnums,
+        carry=settings.carry,
+        while_trips=settings.options.while_trips,
+    )
+
+
+def name_of(fn: Function) -> str:
+    """What `fn` is called."""
+    return getattr(fn, "__name__", type(fn).__name__)
+
+
+def signature_of(traced: Traced, settings: Settings) -> Signature:
+    """What a file says of the function that its plan is for, and of the settings that a plan depends on."""
+    static, donated = settings.static_argnums, settings.donate_argnums
+    carry: Any = settings.carry
+    return Signature(
+        tuple((t.name, t.shape, t.dtype) for t in traced.graph.inputs),
+        tuple((t.shape, t.dtype) for t in traced.graph.outputs),
+        (static,) if isinstance(static, int) else tuple(static),
+        (donated,) if isinstance(donated, int) else tuple(donated),
+        carry if carry is None or carry == "auto" else tuple(map(tuple, carry)),
+        settings.options.while_trips,
+        constraints_of(settings.mode, settings.constraints),
+    )

@@ -13,7 +13,7 @@ from autopar.core.placement import Placement
 from autopar.core.regions import Region
 from autopar.core.strategy import Strategy
 from autopar.passes.compiled.arena import ALIGNMENT, arena_bytes
-from autopar.passes.compiled.donate import with_copies
+from autopar.passes.compiled.donate import with_copies, with_own
 from autopar.passes.compiled.draft import Draft
 from autopar.passes.compiled.fusion import fused
 from autopar.passes.compiled.join import joined
@@ -219,6 +219,62 @@ def test_of_buffers_of_one_size_that_of_the_least_rank_finds_a_place_first() -> 
     first, second = Held(A, 0, 2, 8), Held(B, 1, 3, 8)
     assert left_over([first, second], [(8, [(4, END)])], {A: 0, B: 1}) == [second]
     assert left_over([first, second], [(8, [(4, END)])], {A: 1, B: 0}) == [first]
+
+
+def test_of_results_of_one_size_the_last_is_tried_first() -> None:
+    early, late = Held(A, 0, 2, 8), Held(B, 4, 5, 8)
+    assert left_over([early, late], [(8, [(3, END)]), (8, [(6, END)])], {A: 0, B: 1}) == []
+    assert left_over([late, early], [(8, [(6, END)]), (8, [(3, END)])], {A: 1, B: 0}) == []
+    assert left_over([early, late], [(8, [(6, END)]), (8, [(3, END)])], {A: 0, B: 1}) == []
+    both = [Held(A, 0, 2, 8), Held(B, 1, 5, 8)]
+    assert left_over(both, [(8, [(3, END)]), (8, [(6, END)])], {A: 0, B: 1}) == [both[1]]
+    assert left_over(both, [(8, [(6, END)]), (8, [(3, END)])], {A: 0, B: 1}) == []
+
+
+def test_what_others_read_too_is_copied_before_it_is_written_over() -> None:
+    """A scatter into zeros: into copies, each of its own, where two scatters have the same ones."""
+    sizes = dict.fromkeys(range(6), 8)
+    zeros = kernel((), A)
+    alone = fused([zeros, kernel((A, X), B, over=(A,), inplace=True)], (B,))
+    assert with_own(alone, (X,), sizes, 100) == alone
+    twice = fused([*(k.node for k in alone), kernel((A, X), C, over=(A,), inplace=True)], (B, C))
+    found = with_own(twice, (X,), sizes, 100)
+    assert [k.reads for k in found] == [(), (100, X), (101, X), (A,), (A,)]
+    assert [k.node.over for k in found[1:3]] == [(100,), (101,)]
+    assert (sizes[100], sizes[101]) == (8, 8)
+
+
+def test_what_runs_before_may_read_what_is_written_over() -> None:
+    sizes = dict.fromkeys(range(6), 8)
+    before = fused([kernel((X,), A), kernel((A,), B), kernel((A, B), C, over=(A,), inplace=True)], (C,))
+    assert with_own(before, (X,), sizes, 100) == before
+    beside = fused([kernel((X,), A), kernel((A,), B), kernel((A, X), C, over=(A,), inplace=True)], (B, C))
+    assert len(with_own(beside, (X,), sizes, 100)) == 4
+
+
+def test_arguments_are_copied_before_they_are_written_over() -> None:
+    sizes = dict.fromkeys(range(6), 8)
+    kernels = fused([kernel((X, A), B, over=(X,), inplace=True)], (B,))
+    assert len(with_own(kernels, (X, A), sizes, 100)) == 2
+
+
+def test_what_is_written_over_and_what_becomes_of_it_are_one_buffer() -> None:
+    """From the zeros on, to the last reader of what is scattered into them; a reader in place may write over it."""
+    sizes = dict.fromkeys(range(6), 8)
+    nodes = [kernel((), A), kernel((X,), D), kernel((A, D), B, over=(A,), inplace=True)]
+    timed = Timed(sizes)
+    timed.run(fused([*nodes, kernel((B,), C)], (C,)))
+    timed.write_over((C,))
+    assert [one for one in held(timed, frozenset({X, C})) if one.buffer in (A, B)] == [Held(A, 0, 3, 8)]
+    timed = Timed(sizes)
+    timed.run(fused([*nodes, loop((B,), C, dear=True)], (C,)))
+    timed.write_over((C,))
+    assert [one for one in held(timed, frozenset({X, C})) if one.buffer in (A, B)] == [Held(A, 0, 2, 8)]
+    timed = Timed(sizes)
+    timed.run(fused(nodes, (B,)))
+    timed.write_over((B,))
+    assert timed.made[B] == 0
+    assert [one.buffer for one in held(timed, frozenset({X, B}))] == [D]
 
 
 def test_ranks_follow_the_results_and_their_operands_not_the_program() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from autopar.passes.compiled.fusion import Kernel
@@ -41,6 +41,35 @@ def with_copies(
             sizes[copies[argument]] = sizes[argument]
     made = [Kernel(Node("kernel", (old,), (new,), -1), (old,)) for old, new in copies.items()]
     return *made, *(_reading(kernel, copies) for kernel in kernels)
+
+
+def with_own(
+    kernels: Sequence[Kernel], arguments: Collection[int], sizes: dict[int, int], first_new: int
+) -> tuple[Kernel, ...]:
+    """The kernels with a copy of what one has to write over, where it is an argument or another that reads it need not
+    run before; that one reads the copy.
+
+    Args:
+      kernels: before they are ordered.
+      arguments: buffers that may not be written.
+      sizes: bytes of every buffer; those of the copies are added.
+      first_new: a number from which on buffers are free.
+    """
+    writers = [n for n, kernel in enumerate(kernels) if kernel.node.inplace]
+    if not writers:
+        return tuple(kernels)
+    reads, before = [reads_of(kernel) for kernel in kernels], ancestors(kernels)
+    found, made = list(kernels), list[Kernel]()
+    for n in writers:
+        old, node = kernels[n].node.over[0], kernels[n].node
+        others = (m for m, values in enumerate(reads) if old in values and m != n)
+        if old in arguments or any(not before[n] >> m & 1 for m in others):
+            new = first_new + len(made)
+            sizes[new] = sizes[old]
+            made.append(Kernel(Node("kernel", (old,), (new,), node.position, late=True), (old,)))
+            copied = _reading(kernels[n], {old: new})
+            found[n] = replace(copied, node=replace(node, over=(new, *node.over[1:])))
+    return *found, *made
 
 
 def _reading(kernel: Kernel, copies: Mapping[int, int]) -> Kernel:

@@ -143,12 +143,17 @@ class Draft:
         over: Sequence[int] = (),
         beside: int = 0,
         *,
+        inplace: bool = False,
+        late: bool = False,
         sums: bool = False,
         joins: tuple[object, ...] = (),
     ) -> None:
         """A kernel that takes `beside` bytes while it runs."""
-        scratch = (self.made(beside),) if beside else ()
-        self.put(Node("kernel", tuple(ins), (*outs, *scratch), position, over=tuple(over), sums=sums, joins=joins))
+        made = (*outs, self.made(beside)) if beside else tuple(outs)
+        kept = tuple(over)
+        self.put(
+            Node("kernel", tuple(ins), made, position, late=late, sums=sums, over=kept, inplace=inplace, joins=joins)
+        )
 
     def widened(self, value: int, position: int, dtype: str) -> int:
         """A copy of a buffer of a 16-bit type as float32, which is what the CPU computes with; others as they are."""

@@ -23,7 +23,7 @@ class Node:
     one reader, as its elements come from several places.
     Whether it comes `late`: a copy that a compiler adds, or what is made of a constant.
     Of a kernel: it may write over the operands `over`, if nobody reads them later; one that `sums` multiplies first, if
-    nobody else reads the product; all-reduces of equal `joins` become one. Of a control node: `carried` pairs a buffer
+    nobody else reads the product; one that is `inplace` has to write over the first of `over`; all-reduces of equal `joins` become one. Of a control node: `carried` pairs a buffer
     with the value that becomes its next content.
     """
 
@@ -40,6 +40,7 @@ class Node:
     late: bool = False
     sums: bool = False
     over: tuple[int, ...] = ()
+    inplace: bool = False
     body: tuple[Node, ...] = ()
     carried: tuple[tuple[int, int], ...] = ()
     joins: tuple[object, ...] = ()

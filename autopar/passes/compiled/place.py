@@ -7,7 +7,7 @@ operand that nobody reads later. The rest shares one arena.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -30,6 +30,7 @@ class Timed:
     made: dict[int, int] = field(default_factory=dict[int, int])
     last: dict[int, int] = field(default_factory=dict[int, int])
     same_as: dict[int, int] = field(default_factory=dict[int, int])
+    onto: dict[int, int] = field(default_factory=dict[int, int])
     steps: list[Kernel] = field(default_factory=list[Kernel])
 
     def run(self, kernels: Sequence[Kernel]) -> None:
@@ -60,6 +61,22 @@ class Timed:
             else:
                 self.last[value] = max(end, self.last.get(value, 0))
 
+    def write_over(self, results: Collection[int]) -> None:
+        """Makes one buffer of what a kernel has to write over and what it makes of that, once all have run."""
+        for kernel in self.steps:
+            if not kernel.node.inplace:
+                continue
+            old, new = kernel.node.over[0], kernel.node.outs[0]
+            old = self.onto.get(old, old)
+            if old not in self.made:
+                continue
+            if new in results:
+                self.made[new] = self.made[old]
+                self.onto[old] = new
+            else:
+                self.last[old] = max(self.last.get(old, 0), self.last.get(new, 0))
+                self.onto[new] = old
+
 
 @dataclass(frozen=True)
 class Held:
@@ -83,16 +100,17 @@ def held(timed: Timed, fixed: frozenset[int]) -> list[Held]:
             fitting = [v for v in free if timed.sizes[v] == timed.sizes[value] and v not in fixed]
             if fitting:
                 free.remove(fitting[0])
-                last[fitting[0]] = position - 1
+                last[timed.onto.get(fitting[0], fitting[0])] = position - 1
+    gone = timed.same_as.keys() | timed.onto.keys()
     found = ((value, first, last.get(value, first), timed.sizes[value]) for value, first in timed.made.items())
-    return [Held(*one) for one in found if one[0] not in fixed and one[0] not in timed.same_as and one[3]]
+    return [Held(*one) for one in found if one[0] not in fixed and one[0] not in gone and one[3]]
 
 
 def left_over(buffers: Sequence[Held], rooms: Sequence[Room], ranks: Mapping[int, int]) -> list[Held]:
-    """The buffers that find no place in any of `rooms`, the smallest that fits being tried first; of buffers of one
-    size that of the least rank comes first.
+    """The buffers that find no place in any of `rooms`, which are in the order of their results. The smallest that fits
+    is tried first, of rooms of one size the last; of buffers of one size that of the least rank comes first.
     """
-    rooms = sorted(rooms, key=lambda room: room[0])
+    rooms = sorted(reversed(rooms), key=lambda room: room[0])
     found: list[Held] = []
     for one in sorted(buffers, key=lambda one: (-one.size_bytes, ranks[one.buffer])):
         for size, taken in rooms:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autopar.passes.compiled.arena import arena_bytes
-from autopar.passes.compiled.donate import with_copies
+from autopar.passes.compiled.donate import with_copies, with_own
 from autopar.passes.compiled.draft import FIRST_NEW
 from autopar.passes.compiled.fusion import fused
 from autopar.passes.compiled.join import joined
@@ -30,15 +30,17 @@ def set_aside_bytes(program: ShardedProgram, donated: Sequence[int], workspace: 
     kernels = joined(fused(nodes.nodes, outputs))
     timed = Timed(nodes.sizes)
     kernels = with_copies(kernels, taken, work.sizes, 2 * FIRST_NEW)
+    kernels = with_own(kernels, program.inputs, work.sizes, 3 * FIRST_NEW)
     timed.run(kernels)
+    timed.write_over(outputs)
     rooms: list[Room] = []
     results = [value for value in outputs if value in timed.made]
-    for value in results:
+    ranks = post_order(kernels, results)
+    for value in sorted(results, key=ranks.__getitem__):
         busy = [(timed.made[value], END)]
         if value in taken:
             busy.append((-1, min(timed.last.get(taken[value], -1), timed.made[value] - 1)))
         rooms.append((nodes.sizes[value], busy))
-    ranks = post_order(kernels, results)
     arena = left_over(held(timed, frozenset({*program.inputs, *results})), rooms, ranks)
     fixed = sum(nodes.sizes[value] for value in (*program.inputs, *program.outputs))
     return fixed - sum(nodes.sizes[value] for value in taken) + arena_bytes(arena, ranks)

@@ -39,7 +39,8 @@ def _dot_general(work: Draft, position: int, compute: Compute, ins: tuple[int, .
         operands.append(wide if is_view else work.ordered(wide, orders[0], shape, position))
     (out,), dtype = compute.outs, compute.op.outs[0].dtype
     made = work.narrowed(out, position, dtype)
-    work.kernel(position, operands, (made,), (), beside)
+    is_plain = all(side == (0,) for side in summed) and not any(batch)
+    work.kernel(position, operands, (made,), (), beside, late=is_plain)
     work.put_narrow(made, out, position)
 
 
@@ -79,7 +80,7 @@ def _select_and_scatter(work: Draft, position: int, compute: Compute, ins: tuple
     work.put(Node("loop", tuple(largest), (indices,), position, unary=False))
     onto = onto or [work.shared(("zeros", shape, work.sizes[operand]), work.sizes[operand], position, is_late=True)]
     flat = work.copied(source, position, is_view=False)
-    work.kernel(position, (*onto, indices, flat), (made,), onto, beside)
+    work.kernel(position, (*onto, indices, flat), (made,), onto, beside, inplace=True)
     work.put_narrow(made, compute.outs[0], position)
 
 

@@ -125,6 +125,9 @@ class Unfolding(Draft):
         if op.kind == "concatenate" and len(ins) > 1:
             self.put_together(ins, outs[0], position, self.local_shape(outs[0]), op.params["dimension"])
             return
+        if op.kind == "scan_slice" and op.outs[0].dtype not in NARROW:
+            self.put(Node("loop", ins, outs, position))
+            return
         if op.body is None and len(outs) == 1 and (is_fusible(op) or op.kind in _LOOPS_TOO):
             if not self._is_gaussian(position, compute, ins):
                 self._loop(position, compute, ins)
@@ -161,7 +164,8 @@ class Unfolding(Draft):
         ins = tuple(self.widened(v, position, tensor.dtype) for v, tensor in zip(ins, op.ins, strict=True))
         made = tuple(self.narrowed(v, position, tensor.dtype) for v, tensor in zip(outs, op.outs, strict=True))
         over = ins if op.kind in _OVER_ALL else ins[:1] if op.kind.startswith(_OVER_FIRST) else ()
-        self.kernel(position, ins, made, over, beside, sums=op.kind == "reduce_sum")
+        inplace = op.kind.startswith(_OVER_FIRST)
+        self.kernel(position, ins, made, over, beside, inplace=inplace, sums=op.kind == "reduce_sum")
         for value, out in zip(made, outs, strict=True):
             self.put_narrow(value, out, position)
 

@@ -221,14 +221,10 @@ def test_of_buffers_of_one_size_that_of_the_least_rank_finds_a_place_first() -> 
     assert left_over([first, second], [(8, [(4, END)])], {A: 1, B: 0}) == [first]
 
 
-def test_of_results_of_one_size_the_last_is_tried_first() -> None:
-    early, late = Held(A, 0, 2, 8), Held(B, 4, 5, 8)
-    assert left_over([early, late], [(8, [(3, END)]), (8, [(6, END)])], {A: 0, B: 1}) == []
-    assert left_over([late, early], [(8, [(6, END)]), (8, [(3, END)])], {A: 1, B: 0}) == []
-    assert left_over([early, late], [(8, [(6, END)]), (8, [(3, END)])], {A: 0, B: 1}) == []
-    both = [Held(A, 0, 2, 8), Held(B, 1, 5, 8)]
-    assert left_over(both, [(8, [(3, END)]), (8, [(6, END)])], {A: 0, B: 1}) == [both[1]]
-    assert left_over(both, [(8, [(6, END)]), (8, [(3, END)])], {A: 0, B: 1}) == []
+def test_of_rooms_of_one_size_the_first_is_tried_first() -> None:
+    both, early, late = [Held(A, 0, 2, 8), Held(B, 1, 5, 8)], (8, [(3, END)]), (8, [(6, END)])
+    assert left_over(both, [(8, [(3, END)]), (8, [(6, END)])], {A: 0, B: 1}) == []
+    assert left_over(both, [late, early], {A: 0, B: 1}) == [both[1]]
 
 
 def test_what_others_read_too_is_copied_before_it_is_written_over() -> None:

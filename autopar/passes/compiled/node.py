@@ -22,9 +22,9 @@ class Node:
     operand being as large as its result; whether it is a `product` of two; whether it is computed `once` at most, for
     one reader, as its elements come from several places.
     Whether it comes `late`: a copy that a compiler adds, or what is made of a constant.
-    Of a kernel: it may write over the operands `over`, if nobody reads them later; one that `sums` multiplies first, if
-    nobody else reads the product; one that is `inplace` has to write over the first of `over`; all-reduces of equal `joins` become one. Of a control node: `carried` pairs a buffer
-    with the value that becomes its next content.
+    Of a kernel: it may write over the operands `over`, if nobody reads them later; one that is `inplace` has to write
+    over the first of them; one that `sums` multiplies first, if nobody else reads the product; all-reduces of equal
+    `joins` become one. Of a control node: `carried` pairs a buffer with the value that becomes its next content.
     """
 
     kind: NodeKind

@@ -107,10 +107,10 @@ def held(timed: Timed, fixed: frozenset[int]) -> list[Held]:
 
 
 def left_over(buffers: Sequence[Held], rooms: Sequence[Room], ranks: Mapping[int, int]) -> list[Held]:
-    """The buffers that find no place in any of `rooms`, which are in the order of their results. The smallest that fits
-    is tried first, of rooms of one size the last; of buffers of one size that of the least rank comes first.
+    """The buffers that find no place in any of `rooms`, the smallest that fits being tried first; of buffers of one
+    size that of the least rank comes first.
     """
-    rooms = sorted(reversed(rooms), key=lambda room: room[0])
+    rooms = sorted(rooms, key=lambda room: room[0])
     found: list[Held] = []
     for one in sorted(buffers, key=lambda one: (-one.size_bytes, ranks[one.buffer])):
         for size, taken in rooms:

@@ -36,7 +36,7 @@ def set_aside_bytes(program: ShardedProgram, donated: Sequence[int], workspace: 
     rooms: list[Room] = []
     results = [value for value in outputs if value in timed.made]
     ranks = post_order(kernels, results)
-    for value in sorted(results, key=ranks.__getitem__):
+    for value in sorted(results, key=ranks.__getitem__, reverse=True):  # of one size the last made is tried first
         busy = [(timed.made[value], END)]
         if value in taken:
             busy.append((-1, min(timed.last.get(taken[value], -1), timed.made[value] - 1)))

@@ -55,6 +55,12 @@ def concatenated(params: Any, x: jax.Array) -> jax.Array:
     return ((both * 2.0) @ params[2]).mean() + jnp.cos(both).mean()
 
 
+def tables(params: Any, rows: jax.Array) -> jax.Array:
+    """Rows of two tables of one shape: both gradients are scattered into zeros, and not into the same ones."""
+    found = jnp.concatenate([table[rows].sum(1) for table in params[:2]], -1)
+    return cross_entropy(jnp.tanh(found @ params[2]) @ params[3], rows[:, 0] % 64)
+
+
 MEETING = {
     pooled_beside: ([floats(3, 3, 4, 32), floats(3, 3, 32, 64)], floats(32, 64, 64, 4)),
     tied: ([floats(4096, 256), floats(256, 256)], jax.ShapeDtypeStruct((512,), jnp.int32)),
@@ -74,6 +80,19 @@ def test_the_prediction_knows_what_becomes_of_operators_that_meet(loss: Any, dty
     assert predicted is not None
     assert predicted >= LEAST * found
     assert dtype == jnp.bfloat16 or predicted <= MOST * found
+
+
+def test_what_is_scattered_into_is_there_from_the_beginning() -> None:
+    args = (
+        [floats(4096, 64), floats(4096, 64), floats(128, 256), floats(256, 64)],
+        jax.ShapeDtypeStruct((256, 8), "int32"),
+    )
+    plan = autopar.plan(descends(tables), *args, cluster="cpu8", mesh={"x": 2, "y": 4})
+    lowered: Any = plan.compile(devices=jax.devices()).lower(*args)
+    found = peak_memory_bytes(lowered.compile(compiler_options={"xla_backend_optimization_level": 0}))
+    predicted = plan.bound.planned.account.set_aside_bytes
+    assert predicted is not None
+    assert LEAST <= predicted / found <= MOST
 
 
 def test_accelerators_are_charged_nothing_of_the_cpu() -> None:

@@ -21,7 +21,8 @@ class Node:
     place; whether it `spreads`, reads elements of its operands more than once; whether it is `unary`, at most one
     operand being as large as its result; whether it is a `product` of two; whether it is computed `once` at most, for
     one reader, as its elements come from several places.
-    Whether it comes `late`: a copy that a compiler adds, or what is made of a constant.
+    Whether it comes `late`: a copy that a compiler adds, what is made of a constant, or a product that sums over the
+    first dims of both its operands, as of weights' gradients, which is left to another library.
     Of a kernel: it may write over the operands `over`, if nobody reads them later; one that is `inplace` has to write
     over the first of them; one that `sums` multiplies first, if nobody else reads the product; all-reduces of equal
     `joins` become one. Of a control node: `carried` pairs a buffer with the value that becomes its next content.

@@ -46,7 +46,7 @@ from benchmarks.models import Model
 from cost_models import Cluster, load_cluster
 
 DEVICES = 8
-ROUNDS = 9
+ROUNDS = 10
 CALIBRATE_S = 170.0
 LEAST_STEP_S = 0.03
 MODELS: dict[str, Callable[[], Model]] = {

@@ -3,7 +3,9 @@
     python -m benchmarks.accuracy [--calibrate] [--json FILE] [--models mlp gpt ...] [--plans N] [--cache FOLDER]
 
 Five training steps on 8 virtual devices, each under some plans: the solver's own, data and tensor parallel ones, and
-random ones (`benchmarks.accuracy_plans`). All plans of a model take turns, and the median of a plan's steps counts.
+random ones (`benchmarks.accuracy_plans`). All plans of a model take turns of some steps; each round's times are divided
+by its common factor (`accuracy_figures.round_factors`), as the host's speed drifts, and the median of a plan's rounds
+counts.
 What is predicted with the profile cpu8 as it ships is "uncalibrated"; "calibrated" with one that is measured first
 (`--calibrate`, as `autopar calibrate` does, under three minutes), or was before (`--cluster FILE`). The process keeps
 the memory that is freed (`benchmarks.kept_memory`). Compiling takes most of the time: with `--cache FOLDER` it is kept
@@ -35,7 +37,7 @@ from autopar.price.pricing import Roofline
 from autopar.redistribute.step import changes_inside
 from autopar.search.attempt import account_of
 from benchmarks import models, sparse_models
-from benchmarks.accuracy_figures import Figures, PeakFigures, agreement, figures, overall, peak_figures
+from benchmarks.accuracy_figures import Figures, PeakFigures, agreement, figures, overall, peak_figures, round_factors
 from benchmarks.accuracy_plans import Drawn, drawn_plans
 from benchmarks.accuracy_steps import all_ready, interleaved
 from benchmarks.end_to_end import describe_machine
@@ -44,7 +46,7 @@ from benchmarks.models import Model
 from cost_models import Cluster, load_cluster
 
 DEVICES = 8
-ROUNDS = 9
+ROUNDS = 10
 CALIBRATE_S = 170.0
 LEAST_STEP_S = 0.03
 MODELS: dict[str, Callable[[], Model]] = {
@@ -58,7 +60,7 @@ MODELS: dict[str, Callable[[], Model]] = {
 
 @dataclass(frozen=True)
 class Row:
-    """One plan: the times of its steps by round, what each profile predicts, and its peaks of memory."""
+    """One plan: its times by round over the rounds' factors, what each profile predicts, and its peaks of memory."""
 
     kind: str
     mesh: str
@@ -77,11 +79,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Result:
-    """One model: its plans, and how well each profile predicts them."""
+    """One model: its plans, by how much each round was slower than usual, and how well each profile predicts them."""
 
     model: str
     size: str
     rows: tuple[Row, ...]
+    round_factors: tuple[float, ...]
     figures: dict[str, Figures]
     peaks: PeakFigures
     agreement: float
@@ -94,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--json", type=Path, help="file to write the figures to")
     parser.add_argument("--models", nargs="+", choices=tuple(MODELS), default=tuple(MODELS))
     parser.add_argument("--plans", type=int, default=13, help="plans of each model, at least 5")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help="timed steps of each plan, at least 2")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="turns of each plan, at least 2")
     calibrated = parser.add_mutually_exclusive_group()
     calibrated.add_argument("--calibrate", action="store_true", help="calibrate first")
     calibrated.add_argument("--cluster", type=Path, help="a profile that was calibrated on this machine")
@@ -125,13 +128,16 @@ def measure(model: Model, profiles: dict[str, Cluster], plans: int, rounds: int)
     start = perf_counter()
     drawn = drawn_plans(model, next(iter(profiles.values())), plans)
     steps = all_ready([d.plan for d in drawn], model)
-    times = interleaved(steps, rounds)
+    measured_s = interleaved(steps, rounds)
+    factors = round_factors(measured_s)
+    times = [[time_s / factor for time_s, factor in zip(mine, factors, strict=True)] for mine in measured_s]
     rows = tuple(_row(d, t, s.peak_memory_bytes, profiles) for d, t, s in zip(drawn, times, steps, strict=True))
     measured = [row.measured_s for row in rows]
     return Result(
         model.name,
         model.size,
         rows,
+        tuple(factors),
         {name: figures([row.predicted_s[name] for row in rows], measured) for name in profiles},
         peak_figures([row.predicted_peak_bytes for row in rows], [row.peak_bytes for row in rows]),
         agreement([row.steps_s for row in rows]),

@@ -71,6 +71,17 @@ def agreement(rounds: Sequence[Sequence[float]]) -> float:
     return float(stats.kendalltau(even, odd).statistic)
 
 
+def round_factors(times: Sequence[Sequence[float]]) -> list[float]:
+    """By how much each round was slower than usual, in which every plan has a time: the host's speed drifts.
+
+        median over plans of  time in the round / median over rounds of the plan's times
+
+    `times[plan][round]`. A plan that is slow in one round, as each is now and then, does not move the median.
+    """
+    shares = np.array(times) / np.median(times, axis=1, keepdims=True)
+    return [float(factor) for factor in np.median(shares, axis=0)]
+
+
 @dataclass(frozen=True)
 class PeakFigures:
     """Of predicted peaks of memory: the mean of |predicted / XLA's - 1|, and the most that one is under (>= 0)."""

@@ -7,6 +7,7 @@ import random
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from statistics import mean
 from time import perf_counter
 from typing import Any
 
@@ -18,6 +19,7 @@ from autopar.emit.hlo import peak_memory_bytes
 from benchmarks.models import Model
 
 WARM_STEPS = 2
+TIMED_STEPS = 3
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ def ready(plan: autopar.Plan, model: Model) -> Ready:
 def interleaved(steps: Sequence[Ready], rounds: int) -> list[list[float]]:
     """Seconds of every step in every round: in each, all take one turn, in an order of its own.
 
-    A turn is two steps, of which the second is timed: the first fills the caches.
+    A turn is one step that fills the caches, and the mean of the `TIMED_STEPS` after it.
     """
     for step in steps:
         for _ in range(WARM_STEPS):
@@ -67,5 +69,5 @@ def interleaved(steps: Sequence[Ready], rounds: int) -> list[list[float]]:
     for _ in range(rounds):
         for number in draw.sample(range(len(steps)), len(steps)):
             steps[number].run()
-            times[number].append(steps[number].run())
+            times[number].append(mean(steps[number].run() for _ in range(TIMED_STEPS)))
     return times

@@ -27,6 +27,7 @@ from cost_models.topology import Topology
 Floats = NDArray[np.float64]
 Elements = tuple[float, float, float]
 SampleKind = Literal["moving", "fresh", "product", "work", "collective"]
+_HELD = 0.03  # how weakly neighbouring rates are held together, beside residuals
 _OUTLIER = 0.1  # a residual of 10 %: beyond it, its distance counts, not its square
 
 
@@ -125,7 +126,7 @@ def fit_products(samples: Sequence[Sample], launch_s: float, memory: Curve) -> t
         stretch = (1 + x[0] / m) * (1 + x[1] / n) * (1 + x[2] / k)
         busy = np.interp(operations, (0.0, *knots), (0.0, *(knots / np.exp(x[3:])))) * stretch
         off = np.log((np.maximum(busy, moving) + launch_s) / measured)
-        return np.concatenate([off, 0.03 * np.diff(x[3:])])
+        return np.concatenate([off, _HELD * np.diff(x[3:])])
 
     lows, highs = [0.0] * 3 + [start - 5] * len(knots), [1e4] * 3 + [start + 5] * len(knots)
     found = _robust(residuals, [1.0] * 3 + [start] * len(knots), (lows, highs))
@@ -170,7 +171,8 @@ def fit_collectives(samples: Iterable[Sample], topology: Topology) -> tuple[Fitt
 
     Beta is told from what the devices do themselves where groups of several forms cross a level that has others inside,
     so that wire bytes are not always the same share of S; on the innermost level it is 0, and `local` is all that grows
-    with S.
+    with S. Of one kind and level the curves of all numbers of members are alike up to a factor: the copies are the same
+    through the same caches. So one time that was disturbed, as some are by twice, is told from what a size takes.
     """
     by_kind: dict[tuple[str, str], list[Sample]] = defaultdict(list)
     for sample in samples:
@@ -178,11 +180,8 @@ def fit_collectives(samples: Iterable[Sample], topology: Topology) -> tuple[Fitt
     found: list[FittedTerms] = []
     for (level, kind), mine in sorted(by_kind.items()):
         beta = 0.0 if level == topology.levels[-1].name else _beta(mine, topology)
-        by_members: dict[int, list[Sample]] = defaultdict(list)
-        for sample in mine:
-            by_members[_members(sample)].append(sample)
-        for members, same in sorted(by_members.items()):
-            alpha, local = _alpha_and_local(same, [beta * _wire(s, topology) for s in same])
+        fitted = _alphas_and_locals(mine, [beta * _wire(s, topology) for s in mine])
+        for members, (alpha, local) in sorted(fitted.items()):
             found.append(FittedTerms(level, cast("CollectiveKind", kind), members, alpha, local, beta))
     return tuple(found)
 
@@ -218,15 +217,38 @@ def predicted_s(sample: Sample, cluster: Cluster) -> float:
     return compute_time_s(operations, size, sample.dtype, cluster.device, kind=kind, elements=sample.elements)
 
 
-def _alpha_and_local(samples: Sequence[Sample], beside_s: Sequence[float]) -> tuple[float, Curve]:
-    """What a message of no bytes would take, and the curve of what grows with the size; `beside_s` left out.
+def _alphas_and_locals(samples: Sequence[Sample], beside_s: Sequence[float]) -> dict[int, tuple[float, Curve]]:
+    """For every number of members what a message of no bytes would take, and the curve of what grows with the size.
 
-    One size alone is a line through 0.
+        time - beside = alpha(members) + factor(members) rate(size) size
+
+    `beside_s` is left out. Neighbouring rates are held together, weakly. One size alone is a line through 0.
     """
-    placed = zip(samples, beside_s, strict=True)
-    sizes, medians = _ascending((s.size_bytes, max(s.time_s - beside, 0.0)) for s, beside in placed)
-    alpha = _at_zero(sizes, medians)
-    return alpha, _curve(sizes, medians - alpha)
+    seconds = np.array([max(s.time_s - b, 1e-3 * s.time_s) for s, b in zip(samples, beside_s, strict=True)])
+    sizes, place = np.unique([s.size_bytes for s in samples], return_inverse=True)
+    groups, group_of = np.unique([_members(s) for s in samples], return_inverse=True)
+    if len(sizes) == 1:
+        mine = [np.median(seconds[group_of == n], keepdims=True) for n in range(len(groups))]
+        return {int(m): (0.0, _curve(sizes.tolist(), seen)) for m, seen in zip(groups, mine, strict=True)}
+    count = len(groups)
+
+    def residuals(x: Floats) -> Floats:
+        alphas, factors, rates = x[:count], x[count : 2 * count], x[2 * count :]
+        growing = np.exp(factors[group_of] + rates[place]) * sizes[place]
+        off = np.log((np.exp(alphas[group_of]) + growing) / seconds)
+        return np.concatenate([off, _HELD * np.diff(rates), _HELD * factors])
+
+    alphas = [float(np.log(seconds[group_of == n].min())) for n in range(count)]
+    rate = float(np.log((seconds / sizes[place]).min()))
+    start = [*alphas, *([0.0] * count), *([rate] * len(sizes))]
+    lows = [*(a - 12 for a in alphas), *([-3.0] * count), *([rate - 12] * len(sizes))]
+    highs = [*(a + 1 for a in alphas), *([3.0] * count), *([rate + 5] * len(sizes))]
+    found = _robust(residuals, start, (lows, highs))
+    local = np.maximum.accumulate(np.exp(found[2 * count :]) * sizes)
+    return {
+        int(m): (float(np.exp(found[n])), _curve(sizes.tolist(), float(np.exp(found[count + n])) * local))
+        for n, m in enumerate(groups)
+    }
 
 
 def _at_zero(sizes: Sequence[float], seconds: Floats) -> float:

@@ -28,7 +28,7 @@ class JaxClock:
     """Times cases on `devices`: rounds until a call takes `call_s`, the median of `calls` of them.
 
     On accelerators rounds are in a loop, which makes what a call costs by itself small beside what it repeats: what JAX
-    does to begin it. On processors each round is a call, less the time of one that does nothing: `straight_programs`.
+    does to begin it. On processors each round is a call, less the time of what is beside the case: `straight_programs`.
     """
 
     devices: tuple[Any, ...]
@@ -52,27 +52,30 @@ class JaxClock:
     def _case_s(self, case: Case) -> float:
         platform = self.devices[0].platform
         if platform != "cpu":
-            return self._round_s(program_of(case, self.devices, inner_rounds(case, platform)))
-        case_s, nothing_s = map(self._round_s, straight_programs(case, self.devices))
-        return _longer_s(case_s, nothing_s, f"{case} takes no longer than a call")
+            return self._rounds_s(program_of(case, self.devices, inner_rounds(case, platform)))[0]
+        case_s, beside_s = self._rounds_s(*straight_programs(case, self.devices))
+        return _longer_s(case_s, beside_s, f"{case} takes no longer than what is beside it")
 
-    def _round_s(self, program: Program) -> float:
-        operands = program.operands
-        seconds, times = 0.0, 1
+    def _rounds_s(self, first: Program, *others: Program) -> tuple[float, ...]:
+        """Seconds of one round of each: as many in a call as the first needs, and the programs take turns."""
+        programs = (first, *others)
+        held = [program.operands for program in programs]
 
-        def call() -> float:
-            nonlocal operands
+        def call(number: int, times: int) -> float:
             start = perf_counter()
-            operands = untyped_jax.block_until_ready(program.run(np.int32(times), *operands))
+            held[number] = untyped_jax.block_until_ready(programs[number].run(np.int32(times), *held[number]))
             return self.agree(perf_counter() - start)
 
-        call()
-        seconds = call()
+        for number in range(len(programs)):
+            call(number, 1)
+        seconds, times = call(0, 1), 1
         while (seconds < self.call_s and times < 2**20) or (seconds < 4 * self.call_s and times < 4):
             wanted = times * min(16.0, 1.0 + 1.2 * self.call_s / max(seconds, 1e-6))
             times = min(2**20, max(int(wanted), min(4, 2 * times)))
-            seconds = call()
-        return median([seconds, *(call() for _ in range(self.calls - 1))]) / (times * program.inner)
+            seconds = call(0, times)
+        turns = [[call(number, times) for number in range(len(programs))] for _ in range(self.calls)]
+        rounds = [times * program.inner for program in programs]
+        return tuple(median(mine) / count for mine, count in zip(zip(*turns, strict=True), rounds, strict=True))
 
     def _fresh_s(self, case: Case) -> float:
         """How much longer a kernel takes whose result is in new memory than one that writes over its operand."""

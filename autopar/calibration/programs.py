@@ -13,10 +13,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from autopar._compat import make_mesh, shard_map, untyped_jax
 from autopar.calibration.cases import CHAIN, CONVOLUTIONS, PACKED_COLUMNS, POOLS, Case
+from autopar.calibration.collectives import Operands, Shapes, before_and_after, between_kernels, sent
 
 lax = untyped_jax.lax
 jnp = untyped_jax.numpy
-Operands = tuple[Any, ...]
 Body = (
     Callable[[Any], Operands]
     | Callable[[Any, Any], Operands]
@@ -74,16 +74,20 @@ def program_of(case: Case, devices: Sequence[Any], inner: int = 1) -> Program:
 
 
 def straight_programs(case: Case, devices: Sequence[Any]) -> tuple[Program, Program]:
-    """`case` once for each of its arrays, outside of loops, and a program of the same operands that does nothing.
+    """`case` once for each of its arrays, outside of loops, and what of that is not the case, on the same operands.
 
     XLA's CPU compiler (JAX 0.10.2) copies operands and results in each round of a loop, convolves slowly there, and
     launches nothing inside small ones: 1024 elements are moved in 0.9 us there and in 11 us outside.
     Results lie in the memory of the last ones. One call ends before the next begins: the devices share threads, and two
-    calls with collectives may wait for each other.
+    calls with collectives may wait for each other. Beside a collective the second program has the kernels around it
+    (`between_kernels`), else it does nothing.
     """
     mesh = _mesh(case, devices)
     spec = PartitionSpec(mesh.axis_names)
-    shapes, body = _of_arrays(_made(case, mesh.axis_names, _untouched), case.arrays)
+    if case.what == "collective":
+        shapes, body, beside = between_kernels(case, mesh.axis_names)
+    else:
+        (shapes, body), beside = _of_arrays(_made(case, mesh.axis_names, _untouched), case.arrays), _nothing
     specs = tuple(spec for _ in shapes)
 
     def program(once: Callable[..., Operands], inner: int) -> Program:
@@ -97,7 +101,7 @@ def straight_programs(case: Case, devices: Sequence[Any]) -> tuple[Program, Prog
 
         return Program(run, tuple(_filled(mesh, spec, shape, dtype) for shape, dtype in shapes), inner)
 
-    return program(body, case.arrays), program(_nothing, case.arrays)
+    return program(body, case.arrays), program(beside, case.arrays)
 
 
 def _nothing(*operands: Any) -> Operands:
@@ -148,16 +152,13 @@ def _of_arrays(made: tuple[Shapes, Body], count: int) -> tuple[Shapes, Body]:
     return shapes * count, several
 
 
-Shapes = tuple[tuple[tuple[int, ...], str], ...]
-
-
 Touch = Callable[[Any, Any], Any]
 """Makes an operand of the next round wait for a result of this one."""
 
 
 def _made(case: Case, names: tuple[str, ...], touch: Touch) -> tuple[Shapes, Body]:
     if case.what == "collective":
-        return (_collective if touch is _touch else _straight_collective)(case, tuple(names[a] for a in case.axes))
+        return _collective(case, tuple(names[a] for a in case.axes))
     if case.what == "product":
         return _product(case, touch)
     if case.what in ("moving", "fresh") or len(case.dims) == 1:
@@ -333,32 +334,11 @@ def _attention(case: Case) -> tuple[Shapes, Body]:
 
 
 def _collective(case: Case, axes: tuple[str, ...]) -> tuple[Shapes, Body]:
-    members = prod(case.mesh[a] for a in case.axes)
-    whole, part = ((case.dims[0],), case.dtype), ((case.dims[0] // members,), case.dtype)
-    match case.kind:
-        case "all_reduce":
-            return (whole,), lambda x: (lax.psum(x, axes) * (1.0 / members),)
-        case "all_gather":
-            return (part,), lambda x: (_touch(x, lax.all_gather(x, axes, axis=0, tiled=True)),)
-        case "reduce_scatter":
-            return (whole,), lambda x: (_touch(x, lax.psum_scatter(x, axes, scatter_dimension=0, tiled=True)),)
-        case "all_to_all":
-            return (whole,), lambda x: (lax.all_to_all(x, axes, 0, 0, tiled=True),)
-        case _:
-            pairs = [(n, (n + 1) % members) for n in range(members)]
-            return (whole,), lambda x: (lax.ppermute(x, axes, pairs),)
-
-
-def _straight_collective(case: Case, axes: tuple[str, ...]) -> tuple[Shapes, Body]:
-    """As `_collective`, with room for a result of another size."""
-    shapes, body = _collective(case, axes)
-    members = prod(case.mesh[a] for a in case.axes)
-    size, part = case.dims[0], case.dims[0] // members
-    if case.kind == "all_gather":
-        return (*shapes, ((size,), case.dtype)), lambda x, _: (x, lax.all_gather(x, axes, axis=0, tiled=True))
-    if case.kind == "reduce_scatter":
-        return (*shapes, ((part,), case.dtype)), lambda x, _: (
-            x,
-            lax.psum_scatter(x, axes, scatter_dimension=0, tiled=True),
-        )
-    return shapes, body
+    before, _ = before_and_after(case)
+    send = sent(case, axes)
+    if case.kind == "all_reduce":
+        members = prod(case.mesh[a] for a in case.axes)
+        return (before,), lambda x: (send(x) * (1.0 / members),)
+    if case.kind in ("all_gather", "reduce_scatter"):
+        return (before,), lambda x: (_touch(x, send(x)),)
+    return (before,), lambda x: (send(x),)

@@ -19,13 +19,14 @@ from autopar.redistribute.step import PackPrice, TurnPrice, no_pack, no_turn
 from cost_models.compute import Device
 from cost_models.curves import Curve, Floats
 
-TURNED: dict[StepKind, float] = {"all_gather": 1.5, "reduce_scatter": 1.4, "all_to_all": 0.7}
+TURNED: dict[StepKind, float] = {"all_gather": 1.3, "reduce_scatter": 1.7, "all_to_all": 0.35}
 """How much of a step's bytes is transposed where it is along a dim other than the first, as a share of a transpose.
 
-What is gathered is turned, and so is each part; a scatter does the reverse; an all_to_all turns what arrives. Measured
-outside of loops, on matrices of 256x256, 512x512, 2048x128 and 128x1024 on each of 8 devices in groups of 2 and 8,
-columns less rows, against transposes of as many elements: all_gather 1.1 to 2.2 (median 1.5), reduce_scatter 1.0 to 2.8
-(1.4), all_to_all 0.4 to 0.9 (0.7).
+What is gathered is turned, and so is each part; a scatter does the reverse; an all_to_all turns what arrives, or is
+sent, in part within the kernels around it. Measured between two kernels, as collectives are calibrated, less the same
+along the first dim, on matrices of 256x256, 512x512, 2048x128 and 128x1024 on each of 8 devices in groups of 2, 4 and
+8, against transposes of as many elements, at real-time priority, 2026-11-22: all_gather 0.3 to 2.6 (median 1.3),
+reduce_scatter 0.6 to 2.1 (1.7), all_to_all 0.1 to 0.5 (0.35).
 """
 
 

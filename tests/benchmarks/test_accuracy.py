@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import combinations
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -10,8 +12,9 @@ from hypothesis import strategies as st
 
 from benchmarks import models
 from benchmarks.accuracy import predicted
-from benchmarks.accuracy_figures import agreement, figures, overall, peak_figures
+from benchmarks.accuracy_figures import agreement, figures, overall, peak_figures, round_factors
 from benchmarks.accuracy_plans import drawn_plans
+from benchmarks.accuracy_steps import TIMED_STEPS, interleaved
 from cost_models import load_cluster, replace_link
 
 TIMES = st.lists(st.floats(0.01, 10.0), min_size=3, max_size=12, unique=True)
@@ -41,6 +44,36 @@ def test_perfect_predictions_have_perfect_figures() -> None:
     found = overall([([1.0, 2.0, 3.0], [1.0, 2.0, 3.0]), ([5.0, 4.0], [5.0, 4.0])])
     assert (found.plans, found.mean_error, found.kendall_tau, found.regret) == (5, 0.0, 1.0, 0.0)
     assert agreement([[1.0, 1.1, 1.0], [2.0, 2.1, 2.0]]) == pytest.approx(1.0)
+
+
+def test_a_host_that_drifts_is_told_from_plans_that_differ() -> None:
+    """Rounds of 1, 1.5 and 0.8 times the usual speed, in one of which one plan is slow by itself."""
+    factors, plans = [1.0, 1.5, 0.8, 1.0, 1.0], [1.0, 1.1, 1.2, 1.3]
+    times = [[plan * factor for factor in factors] for plan in plans]
+    times[2][3] *= 4
+    found = round_factors(times)
+    assert found == pytest.approx(factors)
+    straightened = [[time_s / factor for time_s, factor in zip(mine, found, strict=True)] for mine in times]
+    assert straightened[0] == pytest.approx([1.0] * 5)
+    assert straightened[2] == pytest.approx([1.2, 1.2, 1.2, 4.8, 1.2])
+
+
+def test_a_turn_is_a_step_that_fills_the_caches_and_the_mean_of_those_after_it() -> None:
+    """Of steps that take one second more each time: two to warm up, then four in each round."""
+    steps: list[Any] = [Counting(), Counting(), Counting()]
+    assert TIMED_STEPS == 3
+    assert interleaved(steps, 3) == [[5.0, 9.0, 13.0]] * 3
+
+
+@dataclass
+class Counting:
+    """Stands for a plan's step; it takes as many seconds as it was asked times."""
+
+    count: int = 0
+
+    def run(self) -> float:
+        self.count += 1
+        return float(self.count)
 
 
 def test_models_are_averaged_and_not_thrown_together() -> None:

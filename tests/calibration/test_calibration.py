@@ -18,8 +18,10 @@ import pytest
 from typer.testing import CliRunner
 
 from autopar import api, calibrate, load_cluster
+from autopar._compat import make_mesh, shard_map
 from autopar.api.calibrate import Calibration, NothingMeasured
 from autopar.calibration.cases import (
+    COLLECTIVES,
     CONVOLUTIONS,
     MOST_ARRAYS,
     PACKED_COLUMNS,
@@ -30,7 +32,8 @@ from autopar.calibration.cases import (
     group_meshes,
 )
 from autopar.calibration.clock import JaxClock, NoDifference
-from autopar.calibration.programs import inner_rounds, program_of, straight_programs
+from autopar.calibration.collectives import between_kernels
+from autopar.calibration.programs import Program, inner_rounds, program_of, straight_programs
 from autopar.calibration.session import Stop, measure, stopped_by_interrupt
 from autopar.cli import app
 from cost_models import group
@@ -88,6 +91,8 @@ def test_on_processors_cases_go_through_several_arrays() -> None:
     moving = [case for case in cpu if case.what == "moving"]
     assert max(case.arrays for case in moving) == MOST_ARRAYS
     assert all(case.arrays == 1 or 8 * case.dims[0] * case.arrays <= STEP_BYTES for case in moving)
+    collectives = [case for case in cpu if case.what == "collective" and case.dims == (256,)]
+    assert {(case.kind, case.arrays) for case in collectives} == {(kind, MOST_ARRAYS) for kind in COLLECTIVES}
 
 
 def test_a_made_up_machine_is_found(made: Calibration) -> None:
@@ -314,6 +319,90 @@ def test_outside_of_loops_the_last_operands_are_the_results(case: Case) -> None:
         np.testing.assert_array_equal(one[1], given[0].max(1))
 
 
+HLO_KINDS = {"permute": "collective-permute"}
+"""How HLO calls collectives, where that is not their name with hyphens."""
+
+
+@pytest.mark.parametrize("kind", COLLECTIVES)
+@pytest.mark.parametrize("members", [2, 4])
+def test_collectives_run_between_kernels_which_are_timed_alone_too(kind: str, members: int) -> None:
+    """As many collectives as arrays, none combined and nothing copied; the program beside them communicates nothing."""
+    import jax
+    import numpy as np
+
+    case = Case("collective", kind, (64,), mesh=(1, 8 // members, members), axes=(2,), arrays=3)
+    between, kernels = straight_programs(case, jax.devices())
+    given = [np.asarray(operand).reshape(8 // members, members, -1) for operand in between.operands]
+    name = HLO_KINDS.get(kind, kind.replace("_", "-"))
+    assert (between.inner, kernels.inner) == (3, 3)
+    for text, count in zip(compiled_texts(case), (3, 0), strict=True):
+        assert text.count(f" {name}(") == count
+        assert " copy(" not in text
+    made = [np.asarray(result) for result in between.run(1, *between.operands)]
+    alone = [np.asarray(result) for result in kernels.run(1, *kernels.operands)]
+    waited = np.full((8, 1), 0.001, np.float32)
+    for n in range(0, 6, 2):
+        sent = given[n] * 0.999 + waited.reshape(8 // members, members, 1)
+        result = np.stack([communicated(kind, of_group) for of_group in sent]) * 0.999 + 0.001
+        np.testing.assert_array_equal(made[n], given[n].ravel())
+        np.testing.assert_allclose(made[n + 1], result.ravel(), rtol=1e-5)
+        waited = result.reshape(8, -1)[:, :1] * 0.001
+    for before, after in zip(given, alone, strict=True):
+        np.testing.assert_allclose(after, before.ravel() * 0.999 + 0.001, rtol=1e-5)
+
+
+def compiled_texts(case: Case) -> list[str]:
+    """What XLA makes of the collective between kernels, and of these alone."""
+    import jax
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    names = tuple(f"axis{n}" for n in range(len(case.mesh)))
+    mesh, spec = make_mesh(case.mesh, names, jax.devices()), PartitionSpec(names)
+    shapes, *bodies = between_kernels(case, names)
+    sharding = NamedSharding(mesh, spec)
+    given = [jax.ShapeDtypeStruct((shape[0] * mesh.size,), dtype, sharding=sharding) for shape, dtype in shapes]
+    specs = (spec,) * len(given)
+    programs = (shard_map(body, mesh, specs, specs, check_vma=False) for body in bodies)
+    donated = tuple(range(len(given)))
+    jitted = (jax.jit(program, donate_argnums=donated, keep_unused=True) for program in programs)
+    return [program.lower(*given).compile().as_text() or "" for program in jitted]
+
+
+def communicated(kind: str, of_group: Any) -> Any:
+    """What the members of one group, who hold the rows, have after the collective."""
+    import numpy as np
+
+    members = len(of_group)
+    if kind == "all_to_all":
+        return of_group.reshape(members, members, -1).swapaxes(0, 1).reshape(members, -1)
+    if kind == "reduce_scatter":
+        return of_group.sum(0).reshape(members, -1)
+    if kind == "permute":
+        return np.roll(of_group, 1, axis=0)
+    return np.tile(of_group.sum(0) if kind == "all_reduce" else of_group.ravel(), (members, 1))
+
+
+def test_programs_that_are_compared_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So a host that gets slower all the time slows both: one takes 4 ms and the other 3.8 ms, and then ever longer."""
+    now, calls = 0.0, list[str]()
+
+    def takes(name: str, seconds: float) -> Program:
+        def run(times: Any) -> tuple[Any, ...]:
+            nonlocal now
+            calls.append(name)
+            now += int(times) * seconds * (1 + len(calls) / 20)
+            return ()
+
+        return Program(run, (), 2)
+
+    module = sys.modules[JaxClock.__module__]
+    monkeypatch.setattr(module, "perf_counter", lambda: now)
+    monkeypatch.setattr(module, "straight_programs", lambda *_: (takes("case", 4e-3), takes("beside", 3.8e-3)))
+    longer_s = JaxClock(DEVICES, float, 0.01, 5)(Case("collective", "all_reduce", (64,)))
+    assert calls[-10:] == ["case", "beside"] * 5
+    assert 0.0 < longer_s < 2e-4
+
+
 def test_what_packing_takes_is_what_a_product_takes_longer() -> None:
     case = Case("work", "pack", (8, 4), arrays=3)
     assert case.beside is not None
@@ -331,6 +420,7 @@ import jax
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 4)
 from autopar.calibration.cases import Extent, cases_of
+from autopar.calibration.collectives import between_kernels
 from autopar.calibration.clock import JaxClock, NoDifference, agreement, sorted_devices
 clock = JaxClock(sorted_devices(), agreement(), 1e-4, 2)
 times = []

@@ -156,6 +156,22 @@ def test_collectives_give_back_what_was_planted():
         assert fitted.beta_s_per_byte == 0
 
 
+@pytest.mark.parametrize("disturbed", [2, 4, 6, 10, 13, 15, 20, 21, 23])
+def test_a_time_that_was_disturbed_is_told_from_those_of_other_groups(disturbed):
+    """Of groups of 2, 4 and 8, which differ by a factor; it took twice as long as it does, at all but small sizes."""
+    sizes = (1e3, *(2.0**n for n in (16, 17, 18, 19, 20, 22, 24)))
+    meshes = [((4, 2), (1,)), ((2, 4), (1,)), ((8,), (0,))]
+    samples = []
+    for factor, mesh in zip((1.0, 1.2, 1.5), meshes, strict=True):
+        terms = {"all_reduce": (3e-5 * factor, 1e-9 * factor, 0.0)}
+        samples += collective_samples(MACHINE, terms, [mesh], sizes)
+    twice = [replace(s, time_s=2 * s.time_s) if n == disturbed else s for n, s in enumerate(samples)]
+    found = {fitted.members: fitted for fitted in fit_collectives(twice, MACHINE.topology)}
+    for sample in samples:
+        fitted = found[int(np.prod([sample.mesh[axis] for axis in sample.axes]))]
+        assert fitted.alpha_s + fitted.local.time_s(sample.size_bytes) == pytest.approx(sample.time_s, rel=0.1)
+
+
 def test_wires_are_told_from_devices_where_groups_cross_a_level_in_two_ways():
     terms = {"all_reduce": (1e-4, 2e-9, 8e-9), "all_gather": (1e-4, 1e-9, 16e-9)}
     meshes = [((2, 2), (0,)), ((2, 2), (0, 1))]

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from autopar.solve import Edge, Problem, SolveOptions, Usage, closing, rounds, solve, squeeze
 from autopar.solve.ascent import Answer, Ascent
 from autopar.solve.known import Known
-from autopar.solve.mixture import met_about, mixed_exactly
+from autopar.solve.mixture import annealed, mixed_exactly
+from autopar.solve.problem import peak
 from autopar.solve.reduction import Ints
 from autopar.solve.single import Single
 from autopar.solve.watch import Best, Until
@@ -81,15 +82,37 @@ def test_prices_that_glide_tell_too(monkeypatch: pytest.MonkeyPatch) -> None:
     ascent.price(np.full(ascent.rows.count, 0.2))
     _, certificate = ascent.settle(np.inf, Best(problem, None, None))
     assert len(ascent.met) >= 3
-    monkeypatch.setattr("autopar.solve.mixture._NEAREST", 2)
-    price = float(certificate.prices[0])
+    assert certificate.prices.any()
+    decoded = [tuple(choice.tolist()) for choice in ascent.met]
+    assert len(set(decoded[-6:])) > 1  # at prices below and above the last
+    used = [sum(float(use.size_bytes[choice[use.node]]) for use in problem.usages) for choice in decoded[-6:]]
+    assert min(used[:3]) > min(used[3:])  # what is dearer is used less
 
-    def at_prices(choice: tuple[int, ...]) -> float:
-        used = sum(float(use.size_bytes[choice[use.node]]) for use in problem.usages)
-        return cost_of(problem, choice) + price * used
 
-    met = {tuple(choice.tolist()) for choice in ascent.met}
-    assert [at_prices(c) for c in met_about(certificate, ascent.met)] == pytest.approx(sorted(map(at_prices, met))[:2])
+@settings(max_examples=40, deadline=None)
+@given(problems(limited=True).filter(is_finite), st.integers(0, 99))
+def test_annealing_makes_choices_of_what_was_met(problem: Problem, seed: int) -> None:
+    """That keep the limit, none cheaper than the best of all that can be made; where one fits, one is found."""
+    met = drawn_choices(problem, seed)
+    made = [c for c in choices(problem) if all(c[v] in {m[v] for m in met} for v in range(len(c)))]
+    within = [c for c in made if problem.usage_limit is None or peak(problem, c) <= problem.usage_limit]
+    certificate = Ascent(problem, FEW_SWEEPS).sweeps(np.inf, Best(problem, None, None))[1]
+    found = annealed(certificate, met, FEW_SWEEPS, Best(problem, None, None))
+    assert found.bound == -np.inf  # that of a mixture bounds nothing else
+    if found.choice is not None:
+        assert found.choice in within
+        assert found.objective == pytest.approx(cost_of(problem, found.choice), rel=1e-12, abs=1e-12)
+
+
+def test_annealing_finds_about_the_best_of_few() -> None:
+    problem = limited(3, 2, 2.0)
+    met, best = drawn_choices(problem, 1, 4), np.inf
+    for choice in choices(problem):
+        if all(choice[v] in {m[v] for m in met} for v in range(9)) and peak(problem, choice) <= 18.0:
+            best = min(best, cost_of(problem, choice))
+    certificate = Ascent(problem, SolveOptions()).sweeps(np.inf, Best(problem, None, None))[1]
+    found = annealed(certificate, met, SolveOptions(), Best(problem, None, None))
+    assert best * (1 - 1e-9) <= found.objective <= 1.05 * best
 
 
 @pytest.mark.parametrize("share", [1.0, 1.5])

@@ -67,7 +67,7 @@ def annealed(certificate: Certificate, met: Sequence[Ints], options: SolveOption
     """The best choice made of these, of one at least, that sweeps at the prices and short annealings find."""
     problem = certificate.problem
     left = restrict(problem, strategies_of(problem, met), Forbid)
-    ascent = Ascent(left.problem, replace(options, anneal_passes=min(options.anneal_passes, _PASSES)))
+    ascent = Ascent(left.problem, replace(options, anneal_passes=min(options.anneal_passes, _PASSES)), rough=True)
     ascent.price(ascent.rows.by_row(certificate.parts()[0]))
     found = ascent.chosen(Apart(watch))
     if found.choice is None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autopar.solve import Edge, Problem, SolveOptions, Usage, closing, rounds, solve, squeeze
+from autopar.solve import Edge, Problem, SolveOptions, Usage, closing, messages, rounds, solve, squeeze
 from autopar.solve.ascent import Answer, Ascent
 from autopar.solve.known import Known
 from autopar.solve.mixture import annealed, mixed_exactly
@@ -113,6 +113,21 @@ def test_annealing_finds_about_the_best_of_few() -> None:
     certificate = Ascent(problem, SolveOptions()).sweeps(np.inf, Best(problem, None, None))[1]
     found = annealed(certificate, met, SolveOptions(), Best(problem, None, None))
     assert best * (1 - 1e-9) <= found.objective <= 1.05 * best
+
+
+@pytest.mark.parametrize("is_found", [True, False])
+def test_on_wide_problems_any_choice_is_looked_for_only_if_none_is_met(
+    is_found: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem, asked = limited(4, 2, 2.0), list[bool]()
+    first = messages.first_choice
+    monkeypatch.setattr(messages, "is_narrow", lambda _: False)
+    monkeypatch.setattr(messages, "first_choice", lambda *args: asked.append(True) or first(*args))
+    if not is_found:
+        monkeypatch.setattr(Ascent, "_answer", lambda *_: Answer(None, np.inf, -np.inf))
+    found = solve(problem, options=SolveOptions(max_table_entries=1, max_rounds=0))
+    assert bool(asked) is not is_found
+    assert peak(problem, found.choice) <= 32.0
 
 
 @pytest.mark.parametrize("share", [1.0, 1.5])

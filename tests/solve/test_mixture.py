@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from autopar.solve import Edge, Problem, SolveOptions, Usage, closing, messages, rounds, solve, squeeze
 from autopar.solve.ascent import Answer, Ascent
+from autopar.solve.dual import Dual
 from autopar.solve.known import Known
 from autopar.solve.mixture import annealed, mixed_exactly
 from autopar.solve.problem import peak
@@ -74,14 +75,17 @@ def test_all_sweeps_tell_what_they_decode(problem: Problem) -> None:
 
 
 def test_prices_that_glide_tell_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And of these the cheapest at the prices are mixed."""
+    """And a few sweeps at prices below and above the last."""
     problem = limited(5, 1, 2.0)
     ascent = Ascent(problem, SolveOptions())
     monkeypatch.setattr("autopar.solve.ascent._SWEEPS_ALONE", 0)
     monkeypatch.setattr(Ascent, "_sweeps", lambda self, *_, **__: (Answer(None, np.inf, -np.inf), ()))
     ascent.price(np.full(ascent.rows.count, 0.2))
+    swept, prices = Dual.sweep, list[float]()
+    monkeypatch.setattr(Dual, "sweep", lambda self: prices.append(float(self.prices.sum())) or swept(self))
     _, certificate = ascent.settle(np.inf, Best(problem, None, None))
-    assert len(ascent.met) >= 3
+    assert prices == pytest.approx([share * certificate.prices.sum() for share in (0.9, 1.1) for _ in range(3)])
+    assert len(ascent.met) >= 9
     assert certificate.prices.any()
     decoded = [tuple(choice.tolist()) for choice in ascent.met]
     assert len(set(decoded[-6:])) > 1  # at prices below and above the last

@@ -225,7 +225,7 @@ class Ascent:
         self.dual = whole.in_single() if is_worth_it(whole.flat) else whole
         best, _ = self._sweeps(upper, watch, most=min(_SWEEPS_ALONE, self.options.max_sweeps))
         cutoff = min(upper, best.objective)
-        if not is_closed(self.held.bound, cutoff) and self.held.prices.any():
+        if not is_closed(self.held.bound, cutoff) and self.rows.count:
             self.held = glide(self.dual, self.held, self.options.max_sweeps, cutoff, watch, self.met.append)
             best = better(best, self._answer(self.dual.decode()))
             self._meet_beside()

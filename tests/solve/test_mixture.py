@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -91,6 +92,17 @@ def test_prices_that_glide_tell_too(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(set(decoded[-6:])) > 1  # at prices below and above the last
     used = [sum(float(use.size_bytes[choice[use.node]]) for use in problem.usages) for choice in decoded[-6:]]
     assert min(used[:3]) > min(used[3:])  # what is dearer is used less
+
+
+def test_prices_glide_from_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where those of the first sweeps proved less than none do."""
+    problem = limited(5, 1, 2.0)
+    free = Ascent(replace(problem, usages=(), usage_limit=None), SolveOptions())
+    least = free.sweeps(np.inf, Best(problem, None, None))[1].bound
+    monkeypatch.setattr(Ascent, "_sweeps", lambda self, *_, **__: (Answer(None, np.inf, -np.inf), ()))
+    _, certificate = Ascent(problem, SolveOptions()).settle(np.inf, Best(problem, None, None))
+    assert certificate.prices.any()
+    assert certificate.bound > least
 
 
 @settings(max_examples=40, deadline=None)

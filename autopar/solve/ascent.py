@@ -42,6 +42,7 @@ _LEAST_EXCESS = 0.05  # of the limit: smaller excesses do not lengthen the step
 _FIRST_PRICE = 6  # sweeps before it
 _CAUTIOUS_STEP = 0.03  # of a price step, where it takes many sweeps to come back from one that is too long
 _SWEEPS_ALONE = 20  # before messages and prices move together: they need prices of the right size
+_BESIDE, _SWEEPS_BESIDE = (0.9, 1.1), 3  # of the last prices; sweeps at each
 _AVERAGE = 0.3
 _TARGET = 0.05
 CLOSED = 1e-12
@@ -220,18 +221,41 @@ class Ascent:
 
     def settle(self, upper: float, watch: Watch) -> tuple[Answer, Certificate]:
         """As `sweeps`, where memory has prices and sweeps take long: messages and prices soon move together."""
-        self.prices.step = _CAUTIOUS_STEP
+        whole, self.prices.step = self.dual, _CAUTIOUS_STEP
+        self.dual = whole.in_single() if is_worth_it(whole.flat) else whole
         best, _ = self._sweeps(upper, watch, most=min(_SWEEPS_ALONE, self.options.max_sweeps))
         cutoff = min(upper, best.objective)
-        if not is_closed(self.held.bound, cutoff) and self.held.prices.any():
+        if not is_closed(self.held.bound, cutoff) and self.rows.count:
             self.held = glide(self.dual, self.held, self.options.max_sweeps, cutoff, watch, self.met.append)
             best = better(best, self._answer(self.dual.decode()))
+            self._meet_beside()
+        if self.dual is not whole:
+            self.dual = whole
+            whole.restore(self.held)
+            whole.sweep()
+            self.held = whole.swept()
         return best, self.dual.certificate(self.held)
+
+    def _meet_beside(self) -> None:
+        """Meets what a few sweeps decode at prices somewhat below and above: good choices are made of that too."""
+        for share in _BESIDE:
+            self.dual.restore(self.held)
+            self.dual.set_prices(share * self.held.prices)
+            for _ in range(_SWEEPS_BESIDE):
+                self.dual.sweep()
+                self.met.append(self.dual.decode())
 
     @cached_property
     def search(self) -> LocalSearch:
         """Moves on choices."""
         return LocalSearch(self.problem, self.rows)
+
+    def chosen(self, watch: Watch) -> Answer:
+        """The best choice that sweeps decode, or that annealing finds near it."""
+        best, last = self._sweeps(np.inf, watch)
+        if is_closed(self.held.bound, best.objective):
+            return best
+        return better(best, self._annealed(0, best.objective, best.choice or last, last, watch))
 
     def anneal(self, upper: float, start: Choice, watch: Watch) -> Answer:
         """The best choice that annealing finds near a good one."""

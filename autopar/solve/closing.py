@@ -12,7 +12,7 @@ from autopar.solve.dual import Certificate
 from autopar.solve.exact import NOTHING, eliminated, lifted
 from autopar.solve.few import Few
 from autopar.solve.known import MAX_DEPTH, Known, Search, edge_entries, is_large, is_left, is_narrow, known_after
-from autopar.solve.mixture import choices_about, close_to, met_about, mixed_exactly, strategies_of
+from autopar.solve.mixture import annealed, choices_about, close_to, mixed_exactly, strategies_of
 from autopar.solve.options import SolveOptions
 from autopar.solve.problem import Problem
 from autopar.solve.proof import FREE, Forbid
@@ -55,7 +55,7 @@ def closing(
             known = _close_above(certificate, options, watch, known)
         elif is_narrow(problem):
             known = mixed(certificate, options, watch, known, rest)
-        elif not known.is_enough(problem, options):
+        else:
             known = _mixed_met(certificate, met, options, watch, known, rest)
     is_last = is_large(problem, options) and not known.is_enough(problem, options)  # too large for CP-SAT
     if is_free and is_last and is_left(known, watch):
@@ -85,7 +85,8 @@ def _mixed_met(
     """What is known after the best mixture of what was decoded on the way, if a gap may be left; or what is close."""
     problem = certificate.problem
     if is_large(problem, options) and options.large_gap:
-        known = _mixture_of(met_about(certificate, met), problem, options, watch, known, rest)
+        known = Known(better(known.best, annealed(certificate, met, options, watch)), known.low, known.upper)
+        offer(known.best.choice, watch)
     if known.is_enough(problem, options):
         return known
     return _mixed_close(certificate, options, watch, known, rest)

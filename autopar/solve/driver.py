@@ -29,7 +29,7 @@ from autopar.solve.options import SolveOptions
 from autopar.solve.oversize import drop_oversized
 from autopar.solve.polish import LocalSearch
 from autopar.solve.problem import Infeasible, Problem, Solution, Stopped, objective, peak
-from autopar.solve.reduce import reduce_cheaply
+from autopar.solve.reduce import reduce_cheaply, resting
 from autopar.solve.reduction import Choice, Reduction, unchanged, without_limit
 from autopar.solve.rows import drop_slack, least_use, memory_rows
 from autopar.solve.verifier import TOLERANCE, verify_choice
@@ -122,7 +122,7 @@ def _search(problem: Problem, options: SolveOptions, watch: Best) -> None:
     """Searches until all is proven or the work is done; the watch has what is found."""
     try:
         reduction = unchanged(problem).then(drop_slack).then(partial(reduce_alike, options=options))
-        reduction = reduction.then(reduce_cheaply).then(merge_usages)
+        reduction = reduction.then(reduce_cheaply).then(partial(resting, merge_usages))
     except Infeasible as error:
         watch.raise_bound(np.inf, error.witness or ())
         raise Infeasible("no choice avoids the forbidden entries, with or without a memory limit") from None
@@ -146,10 +146,10 @@ def _search(problem: Problem, options: SolveOptions, watch: Best) -> None:
 def _without_limit(problem: Problem, options: SolveOptions) -> Answer | None:
     """The optimum without the limit by elimination; None if that does not fit, no choice if all are forbidden."""
     try:
-        reduction = without_limit(problem).then(reduce_cheaply)
-        if not is_narrow(reduction.problem) and _is_too_wide(reduction.problem, options):
+        reduction = without_limit(problem)
+        if not is_narrow(problem) and _is_too_wide(reduction.problem, options):
             return None
-        reduction = reduction.then(partial(reduced, options=options))
+        reduction = reduction.then(reduce_cheaply).then(partial(reduced, options=options))
     except Infeasible as error:
         return Answer(None, np.inf, np.inf, error.witness or ())
     found = exactly(reduction.problem, options)

@@ -11,6 +11,7 @@ equal shares to its edges to later nodes; then the same backwards. No step of a 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -123,11 +124,16 @@ class Dual:
         self.nodes = self.flat.cost.copy() if messages is None else with_messages(self.flat, messages)
         self._momentum: Momentum | None = None
 
+    def in_single(self) -> Dual:
+        """The same in single precision, to sweep: half the bytes. What its messages prove, a dual in double says."""
+        single = copy(self)
+        single.flat = self.flat._replace(pool=self.flat.pool.astype(np.float32))
+        single.restore(State(self.messages, self.prices, -np.inf))
+        return single
+
     def start_from(self, messages: Floats) -> None:
         """Takes these messages, as `state` gives them, in place of its own; prices stay."""
-        self.messages, self._momentum = messages.copy(), None
-        self.nodes = with_messages(self.flat, self.messages)
-        add_prices(self.flat, self.prices, self.nodes)
+        self.restore(State(messages, self.prices, -np.inf))
 
     def set_prices(self, prices: Floats) -> None:
         """Changes the node costs by the change of the prices of their bytes."""
@@ -152,12 +158,13 @@ class Dual:
         """As `state`, right after a sweep: the least cost' of every edge is 0 then, which saves half a sweep."""
         limit = float(self.prices.sum()) * self.rows.limit if self.rows.count else 0.0
         least = np.minimum.reduceat(self.nodes, self.flat.start[:-1])
-        return State(self.messages.copy(), self.prices, float(least.sum()) - limit)
+        return State(self.messages.copy(), self.prices, float(least.sum(dtype=np.float64)) - limit)
 
     def restore(self, state: State) -> None:
         """Goes back to the messages and prices of an earlier moment."""
-        self.messages, self.prices, self._momentum = state.messages.copy(), state.prices, None
-        self.nodes = with_messages(self.flat, self.messages)
+        kind = self.flat.pool.dtype
+        self.messages, self.prices, self._momentum = state.messages.astype(kind), state.prices, None
+        self.nodes = with_messages(self.flat, self.messages).astype(kind, copy=False)
         add_prices(self.flat, self.prices, self.nodes)
 
     def decode(self) -> Ints:

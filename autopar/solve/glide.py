@@ -37,7 +37,7 @@ _TARGET = 0.05  # of the bound: the gap where none is known
 _SWEEPS_PER_CHECK = 25
 _STALLED = 5e-4  # of the gap, per check
 _MAX_STALLS = 8  # momentum takes a while to build up
-_SWEEPS_PER_ROUGH_CHECK, _CREEPING = 10, 1e-4  # and of the bound, per rough check
+_SWEEPS_PER_ROUGH_CHECK, _CREEPING = 10, 5e-4  # and of the bound, per rough check
 _SWEEPS_PER_CHOICE = 3  # those of one sweep and the next hardly differ
 _COLD = 30.0  # times the heat: dearer strategies weigh nothing
 
@@ -128,7 +128,7 @@ def sweep_with_beliefs(p: Flat, nodes: Floats, messages: Floats, belief: Floats)
 
     Returns the bound without the prices' constant: after a sweep every edge's least cost is 0.
     """
-    gain, count, total = np.empty(3 * p.widest), len(p.start) - 1, 0.0
+    gain, count, total = np.empty(3 * p.widest, dtype=p.pool.dtype), len(p.start) - 1, 0.0
     for v in range(count):
         visit(p, v, False, (p.near[v], p.split[v]), (p.split[v], p.near[v + 1]), nodes, messages, gain)
     for v in range(count - 1, -1, -1):

@@ -84,7 +84,8 @@ def _visit_by_arrays(
     going = go[1] - go[0]
     if not going:
         return
-    part = costs / (going if eager else max(going, p.near[v + 1] - p.near[v] - going))
+    shares = going if eager else max(going, p.near[v + 1] - p.near[v] - going)
+    part = (costs / shares).astype(costs.dtype)
     for k in range(go[0], go[1]):
         messages[p.mail[k] : p.mail[k] + count] -= part
     costs -= going * part
@@ -140,7 +141,7 @@ def sweep(p: Flat, eager: bool, nodes: Floats, messages: Floats) -> None:
 
 
 def _push_by_arrays(p: Flat, far: float, before: Floats, nodes: Floats, messages: Floats) -> None:
-    way = far * (messages - before)
+    way = np.float64(far) * (messages - before)  # in double precision, whatever messages are in
     before[:] = messages
     messages += way
     for v in range(len(p.start) - 1):

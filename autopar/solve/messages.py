@@ -41,11 +41,12 @@ def closed_by_messages(
     """
     is_any_news = ascent is None and upper == watch.objective == math.inf  # of few layers a choice is no choice yet
     ascent = ascent or _ascent(problem, options, rough=may_squeeze(problem, options))
-    if is_any_news and ascent.rows.count:
+    settles = bool(problem.usages) and not is_narrow(problem)
+    if is_any_news and ascent.rows.count and not settles:
         offer(first_choice(ascent.dual, options, watch), watch)
     few, tiled = _few(ascent, options, watch), Answer(None, np.inf, -np.inf)
     if few is None:
-        settle = ascent.settle if problem.usages and not is_narrow(problem) else ascent.sweeps
+        settle = ascent.settle if settles else ascent.sweeps
         best, certificate = settle(upper, watch)
     else:
         few, tiled, certificate = _from_few(few, upper, options, watch, rest)
@@ -54,10 +55,10 @@ def closed_by_messages(
             return answer(tiled, min(upper, tiled.objective), upper)
     known = Known(best, max(certificate.bound, tiled.bound), upper)
     offer(best.choice, watch)
-    if is_any_news and best.choice is None and not ascent.rows.count:  # forbidden entries alone are in the way
-        offer(first_choice(ascent.dual, options, watch), watch)
     watch.raise_bound(certificate.bound, certificate.proof())
     known = closing(certificate, ascent.met, few, options, watch, known, rest)
+    if is_any_news and known.best.choice is None and (settles or not ascent.rows.count):
+        offer(first_choice(ascent.dual, options, watch), watch)
     if is_closed(known.low, known.cutoff):
         return answer(known.best, known.cutoff, upper)
     may_stop = options.large_gap > 0 and is_large(problem, options) and not known.is_enough(problem, options)

@@ -11,7 +11,7 @@ optimum, or is it, long before any single one of them is.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -27,14 +27,14 @@ from autopar.solve.problem import Floats, Infeasible, Problem, derived, objectiv
 from autopar.solve.proof import Forbid
 from autopar.solve.reduction import Bools, Choice, Ints, Reduction, restrict
 from autopar.solve.rows import Rows, memory_rows
-from autopar.solve.watch import Inner, Watch
+from autopar.solve.watch import Apart, Inner, Watch
 
 _SHARES = (0.99, 1.01, 1.1, 1.5, 3.0)  # of the memory prices, until a choice keeps within the limit
 _WINDOW = 3e-4  # of the bound
 _DECODED_SHARES = (0.5, 0.99, 1.01, 2.0, 4.0)  # far ones give a mixture what it needs
 _PAIRS = 1_200_000  # that are left, where sweeps decode
 _SWEEPS, _SWEEPS_PER_CHECK = 40, 5
-_NEAREST = 16  # choices that are mixed within a limit
+_PASSES = 25  # of annealings: more find hardly better ones
 _WORK = 1e8  # additions of the elimination that mixes without one
 
 
@@ -63,12 +63,17 @@ def _at_share(certificate: Certificate, share: float, options: SolveOptions) -> 
     return close.lift(found.choice) if found is not None and found.choice is not None else None
 
 
-def met_about(certificate: Certificate, met: Iterable[Ints]) -> list[Choice]:
-    """Those of the choices that cost the least at the prices."""
-    problem, rows, prices = certificate.problem, certificate.rows, certificate.prices
-    choices = list(dict.fromkeys(tuple(choice.tolist()) for choice in met))
-    cost = {choice: objective(problem, choice) + float(prices @ rows.used(choice)) for choice in choices}
-    return sorted(choices, key=lambda choice: cost[choice])[:_NEAREST]
+def annealed(certificate: Certificate, met: Sequence[Ints], options: SolveOptions, watch: Watch) -> Answer:
+    """The best choice made of these, of one at least, that sweeps at the prices and short annealings find."""
+    problem = certificate.problem
+    left = restrict(problem, strategies_of(problem, met), Forbid)
+    ascent = Ascent(left.problem, replace(options, anneal_passes=min(options.anneal_passes, _PASSES)), rough=True)
+    ascent.price(ascent.rows.by_row(certificate.parts()[0]))
+    found = ascent.chosen(Apart(watch))
+    if found.choice is None:
+        return found
+    choice = left.lift(found.choice)
+    return Answer(choice, objective(problem, choice), -np.inf)
 
 
 def mixed_exactly(problem: Problem, met: Sequence[Ints], options: SolveOptions) -> Answer:

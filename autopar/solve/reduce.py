@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from weakref import WeakSet
 
 from autopar.solve.clock import is_up
@@ -32,6 +33,14 @@ def reduce_cheaply(problem: Problem) -> Reduction:
             _AT_REST.add(result.problem)
         elif is_up():
             break
+    return result
+
+
+def resting(step: Callable[[Problem], Reduction], problem: Problem) -> Reduction:
+    """`step`, which changes usages alone: what was at rest still is, but for lone nodes."""
+    result = step(problem)
+    if problem in _AT_REST:
+        _AT_REST.add(result.problem)
     return result
 
 

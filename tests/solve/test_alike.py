@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from autopar.solve import Edge, Problem, SolveOptions, alike, solve
+from autopar.solve import Edge, Problem, SolveOptions, Usage, alike, solve
 from autopar.solve.alike import reduce_alike
 from autopar.solve.check import proven
+from autopar.solve.merge import merge_usages
 from autopar.solve.problem import objective
-from autopar.solve.reduce import reduce_cheaply
+from autopar.solve.reduce import is_at_rest, reduce_cheaply, resting
 from tests.solve.draw import problems
 from tests.solve.oracle import optimum
 
@@ -72,3 +73,14 @@ def test_what_is_at_rest_is_reduced_where_it_has_chains_only() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.delattr(alike, "joined")
         assert reduce_alike(resting, SolveOptions()).problem is resting
+
+
+def test_what_changes_usages_alone_leaves_what_is_at_rest_so() -> None:
+    cost = np.random.default_rng(0).random((3, 3))
+    usages = tuple(Usage(0, t, t + 1, np.array([1.0, 2.0, 3.0])) for t in range(2))
+    problem = Problem((np.zeros(3),) * 2, (Edge(0, 1, cost), Edge(1, 0, cost)), usages, 2.0)
+    resting_one = reduce_cheaply(problem).problem
+    for before, is_resting in ((problem, False), (resting_one, True)):
+        after = resting(merge_usages, before).problem
+        assert after is not before
+        assert is_at_rest(after) is is_resting

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autopar.solve import Edge, Problem, SolveOptions, Usage, closing, rounds, solve, squeeze
+from autopar.solve import Edge, Problem, SolveOptions, Usage, closing, messages, rounds, solve, squeeze
 from autopar.solve.ascent import Answer, Ascent
+from autopar.solve.dual import Dual
 from autopar.solve.known import Known
-from autopar.solve.mixture import met_about, mixed_exactly
+from autopar.solve.mixture import annealed, mixed_exactly
+from autopar.solve.problem import peak
 from autopar.solve.reduction import Ints
 from autopar.solve.single import Single
 from autopar.solve.watch import Best, Until
@@ -73,23 +76,74 @@ def test_all_sweeps_tell_what_they_decode(problem: Problem) -> None:
 
 
 def test_prices_that_glide_tell_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And of these the cheapest at the prices are mixed."""
+    """And a few sweeps at prices below and above the last."""
     problem = limited(5, 1, 2.0)
     ascent = Ascent(problem, SolveOptions())
     monkeypatch.setattr("autopar.solve.ascent._SWEEPS_ALONE", 0)
     monkeypatch.setattr(Ascent, "_sweeps", lambda self, *_, **__: (Answer(None, np.inf, -np.inf), ()))
     ascent.price(np.full(ascent.rows.count, 0.2))
+    swept, prices = Dual.sweep, list[float]()
+    monkeypatch.setattr(Dual, "sweep", lambda self: prices.append(float(self.prices.sum())) or swept(self))
     _, certificate = ascent.settle(np.inf, Best(problem, None, None))
-    assert len(ascent.met) >= 3
-    monkeypatch.setattr("autopar.solve.mixture._NEAREST", 2)
-    price = float(certificate.prices[0])
+    assert prices == pytest.approx([share * certificate.prices.sum() for share in (0.9, 1.1) for _ in range(3)])
+    assert len(ascent.met) >= 9
+    assert certificate.prices.any()
+    decoded = [tuple(choice.tolist()) for choice in ascent.met]
+    assert len(set(decoded[-6:])) > 1  # at prices below and above the last
+    used = [sum(float(use.size_bytes[choice[use.node]]) for use in problem.usages) for choice in decoded[-6:]]
+    assert min(used[:3]) > min(used[3:])  # what is dearer is used less
 
-    def at_prices(choice: tuple[int, ...]) -> float:
-        used = sum(float(use.size_bytes[choice[use.node]]) for use in problem.usages)
-        return cost_of(problem, choice) + price * used
 
-    met = {tuple(choice.tolist()) for choice in ascent.met}
-    assert [at_prices(c) for c in met_about(certificate, ascent.met)] == pytest.approx(sorted(map(at_prices, met))[:2])
+def test_prices_glide_from_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where those of the first sweeps proved less than none do."""
+    problem = limited(5, 1, 2.0)
+    free = Ascent(replace(problem, usages=(), usage_limit=None), SolveOptions())
+    least = free.sweeps(np.inf, Best(problem, None, None))[1].bound
+    monkeypatch.setattr(Ascent, "_sweeps", lambda self, *_, **__: (Answer(None, np.inf, -np.inf), ()))
+    _, certificate = Ascent(problem, SolveOptions()).settle(np.inf, Best(problem, None, None))
+    assert certificate.prices.any()
+    assert certificate.bound > least
+
+
+@settings(max_examples=40, deadline=None)
+@given(problems(limited=True).filter(is_finite), st.integers(0, 99))
+def test_annealing_makes_choices_of_what_was_met(problem: Problem, seed: int) -> None:
+    """That keep the limit, none cheaper than the best of all that can be made; where one fits, one is found."""
+    met = drawn_choices(problem, seed)
+    made = [c for c in choices(problem) if all(c[v] in {m[v] for m in met} for v in range(len(c)))]
+    within = [c for c in made if problem.usage_limit is None or peak(problem, c) <= problem.usage_limit]
+    certificate = Ascent(problem, FEW_SWEEPS).sweeps(np.inf, Best(problem, None, None))[1]
+    found = annealed(certificate, met, FEW_SWEEPS, Best(problem, None, None))
+    assert found.bound == -np.inf  # that of a mixture bounds nothing else
+    if found.choice is not None:
+        assert found.choice in within
+        assert found.objective == pytest.approx(cost_of(problem, found.choice), rel=1e-12, abs=1e-12)
+
+
+def test_annealing_finds_about_the_best_of_few() -> None:
+    problem = limited(3, 2, 2.0)
+    met, best = drawn_choices(problem, 1, 4), np.inf
+    for choice in choices(problem):
+        if all(choice[v] in {m[v] for m in met} for v in range(9)) and peak(problem, choice) <= 18.0:
+            best = min(best, cost_of(problem, choice))
+    certificate = Ascent(problem, SolveOptions()).sweeps(np.inf, Best(problem, None, None))[1]
+    found = annealed(certificate, met, SolveOptions(), Best(problem, None, None))
+    assert best * (1 - 1e-9) <= found.objective <= 1.05 * best
+
+
+@pytest.mark.parametrize("is_found", [True, False])
+def test_on_wide_problems_any_choice_is_looked_for_only_if_none_is_met(
+    is_found: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem, asked = limited(4, 2, 2.0), list[bool]()
+    first = messages.first_choice
+    monkeypatch.setattr(messages, "is_narrow", lambda _: False)
+    monkeypatch.setattr(messages, "first_choice", lambda *args: asked.append(True) or first(*args))
+    if not is_found:
+        monkeypatch.setattr(Ascent, "_answer", lambda *_: Answer(None, np.inf, -np.inf))
+    found = solve(problem, options=SolveOptions(max_table_entries=1, max_rounds=0))
+    assert bool(asked) is not is_found
+    assert peak(problem, found.choice) <= 32.0
 
 
 @pytest.mark.parametrize("share", [1.0, 1.5])

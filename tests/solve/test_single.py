@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autopar.solve import Edge, Problem, proven, single, solve
+from autopar.solve import Edge, Problem, kernels, proven, single, solve
 from autopar.solve.ascent import Ascent
 from autopar.solve.dual import Dual
 from autopar.solve.flat import Pool
@@ -17,6 +19,7 @@ from autopar.solve.single import Single
 from autopar.solve.watch import Best
 from tests.solve.draw import problems
 from tests.solve.oracle import optimum
+from tests.solve.test_glide import scarce
 from tests.solve.test_swing import grid, is_finite
 
 OPTIONS = SolveOptions(max_sweeps=60)
@@ -76,6 +79,72 @@ def test_what_messages_prove_they_still_prove(monkeypatch: pytest.MonkeyPatch) -
     found, certificate = Ascent(chain, OPTIONS, rough=True).sweeps(np.inf, Best(chain, None, None))
     assert found.objective == pytest.approx(best, rel=1e-12)
     assert certificate.bound == pytest.approx(best, rel=1e-12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems(limited=True).filter(is_finite))
+def test_priced_memory_is_swept_singly_and_proven_in_double(problem: Problem) -> None:
+    best, kinds, swept = optimum(problem), set[np.dtype[Any]](), Dual.sweep
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(single, "_LARGE", 0)
+        patch.setattr(Dual, "sweep", lambda self: kinds.add(self.messages.dtype) or swept(self))
+        ascent = Ascent(problem, OPTIONS)
+        whole = ascent.dual
+        found, certificate = ascent.settle(np.inf, Best(problem, None, None))
+    assert kinds == {np.dtype(np.float32), np.dtype(np.float64)}
+    assert ascent.dual is whole
+    assert whole.messages.dtype == whole.nodes.dtype == ascent.held.messages.dtype == np.float64
+    tolerance = 1e-9 * (1 + abs(certificate.bound))
+    assert certificate.bound == pytest.approx(ascent.held.bound, abs=tolerance)
+    assert certificate.bound <= best + tolerance
+    assert proven(problem, certificate.proof()).bound <= best + tolerance
+    assert found.objective >= best * (1 - 1e-9) - 1e-9
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_settling_singly_comes_as_far(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, bounds = scarce(seed), list[float]()
+    for least in (0, 10**9):
+        monkeypatch.setattr(single, "_LARGE", least)
+        _, certificate = Ascent(problem, SolveOptions()).settle(np.inf, Best(problem, None, None))
+        bounds.append(certificate.bound)
+    assert bounds[0] == pytest.approx(bounds[1], rel=2e-3)
+
+
+def test_what_is_single_changes_nothing_in_double() -> None:
+    problem = scarce(0)
+    dual = Dual(problem, memory_rows(problem))
+    dual.set_prices(np.full(dual.rows.count, 1e-3))
+    dual.sweep()
+    before = dual.state()
+    other = dual.in_single()
+    for _ in range(3):
+        other.sweep()
+    after = dual.state()
+    assert after.bound == before.bound
+    assert np.array_equal(after.messages, before.messages)
+    assert other.prices is dual.prices
+    assert dual.in_single().nodes == pytest.approx(dual.nodes, rel=1e-5, abs=1e-5)
+
+
+@pytest.mark.parametrize("eager", [False, True])
+def test_sweeps_are_the_same_by_loops_and_by_arrays(eager: bool) -> None:
+    problem, found = scarce(0), list[tuple[np.ndarray, np.ndarray]]()
+    for visit, push in ((kernels.visit, kernels.push), (kernels._visit_by_arrays, kernels._push_by_arrays)):
+        dual = Dual(problem, memory_rows(problem))
+        dual.set_prices(np.full(dual.rows.count, 1e-3))
+        dual = dual.in_single()
+        flat, nodes, messages = dual.flat, dual.nodes, dual.messages
+        gain, before = np.empty(3 * flat.widest, dtype=np.float32), messages.copy()
+        for _ in range(3):
+            for v in range(len(flat.start) - 1):
+                near, middle, end = flat.near[v], flat.split[v], flat.near[v + 1]
+                visit(flat, v, eager, (near, middle), (middle, end), nodes, messages, gain)
+            push(flat, 0.37, before, nodes, messages)
+        assert messages.dtype == nodes.dtype == np.float32
+        found.append((messages, nodes))
+    assert np.array_equal(found[0][0], found[1][0])
+    assert np.array_equal(found[0][1], found[1][1])
 
 
 def test_problems_that_share_a_pool_are_swept_as_if_they_did_not() -> None:

@@ -177,5 +177,7 @@ def _copies(
 
 
 def _distinct(placements: Iterable[Placement]) -> tuple[Placement, ...]:
-    every = {id(placement): placement for placement in placements}  # most that are equal are one object
-    return tuple(dict.fromkeys(every.values()))
+    every = tuple(placements)
+    return tuple(
+        dict.fromkeys(dict(zip(map(id, every), every, strict=True)).values())
+    )  # most equal ones are one object

@@ -77,14 +77,14 @@ class ShortestPaths:
         self._start = np.searchsorted(weights.tail, np.arange(states + 1))
         self._alike = alike
         self._weights = weights
-        self._distance = np.empty((states, 0))
-        self._column = np.full(states, -1, dtype=np.int64)
+        self._rows = np.empty((0, states))
+        self._row = np.full(states, -1, dtype=np.int64)
 
     @property
     def nbytes(self) -> int:
         """About the bytes held."""
         weights = self._weights
-        return weights.tail.nbytes + weights.head.nbytes + weights.cost.nbytes + self._distance.nbytes
+        return weights.tail.nbytes + weights.head.nbytes + weights.cost.nbytes + self._rows.nbytes
 
     def distances(self, sources: Ints, targets: Ints) -> Floats:
         """The distances distance[source, target]; inf where there is no path."""
@@ -92,22 +92,22 @@ class ShortestPaths:
         found = np.empty((len(sources), len(targets)))
         if not found.size:
             return found
-        columns, turns = self._found(first[sources]), turn[sources]
+        rows, turns = self._found(first[sources]), turn[sources]
         for n, becomes in enumerate(turned):
             mine = np.flatnonzero(turns == n)
             if len(mine):
-                found[mine] = self._distance[np.ix_(becomes[targets], columns[mine])].T
+                found[mine] = self._rows[rows[mine]].take(becomes[targets], axis=1)
         return found
 
     def _found(self, sources: Ints) -> Ints:
-        """Where the columns of these sources are; those that are missing are found."""
-        missing = np.unique(sources[self._column[sources] < 0])
+        """Where the rows of these sources are; those that are missing are found."""
+        missing = np.unique(sources[self._row[sources] < 0])
         if len(missing):
-            weights, known = self._weights, self._distance.shape[1]
+            weights = self._weights
             fresh = shortest_distances(self._start, weights.head, weights.cost, missing)
-            self._column[missing] = known + np.arange(len(missing))
-            self._distance = np.concatenate([self._distance, fresh], axis=1) if known else fresh
-        return self._column[sources]
+            self._row[missing] = len(self._rows) + np.arange(len(missing))
+            self._rows = np.concatenate([self._rows, fresh.T])
+        return self._row[sources]
 
     def path(self, source: int, target: int, number: Ints) -> list[int]:
         """The states of a shortest path of the fewest edges, both ends included; none if there is no path.

@@ -148,8 +148,7 @@ def _copies(
         key = id(strategies[op]), position
         found = sides[which].get(key)
         if found is None:
-            placed = ((s.outs if which else s.ins)[position] for s in strategies[op])
-            found = sides[which][key] = _distinct(placed)
+            found = sides[which][key] = _distinct([(s.outs if which else s.ins)[position] for s in strategies[op]])
         return found
 
     given = {tensor.id: placements for tensor, placements in zip(graph.inputs, inputs, strict=True)}

@@ -42,7 +42,7 @@ from rich.console import Console
 from rich.table import Table
 
 import autopar
-from autopar.solve.jit import FAST
+from autopar._jit import FAST
 from benchmarks import shapes
 from benchmarks.end_to_end import describe_machine
 from benchmarks.shapes import Shapes

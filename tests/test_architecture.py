@@ -25,7 +25,7 @@ JAX_ROOMS = {"trace", "emit", "api", "operators", "discover", "calibration", "_c
 # "autopar" is autopar/__init__.py. A new room needs a row here.
 _INNER = (
     "core errors config cost_models rules redistribute solve price search trace passes emit operators discover _compat "
-    "_payload calibration"
+    "_jit _payload calibration"
 )
 MAY_IMPORT: dict[str, frozenset[str]] = {
     room: frozenset(allowed.split())
@@ -33,12 +33,13 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         "cost_models": "",
         "errors": "",
         "_compat": "",
+        "_jit": "",
         "_payload": "core errors",
         "config": "core errors cost_models",
         "core": "errors",
         "rules": "core errors",
-        "redistribute": "core errors",
-        "solve": "errors",
+        "redistribute": "core errors _jit",
+        "solve": "errors _jit",
         "price": "core errors rules redistribute solve cost_models",
         "search": "core errors rules redistribute solve price passes",
         "trace": "core errors _compat _payload",

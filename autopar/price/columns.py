@@ -55,10 +55,11 @@ class Columns:
     def of(self, placements: tuple[Placement, ...]) -> Column:
         """The column of these placements."""
         ids, known = [*map(id, placements)], self._by_id
-        fresh = {each: placement for each, placement in zip(ids, placements, strict=True) if each not in known}
-        known.update((each, self._number(placement)) for each, placement in fresh.items())
-        self._held += fresh.values()
-        numbers = np.array([known[each] for each in ids], dtype=np.int64)
+        for each, placement in dict(zip(ids, placements, strict=True)).items():
+            if each not in known:
+                known[each] = self._number(placement)
+                self._held.append(placement)
+        numbers = np.array([*map(known.__getitem__, ids)], dtype=np.int64)
         key = numbers.tobytes()
         if key not in self._columns:
             self._columns[key] = self._column(placements, numbers)
@@ -71,10 +72,8 @@ class Columns:
         return number
 
     def _column(self, placements: tuple[Placement, ...], numbers: Ints) -> Column:
-        order = dict.fromkeys(numbers.tolist())
-        place = {number: n for n, number in enumerate(order)}
-        index = np.array([place[number] for number in numbers.tolist()], dtype=np.int64)
         by_number = dict(zip(numbers.tolist(), placements, strict=True))
-        distinct = tuple(by_number[number] for number in order)
-        shared = self._distinct.setdefault(np.array(list(order)).tobytes(), distinct)
+        place = {number: n for n, number in enumerate(by_number)}
+        index = np.array([*map(place.__getitem__, numbers.tolist())], dtype=np.int64)
+        shared = self._distinct.setdefault(np.array([*by_number]).tobytes(), tuple(by_number.values()))
         return Column(shared, index, np.array(self._parts, dtype=np.int64)[numbers], numbers)

@@ -10,6 +10,7 @@ import numpy as np
 from scipy.sparse import csgraph as scipy_csgraph
 from scipy.sparse import csr_array
 
+from autopar._jit import compiled_or
 from autopar.redistribute.alike import Alike
 from autopar.redistribute.graph import Floats, Weights
 from autopar.redistribute.sequences import Ints
@@ -18,16 +19,62 @@ from autopar.redistribute.sequences import Ints
 _dijkstra = cast(Callable[..., Floats], cast(Any, scipy_csgraph).dijkstra)
 
 
+def by_dijkstra(start: Ints, head: Ints, cost: Floats, sources: Ints) -> Floats:
+    """What `shortest_distances` is, by scipy, one source after the other."""
+    states = len(start) - 1
+    graph = csr_array((cost, head.astype(np.int32), start.astype(np.int32)), shape=(states, states))
+    return np.ascontiguousarray(_dijkstra(graph, indices=sources).T)
+
+
+@compiled_or(by_dijkstra)
+def shortest_distances(start: Ints, head: Ints, cost: Floats, sources: Ints) -> Floats:
+    """distance[state, n]: that of a shortest path from state `sources[n]`; inf where there is none.
+
+    The edges of state u are start[u] <= e < start[u + 1]: to state head[e], for cost[e] >= 0. States whose distances
+    fell tell those behind their edges, for all sources at once, until none does. A distance is the least of the sums
+    along paths, each added up from its source on: adding never makes less, nor changes an order, so these are the very
+    numbers that Dijkstra's algorithm finds.
+
+    Reference: Bellman 1958, "On a routing problem"; Moore 1959 (the queue).
+    """
+    states = len(start) - 1
+    distance = np.full((states, len(sources)), np.inf)
+    queue, is_queued = np.empty(states + 1, dtype=np.int64), np.zeros(states, dtype=np.bool_)
+    first, last = 0, len(sources)
+    for n in range(len(sources)):
+        source = sources[n]
+        distance[source, n] = 0.0
+        queue[n] = source
+        is_queued[source] = True
+    while first != last:
+        state = queue[first]
+        first = (first + 1) % (states + 1)
+        is_queued[state] = False
+        mine = distance[state]
+        for edge in range(start[state], start[state + 1]):
+            price, other = cost[edge], distance[head[edge]]
+            fell = 0
+            for n in range(len(mine)):
+                total = mine[n] + price
+                is_less = total < other[n]
+                fell |= is_less
+                other[n] = total if is_less else other[n]
+            if fell and not is_queued[head[edge]]:
+                is_queued[head[edge]] = True
+                queue[last] = head[edge]
+                last = (last + 1) % (states + 1)
+    return distance
+
+
 class ShortestPaths:
-    """Shortest distances in a weighted graph, found source by source when asked for.
+    """Shortest distances in a weighted graph, found for sources when asked for.
 
     States that are alike have distances that are alike: they are looked for from one of them.
     """
 
     def __init__(self, alike: Alike, weights: Weights) -> None:
         states = len(alike.first)
-        starts = np.searchsorted(weights.tail, np.arange(states + 1)).astype(np.int32)
-        self._graph = csr_array((weights.cost, weights.head.astype(np.int32), starts), shape=(states, states))
+        self._start = np.searchsorted(weights.tail, np.arange(states + 1))
         self._alike = alike
         self._weights = weights
         self._rows = np.empty((0, states))
@@ -37,7 +84,7 @@ class ShortestPaths:
     def nbytes(self) -> int:
         """About the bytes held."""
         weights = self._weights
-        return 2 * (weights.tail.nbytes + weights.head.nbytes + weights.cost.nbytes) + self._rows.nbytes
+        return weights.tail.nbytes + weights.head.nbytes + weights.cost.nbytes + self._rows.nbytes
 
     def distances(self, sources: Ints, targets: Ints) -> Floats:
         """The distances distance[source, target]; inf where there is no path."""
@@ -56,16 +103,17 @@ class ShortestPaths:
         """Where the rows of these sources are; those that are missing are found."""
         missing = np.unique(sources[self._row[sources] < 0])
         if len(missing):
+            weights = self._weights
+            fresh = shortest_distances(self._start, weights.head, weights.cost, missing)
             self._row[missing] = len(self._rows) + np.arange(len(missing))
-            self._rows = np.concatenate([self._rows, _dijkstra(self._graph, indices=missing)])
+            self._rows = np.concatenate([self._rows, fresh.T])
         return self._row[sources]
 
     def path(self, source: int, target: int, number: Ints) -> list[int]:
         """The states of a shortest path of the fewest edges, both ends included; none if there is no path.
 
         Of several the one whose states have the lowest `number`, the last one first. An edge is on a shortest path if
-        distance[tail] + cost = distance[head]. That is exact in floating point: Dijkstra's algorithm computed the
-        distances as these very sums.
+        distance[tail] + cost = distance[head]. That is exact in floating point: distances are these very sums.
         """
         distance = self.distances(np.array([source]), np.arange(len(number)))[0]
         if math.isinf(distance[target]):

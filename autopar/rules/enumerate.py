@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
-from itertools import combinations
-from math import prod
-from typing import cast
+from functools import cached_property, lru_cache, partial
+from itertools import chain, combinations, islice, repeat
+from math import lcm, prod
+from typing import TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autopar.core.mesh import DeviceMesh
-from autopar.core.placement import Dims, Kind, Placement
+from autopar.core.placement import Kind, Placement
 from autopar.core.strategy import Exchange, Strategy
 from autopar.rules.factor_rule import Factor, FactorRule, TensorFactors, Traffic
 
 Axes = tuple[str, ...]
-Assignment = dict[Factor, Axes]
+Given = tuple[tuple[Factor, Axes], ...]
 Ints = NDArray[np.int64]
+T = TypeVar("T")
 _KINDS: tuple[Kind, ...] = ("sum", "max", "min")
 
 
@@ -46,9 +47,9 @@ class _ByContent:
 
     @cached_property
     def content(self) -> tuple[object, ...]:
-        rule = self.rule
+        rule, counts = self.rule, _counts(self.mesh.sizes)
         together = {f for dims in (*rule.ins, *rule.outs) for factors in dims if len(factors) > 1 for f in factors}
-        sizes = tuple([(f, size if f in together else _divided(size, self.mesh)) for f, size in rule.sizes.items()])
+        sizes = tuple([(f, n if f in together else (n > 0, _divided(n, counts))) for f, n in rule.sizes.items()])
         reduced, carried = tuple(rule.reduced.items()), tuple(rule.carried.items())
         return (rule.ins, rule.outs, sizes, reduced, carried, rule.frozen, rule.everywhere)
 
@@ -59,11 +60,16 @@ class _ByContent:
         return isinstance(other, _ByContent) and self.content == other.content
 
 
+@lru_cache(maxsize=256)
+def _counts(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """The numbers of parts that axes of these sizes can split a dim into."""
+    return tuple(sorted({prod(each) for n in range(len(sizes) + 1) for each in combinations(sizes, n)}))
+
+
 @lru_cache(maxsize=65536)
-def _divided(size: int, mesh: DeviceMesh) -> tuple[bool, ...]:
-    """Whether there are elements, and by which of the numbers that axes can split a dim into they divide evenly."""
-    counts = sorted({prod(each) for n in range(len(mesh.sizes) + 1) for each in combinations(mesh.sizes, n)})
-    return (size > 0, *(size % count == 0 for count in counts))
+def _divided(size: int, counts: tuple[int, ...]) -> int:
+    """The least number that the same of `counts` divide evenly as divide `size`."""
+    return lcm(*[count for count in counts if size % count == 0])
 
 
 @lru_cache(maxsize=4096)
@@ -73,145 +79,198 @@ def _of_equal_rules(rule: _ByContent, mesh: DeviceMesh) -> tuple[Strategy, ...]:
 
 def _enumerate(rule: FactorRule, mesh: DeviceMesh) -> tuple[Strategy, ...]:
     """One strategy for each assignment that gives every tensor a placement, the first of those that give the same."""
-    factors, rows = (*rule.sizes,), _assignments(rule, mesh)
-    axes = [(name, size) for name, size in mesh.axes if size > 1]
-    given = [_as_given(factors, [name for name, _ in axes], row) for row in cast(list[list[int]], rows.tolist())]
-    counted = np.array([0, *(size > 0 for size in rule.sizes.values())], dtype=np.bool_)[rows]
-    sizes = np.array([size for _, size in axes], dtype=np.int64)
-    splits = cast(list[int], np.where(counted, sizes, 1).prod(axis=1).tolist())
-    columns = [tensor.placed(rows, given) for tensor in _tensors(rule, mesh)]
+    names = tuple(name for name, size in mesh.axes if size > 1)
+    sizes = tuple(size for size in mesh.sizes if size > 1)
+    rows = _contiguous(rule, sizes, _assignments(rule, sizes))
+    columns = _placements(rule, names, rows)
+    placed = zip(*columns, strict=True) if columns else repeat(tuple[Placement, ...](), len(rows))
     operands = len(rule.ins)
     found: dict[tuple[int, ...], Strategy] = {}
-    for assignment, split, *placed in zip(given, splits, *columns, strict=True):
-        if not all(placed):
+    for whole, given, split in zip(placed, _given(rule, names, rows), _splits(rule, sizes, rows), strict=True):
+        key = tuple(map(id, whole))  # of one tensor equal placements are one object
+        if key in found or not all(whole):
             continue
-        key = tuple(map(id, placed))  # of one tensor equal placements are one object
-        if key in found:
-            continue
-        whole = cast(tuple[Placement, ...], tuple(placed))
-        exchanges = _exchanges(rule, mesh, assignment, whole) if rule.exchanged else ()
+        exchanges = _exchanges(rule, mesh, dict(given), whole) if rule.exchanged else ()
         if exchanges is not None:
-            found[key] = Strategy(whole[:operands], whole[operands:], tuple(assignment.items()), split, exchanges)
+            found[key] = Strategy(whole[:operands], whole[operands:], given, split, exchanges)
     return tuple(found.values())
 
 
-def _assignments(rule: FactorRule, mesh: DeviceMesh) -> Ints:
+def _assignments(rule: FactorRule, sizes: tuple[int, ...]) -> Ints:
     """Every way to give each axis to a factor or to none, the last axis changing fastest, that divides evenly.
 
-    row[axis] is the number of the factor that the axis goes to, from 1 on as `rule.sizes` lists them; 0 is none. Axes
-    of size 1 are left out.
+    row[axis] is the number of the factor that the axis goes to, from 1 on as `rule.sizes` lists them; 0 is none.
     """
     number = {factor: n for n, factor in enumerate(rule.sizes, 1)}
-    options = [0, *(number[f] for f in rule.factors)] if rule.everywhere is None else [number[rule.everywhere]]
-    extents = np.array([0, *rule.sizes.values()], dtype=np.int64)
+    options = (0, *(number[f] for f in rule.factors)) if rule.everywhere is None else (number[rule.everywhere],)
+    counts = _counts(sizes)
+    return _dividing(sizes, options, (0, *(_divided(size, counts) for size in rule.sizes.values())))
+
+
+@lru_cache(maxsize=1024)
+def _dividing(axis_sizes: tuple[int, ...], options: tuple[int, ...], extents: tuple[int, ...]) -> Ints:
+    """`_assignments` of axes to `options`, factor n of which has the size `extents[n]`."""
+    extent, option = np.array(extents, dtype=np.int64), np.array(options, dtype=np.int64)
     rows, sizes = np.zeros((1, 0), dtype=np.int64), np.zeros(0, dtype=np.int64)
-    for size in mesh.sizes:
-        if size > 1:
-            last = np.tile(np.array(options, dtype=np.int64), len(rows))
-            rows = np.column_stack([np.repeat(rows, len(options), axis=0), last])
-            sizes = np.append(sizes, size)
-            parts = np.where(rows == last[:, None], sizes, 1).prod(axis=1)
-            rows = rows[extents[last] % parts == 0]
+    for size in axis_sizes:
+        last = np.tile(option, len(rows))
+        rows = np.column_stack([np.repeat(rows, len(option), axis=0), last])
+        sizes = np.append(sizes, size)
+        rows = rows[extent[last] % _parts(rows, last, sizes) == 0]
     return rows
 
 
-def _as_given(factors: Sequence[Factor], names: Sequence[str], row: Sequence[int]) -> Assignment:
-    given: Assignment = {}
-    for name, number in zip(names, row, strict=True):
-        if number:
-            factor = factors[number - 1]
-            given[factor] = (*given.get(factor, ()), name)
-    return given
+def _parts(rows: Ints, factor: Ints | int, sizes: Ints) -> Ints:
+    """Into how many parts each assignment cuts a factor: the same one in all, or one for each."""
+    return np.where(rows == np.reshape(factor, (-1, 1)), sizes, 1).prod(axis=1)
 
 
-@dataclass(frozen=True, eq=False)
-class _Tensor:
-    """One operand or result of a rule: its placement under an assignment, worked out once for each that it can see.
+def _contiguous(rule: FactorRule, axis_sizes: tuple[int, ...], rows: Ints) -> Ints:
+    """The assignments under which every shard of a compound dim is one run.
 
-    `open` are the factors over whose axes it is unreduced; `seen` these and those of its dims.
+    A factor may be split only if those before it are used up.
     """
-
-    rule: FactorRule
-    mesh: DeviceMesh
-    dims: TensorFactors
-    open: tuple[Factor, ...]
-    placements: dict[Placement, Placement]
-    by_code: dict[int, Placement | None]
-    known: dict[tuple[Axes, ...], Placement | None] = field(default_factory=dict[tuple[Axes, ...], Placement | None])
-
-    @cached_property
-    def is_plain(self) -> bool:
-        """Whether every dim is one factor: its dims are split as the first factors that it sees."""
-        return all(len(factors) == 1 for factors in self.dims)
-
-    @cached_property
-    def seen(self) -> tuple[Factor, ...]:
-        return tuple(dict.fromkeys((*(f for factors in self.dims for f in factors), *self.open)))
-
-    def placed(self, rows: Ints, given: Sequence[Assignment]) -> list[Placement | None]:
-        """`placement` of every assignment. What each axis does is a digit: a dim, or to leave open by a kind."""
-        if not self.is_plain:
-            return [self.placement(each) for each in given]
-        digit = dict.fromkeys(self.rule.sizes, 0)
-        digit |= {factors[0]: 1 + dim for dim, factors in enumerate(self.dims)}
-        digit |= {factor: 1 + len(self.dims) + _KINDS.index(self.rule.reduced[factor]) for factor in self.open}
-        powers = (1 + len(self.dims) + len(_KINDS)) ** np.arange(rows.shape[1], dtype=np.int64)
-        codes = cast(list[int], (np.array([0, *digit.values()], dtype=np.int64)[rows] @ powers).tolist())
-        by_code = self.by_code
-        for code, each in zip(codes, given, strict=True):
-            if code not in by_code:
-                by_code[code] = self.placement(each)
-        return [by_code[code] for code in codes]
-
-    def placement(self, given: Assignment) -> Placement | None:
-        """The placement; the same object for equal ones. None where there is none."""
-        key = tuple([given.get(factor, ()) for factor in self.seen])
-        try:
-            return self.known[key]
-        except KeyError:
-            placement = self._first(key, given)
-            self.known[key] = None if placement is None else self.placements.setdefault(placement, placement)
-            return self.known[key]
-
-    def _first(self, key: tuple[Axes, ...], given: Assignment) -> Placement | None:
-        split = key[: len(self.dims)] if self.is_plain else _split(self.rule, self.mesh, self.dims, given)
-        if split is None:
-            return None
-        unreduced = [factor for factor in self.open if factor in given]
-        if not unreduced:
-            return _placed(split, (), "sum")
-        kinds = {self.rule.reduced[factor] for factor in unreduced}
-        axes = sorted(axis for factor in unreduced for axis in given[factor])
-        return _placed(split, tuple(axes), kinds.pop()) if len(kinds) == 1 else None
+    number, sizes = {factor: n for n, factor in enumerate(rule.sizes, 1)}, np.array(axis_sizes, dtype=np.int64)
+    for compound in {factors for dims in (*rule.ins, *rule.outs) for factors in dims if len(factors) > 1}:
+        whole, is_run = np.ones((2, len(rows)), dtype=np.bool_)
+        for factor in compound:
+            parts = _parts(rows, number[factor], sizes)
+            is_run &= whole | (parts == 1)
+            whole &= parts == rule.sizes[factor]
+        rows = rows[is_run]
+    return rows
 
 
-@lru_cache(maxsize=256)
-def _by_code(mesh: DeviceMesh, rank: int) -> dict[int, Placement | None]:
-    """The placements of tensors of `rank` whose dims are one factor each, by `_Tensor.placed`'s codes; filled there."""
-    del mesh, rank
-    return {}
+def _given(rule: FactorRule, names: Axes, rows: Ints) -> list[Given]:
+    """The factors that each assignment gives axes to, by their first axes, with these."""
+    factors = tuple(rule.sizes)
+    known = _known_given(factors, names)
+    return _by_code(rows, 1 + len(factors), known, partial(_given_by, factors, names, known))
 
 
-def _tensors(rule: FactorRule, mesh: DeviceMesh) -> list[_Tensor]:
-    """The operands and results in order; those that see the same are one object."""
-    placements: dict[Placement, Placement] = {}
-    known: dict[tuple[TensorFactors, tuple[Factor, ...]], _Tensor] = {}
+@lru_cache(maxsize=1024)
+def _known_given(factors: tuple[Factor, ...], names: Axes) -> dict[int, Given]:
+    """What `_given` has met, by its codes; filled there."""
+    del factors, names
+    return {0: ()}
 
-    def tensor(dims: TensorFactors, unreduced: tuple[Factor, ...]) -> _Tensor:
-        by_code = _by_code(mesh, len(dims))
-        return known.setdefault((dims, unreduced), _Tensor(rule, mesh, dims, unreduced, placements, by_code))
 
-    found: list[_Tensor] = []
-    for operand, dims in enumerate(rule.ins):
-        found.append(tensor(dims, tuple(f for f, operands in rule.carried.items() if operand in operands)))
-    for dims in rule.outs:
-        held = {f for factors in dims for f in factors}
-        found.append(tensor(dims, tuple(f for f in rule.reduced if f not in held)))
+def _given_by(factors: Sequence[Factor], names: Axes, known: dict[int, Given], code: int) -> Given:
+    """What is given without the last axis that goes to a factor, and that axis."""
+    base, power, axis = 1 + len(factors), 1, 0
+    while power * base <= code:
+        power, axis = power * base, axis + 1
+    number, before = divmod(code, power)
+    factor, name = factors[number - 1], names[axis]
+    if not before:
+        return ((factor, (name,)),)
+    for part in (before, number * power):
+        if part not in known:
+            known[part] = _given_by(factors, names, known, part)
+    given = known[before]
+    if all(other != factor for other, _ in given):
+        return given + known[number * power]
+    return tuple((other, (*axes, name) if other == factor else axes) for other, axes in given)
+
+
+def _splits(rule: FactorRule, sizes: tuple[int, ...], rows: Ints) -> list[int]:
+    """Into how many parts each assignment cuts the operator's work."""
+    counted = np.array([0, *(size > 0 for size in rule.sizes.values())], dtype=np.bool_)[rows]
+    return cast(list[int], np.where(counted, np.array(sizes, dtype=np.int64), 1).prod(axis=1).tolist())
+
+
+def _placements(rule: FactorRule, names: Axes, rows: Ints) -> list[list[Placement | None]]:
+    """For each operand and result its placements under all assignments; None where it has none."""
+    table = _table(names)
+    known: dict[tuple[TensorFactors, tuple[Factor, ...]], list[Placement | None]] = {}
+    found: list[list[Placement | None]] = []
+    for tensor in _tensors(rule):
+        if tensor not in known:
+            known[tensor] = _placed(rule, names, table, *tensor, rows)
+        found.append(known[tensor])
     return found
 
 
+def _tensors(rule: FactorRule) -> list[tuple[TensorFactors, tuple[Factor, ...]]]:
+    """The operands and results in order: the factors of their dims, and those over whose axes they are unreduced."""
+    found: list[tuple[TensorFactors, tuple[Factor, ...]]] = []
+    for operand, dims in enumerate(rule.ins):
+        found.append((dims, tuple(f for f, operands in rule.carried.items() if operand in operands)))
+    for dims in rule.outs:
+        held = {f for factors in dims for f in factors}
+        found.append((dims, tuple(f for f in rule.reduced if f not in held)))
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class _Table:
+    """Placements on one mesh, equal ones one object: tensors of operators of all kinds share most of theirs.
+
+    `by_code` has those of tensors whose dims have so many factors each, by `_placed`'s codes.
+    """
+
+    equal: dict[Placement, Placement] = field(default_factory=dict[Placement, Placement])
+    by_code: dict[tuple[int, ...], dict[int, Placement | None]] = field(
+        default_factory=dict[tuple[int, ...], dict[int, Placement | None]]
+    )
+
+
+@lru_cache(maxsize=64)
+def _table(names: Axes) -> _Table:
+    del names
+    return _Table()
+
+
+def _placed(
+    rule: FactorRule, names: Axes, table: _Table, dims: TensorFactors, unreduced: tuple[Factor, ...], rows: Ints
+) -> list[Placement | None]:
+    """The placements of one tensor under all assignments.
+
+    What an axis does is a digit: nothing, split a factor of a dim, or leave the tensor unreduced by some kind.
+    """
+    counts = tuple(map(len, dims))
+    held = [factor for factors in dims for factor in factors]
+    digit = dict.fromkeys(rule.sizes, 0) | {factor: n for n, factor in enumerate(held, 1)}
+    digit |= {factor: 1 + len(held) + _KINDS.index(rule.reduced[factor]) for factor in unreduced}
+    digits = np.array([0, *digit.values()], dtype=np.int64)[rows]
+    known, base = table.by_code.setdefault(counts, {}), 1 + len(held) + len(_KINDS)
+
+    def placement(code: int) -> Placement | None:
+        found = _placed_by(counts, names, base, code)
+        return None if found is None else table.equal.setdefault(found, found)
+
+    return _by_code(digits, base, known, placement)
+
+
+def _placed_by(counts: tuple[int, ...], names: Axes, base: int, code: int) -> Placement | None:
+    """The placement of a tensor whose dims have so many factors each, by the digit of every axis, below `base`.
+
+    None where it would be unreduced by several kinds.
+    """
+    of_digit: list[Axes] = [()] * base
+    for name in names:
+        code, digit = divmod(code, base)
+        of_digit[digit] += (name,)
+    places, split = iter(of_digit[1:]), list[Axes]()
+    for count in counts:
+        split.append(tuple(chain.from_iterable(islice(places, count))))
+    unreduced: list[tuple[Axes, Kind]] = [(axes, kind) for kind, axes in zip(_KINDS, places, strict=True) if axes]
+    if len(unreduced) > 1:
+        return None
+    return Placement(tuple(split), *unreduced[0]) if unreduced else Placement(tuple(split))
+
+
+def _by_code(rows: Ints, base: int, known: dict[int, T], make: Callable[[int], T]) -> list[T]:
+    """What `make` says of each row of digits below `base`, as a number; `known` has what was asked before."""
+    codes = cast(list[int], (rows @ base ** np.arange(rows.shape[1], dtype=np.int64)).tolist())
+    for code in codes:
+        if code not in known:
+            known[code] = make(code)
+    return [known[code] for code in codes]
+
+
 def _exchanges(
-    rule: FactorRule, mesh: DeviceMesh, given: Assignment, placed: tuple[Placement, ...]
+    rule: FactorRule, mesh: DeviceMesh, given: dict[Factor, Axes], placed: tuple[Placement, ...]
 ) -> tuple[Exchange, ...] | None:
     """What the operator sends inside, in the order of the rule; None where a split factor cannot be.
 
@@ -246,30 +305,3 @@ def _local_shape(rule: FactorRule, mesh: DeviceMesh, placed: tuple[Placement, ..
 def _elements(traffic: Traffic, extent: list[int]) -> int:
     """The elements of one message."""
     return traffic.elements * prod(size for d, size in enumerate(extent) if d != traffic.dim)
-
-
-def _split(rule: FactorRule, mesh: DeviceMesh, dims: TensorFactors, given: Assignment) -> Dims | None:
-    """The axes that split each dim; None if a shard of a compound dim would not be one run."""
-    split: list[Axes] = []
-    for factors in dims:
-        if len(factors) != 1 and not _contiguous(rule, mesh, factors, given):
-            return None
-        split.append(tuple(axis for factor in factors for axis in given.get(factor, ())))
-    return tuple(split)
-
-
-@lru_cache(maxsize=65536)
-def _placed(dims: Dims, unreduced: tuple[str, ...], kind: Kind) -> Placement:
-    """The placement; one for equal ones, since operators share most of theirs."""
-    return Placement(dims, unreduced, kind)
-
-
-def _contiguous(rule: FactorRule, mesh: DeviceMesh, factors: tuple[Factor, ...], given: Assignment) -> bool:
-    """Whether a shard of the compound dim is one run: a factor may be split only if those before it are used up."""
-    whole = True
-    for factor in factors:
-        parts = mesh.product(given.get(factor, ()))
-        if parts > 1 and not whole:
-            return False
-        whole = whole and parts == rule.sizes[factor]
-    return True

@@ -148,8 +148,7 @@ def _copies(
         key = id(strategies[op]), position
         found = sides[which].get(key)
         if found is None:
-            placed = ((s.outs if which else s.ins)[position] for s in strategies[op])
-            found = sides[which][key] = _distinct(placed)
+            found = sides[which][key] = _distinct([(s.outs if which else s.ins)[position] for s in strategies[op]])
         return found
 
     given = {tensor.id: placements for tensor, placements in zip(graph.inputs, inputs, strict=True)}
@@ -177,5 +176,7 @@ def _copies(
 
 
 def _distinct(placements: Iterable[Placement]) -> tuple[Placement, ...]:
-    every = {id(placement): placement for placement in placements}  # most that are equal are one object
-    return tuple(dict.fromkeys(every.values()))
+    every = tuple(placements)
+    return tuple(
+        dict.fromkeys(dict(zip(map(id, every), every, strict=True)).values())
+    )  # most equal ones are one object

@@ -21,8 +21,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from autopar._jit import compiled, compiled_or
 from autopar.solve.dual import Certificate, rounding_error
-from autopar.solve.jit import compiled, compiled_or
 from autopar.solve.narrow import narrowed
 from autopar.solve.problem import Edge, Floats, Infeasible, Problem, derived
 from autopar.solve.proof import FREE, Bar, Exceed, Messages, Pass

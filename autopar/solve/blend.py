@@ -13,11 +13,11 @@ from functools import partial
 
 import numpy as np
 
+from autopar._jit import compiled
 from autopar.solve.contract_chains import contract_chains
 from autopar.solve.dual import Dual
 from autopar.solve.flat import Flat
 from autopar.solve.forest import desk_for, grow_forest, solve_forest
-from autopar.solve.jit import compiled
 from autopar.solve.kernels import add_prices, cost_of, entry, use_of
 from autopar.solve.merge import merge_usages
 from autopar.solve.options import SolveOptions

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from autopar._jit import compiled
 from autopar.solve.anneal import Schedule, anneal
 from autopar.solve.dual import Dual
 from autopar.solve.flat import Flat
 from autopar.solve.forest import desk_for, grow_forest, solve_forest
-from autopar.solve.jit import compiled
 from autopar.solve.kernels import add_prices, add_row, cost_of, use_of
 from autopar.solve.options import SolveOptions
 from autopar.solve.problem import Floats

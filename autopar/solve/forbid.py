@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from autopar.solve.jit import compiled, compiled_or
+from autopar._jit import compiled, compiled_or
 from autopar.solve.problem import Edge, Floats, Infeasible, Problem
 from autopar.solve.proof import Forbid
 from autopar.solve.reduction import Bools, Ints, Reduction, kept, restrict, unchanged

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from autopar._jit import compiled
 from autopar.solve.flat import Flat
-from autopar.solve.jit import compiled
 from autopar.solve.kernels import add_row
 from autopar.solve.problem import Floats
 from autopar.solve.reduction import Ints

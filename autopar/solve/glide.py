@@ -18,9 +18,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from autopar._jit import compiled
 from autopar.solve.dual import Dual, State
 from autopar.solve.flat import Flat
-from autopar.solve.jit import compiled
 from autopar.solve.kernels import add_up, visit
 from autopar.solve.momentum import Momentum
 from autopar.solve.problem import Floats

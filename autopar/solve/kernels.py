@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from autopar._jit import compiled, compiled_or
 from autopar.solve.flat import Flat, Memory
-from autopar.solve.jit import compiled, compiled_or
 from autopar.solve.problem import Floats
 from autopar.solve.reduction import Ints
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from autopar.solve.jit import compiled_or
+from autopar._jit import compiled_or
 from autopar.solve.problem import Floats
 
 Axes = tuple[int, ...]

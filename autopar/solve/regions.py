@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from autopar._jit import compiled
 from autopar.solve.flat import Flat
 from autopar.solve.forest import Desk, desk_for, grow_forest, solve_forest
-from autopar.solve.jit import compiled
 from autopar.solve.kernels import add_prices, cost_of, entry, use_of
 from autopar.solve.problem import Floats
 from autopar.solve.reduction import Ints

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from autopar.solve.jit import compiled_or
+from autopar._jit import compiled_or
 from autopar.solve.problem import Floats
 from autopar.solve.reduction import Ints
 

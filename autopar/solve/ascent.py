@@ -181,36 +181,45 @@ class Ascent:
         return self.dual.certificate(self.held), best
 
     def sweeps(self, upper: float, watch: Watch) -> tuple[Answer, Certificate]:
-        """The best choice that sweeps decode, and what they prove, computed from scratch."""
-        return self._swept(upper, watch), self.dual.certificate(self.held)
+        """The best choice that sweeps decode, and what they prove, computed from scratch.
+
+        After sweeps in single precision there is one in double: what that leaves is for narrow windows to close.
+        """
+        is_single = self._begins_singly()
+        if is_single:
+            self._settle_singly(watch)
+        best, _ = self._sweeps(upper, watch, most=1 if is_single else 0)
+        return best, self.dual.certificate(self.held)
 
     def swept(self, upper: float, watch: Watch) -> Answer:
         """As `sweeps`, for those who want no proof: the bound is what they prove up to rounding."""
-        return replace(self._swept(upper, watch), bound=self.held.bound)
-
-    def _swept(self, upper: float, watch: Watch) -> Answer:
         if self._begins_singly():
-            single, most = Single(self.dual), self.options.max_sweeps
-            settled = single.settled(most, lambda: watch.left_s() > 0, self.met.append)
-            self.dual.start_from(settled)
+            self._settle_singly(watch)
             best, _ = self._sweeps(upper, watch, most=1)
             cutoff = min(upper, best.objective)
             if is_closed(self.held.bound, cutoff) or not is_closed(self.held.bound, cutoff, _NEAR_ENOUGH):
-                return best
-        return self._sweeps(upper, watch)[0]
+                return replace(best, bound=self.held.bound)
+        best, _ = self._sweeps(upper, watch)
+        return replace(best, bound=self.held.bound)
+
+    def _settle_singly(self, watch: Watch) -> None:
+        """Begins where sweeps in single precision settle."""
+        settled = Single(self.dual).settled(self.options.max_sweeps, lambda: watch.left_s() > 0, self.met.append)
+        self.dual.start_from(settled)
 
     def resumed(self, messages: Floats, most: int, upper: float, watch: Watch) -> tuple[Answer, Certificate]:
         """As `sweeps`, up to `most` of them from these messages on, until the gap to a cost `upper` hardly shrinks.
 
         Where that is not known, until the bound rises by much less than elsewhere.
         """
+        is_single, before = is_worth_it(self.dual.flat), self.options
         self.dual.start_from(messages)
-        if is_worth_it(self.dual.flat):
+        if is_single:
             messages = Single(self.dual).settled(most, lambda: watch.left_s() > 0, upper=upper, share=_PATIENT)
             self.dual.start_from(messages)
-        before, self.options = self.options, replace(self.options, max_sweeps=most)
+        self.options = replace(self.options, max_sweeps=most)
         self.dual.eager, self.dual.swinging, self.held = False, self._may_swing, self._unproven()
-        best, _ = self._sweeps(upper, watch)
+        best, _ = self._sweeps(upper, watch, most=1 if is_single else 0)
         self.options = before
         return best, self.dual.certificate(self.held)
 

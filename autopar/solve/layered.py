@@ -7,7 +7,7 @@ what the best choice costs above the least of every part, added up: it does not 
 
 from __future__ import annotations
 
-from autopar.solve.ascent import Answer, is_closed
+from autopar.solve.ascent import Answer
 from autopar.solve.bar import sampled, window_of
 from autopar.solve.chain import Chain
 from autopar.solve.few import Few
@@ -15,7 +15,6 @@ from autopar.solve.options import SolveOptions
 from autopar.solve.parts import Part, Row
 from autopar.solve.problem import Infeasible
 from autopar.solve.reduction import Choice
-from autopar.solve.verifier import TOLERANCE
 from autopar.solve.watch import Watch
 from autopar.solve.within import Within, within
 
@@ -31,24 +30,18 @@ _NARROWER = 4  # times, a window that is guessed
 def by_layers(few: Few, best: Answer, options: SolveOptions, watch: Watch) -> Answer | None:
     """The optimum of the whole, with its proof, or a bound. None if there are no such layers, or it is too much.
 
-    Where `best` has no choice, windows are guessed, to find one; what these give is the answer, if it is too much then.
+    Where `best` has no choice, windows are guessed, to find one: that may be the optimum with a bound below it.
     """
     whole, short, messages = few.whole, few.short, few.messages
     if short.layers is None:
         return None
     edges: list[int] = short.edges.tolist()
     row = Row(whole.problem, short.layers, tuple(messages[e] for e in edges), whole.dual.pool)
-    known: dict[int, Within] | None = {}
-    guess: Answer | None = None
     if best.choice is None:
-        known = _guessed(row, options, watch)
-        if known is None:
-            return None
-        best = guess = Chain(row, known).answer()
-    if best.choice is None or (known and is_closed(best.bound, best.objective, TOLERANCE)):
-        return best if best.choice is not None else None
-    found = _tables(row, best.choice, best.objective, known, options, watch)
-    return guess if found is None else Chain(row, found).answer()
+        found = _guessed(row, options, watch)
+    else:
+        found = _tables(row, best.choice, best.objective, options, watch)
+    return None if found is None else Chain(row, found).answer()
 
 
 def _guessed(row: Row, options: SolveOptions, watch: Watch) -> dict[int, Within] | None:
@@ -75,18 +68,14 @@ def _guessed_of(part: Part, options: SolveOptions, watch: Watch) -> Within | Non
     return None
 
 
-def _tables(
-    row: Row, best: Choice, cutoff: float, known: dict[int, Within], options: SolveOptions, watch: Watch
-) -> dict[int, Within] | None:
+def _tables(row: Row, best: Choice, cutoff: float, options: SolveOptions, watch: Watch) -> dict[int, Within] | None:
     """What each kind of part costs, as far as a choice of the whole can that costs less than `cutoff`; None: too much.
 
-    `known` is so within some window. The first window of a part is guessed from what the best choice costs there; that
-    of the last is what is left.
+    The first window of a part is guessed from what the best choice costs there; that of the last is what is left.
     """
-    margin, found = _MARGIN * abs(cutoff), dict(known)
+    margin, found = _MARGIN * abs(cutoff), dict[int, Within]()
     low = {part.number: part.certificate.bound for part in row.parts}
     above = {part.number: row.cost_of(part.number + part.copies // 2, best) - low[part.number] for part in row.parts}
-    low |= {number: of.least for number, of in known.items()}
     in_order = sorted(row.parts, key=lambda part: (-part.copies, above[part.number]))
     for part in in_order * 2:
         number = part.number

@@ -36,34 +36,30 @@ def share_equal(problem: Problem) -> Reduction:
 
 
 def merge_parallel(problem: Problem) -> Reduction:
-    """One edge for each pair of nodes, from the lower to the higher node: the sum of all between them."""
+    """One edge for each pair of nodes: the sum of all between them, from the lower to the higher node."""
     if _is_simple(problem):
         return unchanged(problem)
-    groups: dict[tuple[int, int], list[tuple[Floats, bool]]] = {}
+    groups: dict[tuple[int, int], list[Edge]] = {}
     for edge in problem.edges:
-        flipped = edge.u > edge.v
-        pair = (edge.v, edge.u) if flipped else (edge.u, edge.v)
-        groups.setdefault(pair, []).append((edge.cost, flipped))
+        groups.setdefault((min(edge.u, edge.v), max(edge.u, edge.v)), []).append(edge)
     sums: dict[tuple[tuple[int, bool], ...], Floats] = {}
 
-    def total(group: list[tuple[Floats, bool]]) -> Floats:
-        if len(group) == 1 and not group[0][1]:
-            return group[0][0]
-        key = tuple((id(cost), flipped) for cost, flipped in group)
+    def total(group: list[Edge]) -> Floats:
+        key = tuple((id(edge.cost), edge.u > edge.v) for edge in group)
         if key not in sums:
-            parts = [cost.T if flipped else cost for cost, flipped in group]
+            parts = [edge.cost.T if edge.u > edge.v else edge.cost for edge in group]
             sums[key] = np.ascontiguousarray(sum(parts[1:], start=parts[0]))
         return sums[key]
 
-    edges = tuple(Edge(u, v, total(group)) for (u, v), group in groups.items())
+    edges = tuple(group[0] if len(group) == 1 else Edge(u, v, total(group)) for (u, v), group in groups.items())
     merged = derived(problem.node_costs, edges, problem.usages, problem.usage_limit)
     return Reduction(merged, 0.0, lambda choice: choice)
 
 
 def _is_simple(problem: Problem) -> bool:
-    """Whether every edge goes from a lower to a higher node, and no two between the same."""
-    u, v = (np.array([getattr(edge, end) for edge in problem.edges], dtype=np.intp) for end in ("u", "v"))
-    return bool((u < v).all()) and len(np.unique(u * len(problem.node_costs) + v)) == len(u)
+    """Whether no two edges are between the same nodes."""
+    ends = np.array([(edge.u, edge.v) for edge in problem.edges], dtype=np.intp).reshape(-1, 2)
+    return len(np.unique(ends.min(axis=1) * len(problem.node_costs) + ends.max(axis=1))) == len(ends)
 
 
 def fold_constant(problem: Problem) -> Reduction:

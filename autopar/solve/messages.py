@@ -22,6 +22,8 @@ from autopar.solve.reduction import kept, restrict
 from autopar.solve.watch import Apart, Inner, Watch, offer
 
 _SHORT = 100  # passes of an annealing where a gap is let be
+_SOME_SWEEPS = 10  # of few of the layers: these take less than windows that are guessed
+_NEARLY = 1e-5  # of the cost: a choice of few as close to the bound is worth a proof
 _PRICED_SWEEPS = 2  # times as many sweeps where prices have to settle too
 
 
@@ -113,14 +115,18 @@ def _from_few(
 def _added_up(few: Few, options: SolveOptions, watch: Watch, rest: Search) -> tuple[Few, Answer]:
     """Few of the layers, and what is known of all: if messages do not prove few, after equal ones were added up.
 
-    They are added up in windows that are guessed; if that only finds a choice, about that one, when messages of few
-    have settled; if that does not end it, about the best choice of few, searched by messages and windows alone.
+    If some sweeps more nearly prove a choice of few, they are added up about that one; else in windows that are
+    guessed; if that only finds a choice, about it, when messages of few have settled; if that does not end it, about
+    the best choice of few, searched by messages and windows alone.
     """
     if few.is_proven:
         return few, few.tiled()
-    known = _known_of_layers(few, Answer(None, np.inf, -np.inf), options, watch)
+    if few.short.layers is not None:
+        few = few.searched(lambda ascent: _settled(ascent, _SOME_SWEEPS, watch))
+    is_near = is_closed(few.best.bound, few.best.objective, _NEARLY)
+    known = _known_of_layers(few, few.tiled() if is_near else Answer(None, np.inf, -np.inf), options, watch)
     if known.choice is not None and not is_closed(known.bound, known.objective):
-        few = few.searched(lambda ascent: _settled(ascent, options, watch))
+        few = few.searched(lambda ascent: _settled(ascent, options.max_sweeps, watch))
         known = _known_of_layers(few, known, options, watch)
     if is_closed(known.bound, known.objective):
         return few, known
@@ -146,9 +152,9 @@ def _known_of_layers(few: Few, best: Answer, options: SolveOptions, watch: Watch
     return best
 
 
-def _settled(ascent: Ascent, options: SolveOptions, watch: Watch) -> Answer:
-    """What sweeps decode that go on until they settle, and what they prove."""
-    found, certificate = ascent.resumed(ascent.dual.messages, options.max_sweeps, np.inf, Apart(watch))
+def _settled(ascent: Ascent, most: int, watch: Watch) -> Answer:
+    """What sweeps decode that go on until they settle, `most` of them, and what they prove."""
+    found, certificate = ascent.resumed(ascent.dual.messages, most, np.inf, Apart(watch))
     return replace(found, bound=certificate.bound)
 
 
@@ -176,6 +182,6 @@ def _few(whole: Ascent, options: SolveOptions, watch: Watch, fewer: Few | None =
     def swept(ascent: Ascent) -> Answer:
         if fewer is None:
             return ascent.swept(np.inf, Apart(watch))
-        return _settled(ascent, options, watch)
+        return _settled(ascent, options.max_sweeps, watch)
 
     return few_of(whole, begun, swept, fewer)

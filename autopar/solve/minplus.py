@@ -9,6 +9,7 @@ import numpy as np
 
 from autopar._jit import compiled_or
 from autopar.solve.problem import Floats
+from autopar.solve.thin import distinct_rows
 
 Axes = tuple[int, ...]
 
@@ -64,12 +65,10 @@ def _min_sum(shape: tuple[int, ...], pieces: list[Floats]) -> Floats:
         for piece in pieces[1:]:
             total = total + piece
         return np.broadcast_to(total.min(axis=0), shape).copy()
-    pieces = [np.ascontiguousarray(piece) for piece in pieces]
-    result = np.empty(shape)
     if len(shape) == 2 and [piece.shape[1:] for piece in pieces] == [(1, 1), (shape[0], 1), (1, shape[1])]:
-        min_product(pieces[0].ravel(), pieces[1].reshape(count, -1), pieces[2].reshape(count, -1), result)
-        return result
-    step = max(1, _BLOCK_ENTRIES * shape[0] // entries)
+        return _product(pieces[0].ravel(), pieces[1][:, :, 0].T, pieces[2][:, 0].T)
+    pieces = [np.ascontiguousarray(piece) for piece in pieces]
+    result, step = np.empty(shape), max(1, _BLOCK_ENTRIES * shape[0] // entries)
     for start in range(0, shape[0], step):
         block = slice(start, start + step)
         parts = [piece[:, block] if piece.shape[1] > 1 else piece for piece in pieces]
@@ -77,21 +76,30 @@ def _min_sum(shape: tuple[int, ...], pieces: list[Floats]) -> Floats:
     return result
 
 
+def _product(cost: Floats, a: Floats, b: Floats) -> Floats:
+    """The min over k of cost[k] + a[s, k] + b[t, k], for all s and t: made once where rows of `a` or `b` are equal."""
+    (a, rows), (b, columns) = distinct_rows(a), distinct_rows(b)
+    least = np.empty((len(a), len(b)))
+    min_product(cost, np.ascontiguousarray(a), np.ascontiguousarray(b.T), least)
+    least = least if len(b) == len(columns) else least.take(columns, axis=1)
+    return least if len(a) == len(rows) else least.take(rows, axis=0)
+
+
 def _min_product_by_arrays(cost: Floats, a: Floats, b: Floats, result: Floats) -> None:
     step = max(1, _BLOCK_ENTRIES // max(1, b.shape[1]))
     for start in range(0, len(result), step):
         block = slice(start, start + step)
-        _min_sum_block([cost[:, None, None], a[:, block, None], b[:, None, :]], result[block])
+        _min_sum_block([cost[:, None, None], a[block].T[:, :, None], b[:, None, :]], result[block])
 
 
 @compiled_or(_min_product_by_arrays)
 def min_product(cost: Floats, a: Floats, b: Floats, result: Floats) -> None:
-    """Writes result[s, t] = min over k of cost[k] + a[k, s] + b[k, t], row by row, so that a row stays in the cache."""
+    """Writes result[s, t] = min over k of cost[k] + a[s, k] + b[k, t], row by row, so that a row stays in the cache."""
     for s in range(len(result)):
         least = result[s]
         least[:] = np.inf
         for k in range(len(cost)):
-            base = cost[k] + a[k, s]
+            base = cost[k] + a[s, k]
             if base == np.inf:
                 continue
             row = b[k]  # a slice, since only those are turned into vector instructions

@@ -49,10 +49,15 @@ def squeeze_windows(certificate: Certificate, cutoff: float, options: SolveOptio
     """
     total = sum(edge.cost.size for edge in certificate.problem.edges)
     pairs = min(max(_LEAST_SHARE * options.max_cp_sat_entries, _FEW_PAIRS * total), _MOST_PAIRS)
+    most_known, best, may_untie = min(_KNOWN * pairs, _MOST_PAIRS), Answer(None, np.inf, certificate.bound), False
+    if _pairs_below(certificate, cutoff) <= most_known:  # without a look at all pairs
+        best = squeeze(certificate, cutoff, options, watch)
+        if is_closed(best.bound, min(cutoff, best.objective)) or watch.left_s() <= 0:
+            return best
+        may_untie = True
     above, each = sampled(certificate)
-    window, known = (window_of(above, n / each) for n in (pairs, min(_KNOWN * pairs, _MOST_PAIRS)))
+    window, known = (window_of(above, n / each) for n in (pairs, most_known))
     widest = window_of(above, _MOST_PAIRS / each)
-    best, may_untie = Answer(None, np.inf, certificate.bound), False
     while True:
         cutoff = min(cutoff, best.objective)
         upper = cutoff if cutoff - certificate.bound <= max(window, known) else certificate.bound + window
@@ -69,6 +74,14 @@ def squeeze_windows(certificate: Certificate, cutoff: float, options: SolveOptio
         window = max(_WIDER * window, 0.0 if may_untie else window_of(above, pairs / each))
         is_known = window < cutoff - certificate.bound <= widest and cutoff < np.inf
         window, may_untie = cutoff - certificate.bound if is_known else window, may_untie or not ended or is_known
+
+
+def _pairs_below(certificate: Certificate, cutoff: float) -> float:
+    """The pairs of strategies that choices below the cutoff may have one by one; inf if there is no cutoff."""
+    if cutoff == np.inf:
+        return np.inf
+    counts = [int(mask.sum()) for mask in certificate.keep(cutoff - certificate.bound)]
+    return sum(counts[edge.u] * counts[edge.v] for edge in certificate.problem.edges)
 
 
 def squeeze(

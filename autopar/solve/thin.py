@@ -26,12 +26,12 @@ def thinned(cost: Floats) -> tuple[Floats, Ints, Ints]:
     if cost.size < _FEWEST:
         rows, columns = (np.arange(count, dtype=np.intp) for count in cost.shape)
         return cost, rows, columns
-    thin, rows = _distinct(cost)
-    turned, columns = _distinct(thin.T)
+    thin, rows = distinct_rows(cost)
+    turned, columns = distinct_rows(thin.T)
     return turned.T, rows, columns
 
 
-def _distinct(cost: Floats) -> tuple[Floats, Ints]:
+def distinct_rows(cost: Floats) -> tuple[Floats, Ints]:
     """The distinct rows in the order in which they come first, and for every row which of them it is."""
     first, classes = np.empty(len(cost), dtype=np.intp), np.empty(len(cost), dtype=np.intp)
     count = number_rows(np.ascontiguousarray(cost).view(np.uint64), first, classes)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from autopar.solve import Edge, InvalidSolution, Problem, SolveOptions, proven, solve, verify
 from autopar.solve import closing as closing_module
+from autopar.solve import layered as layered_module
 from autopar.solve import messages as messages_module
 from autopar.solve import within as within_module
 from autopar.solve.ascent import Answer, Ascent, is_closed
@@ -149,11 +150,26 @@ def test_few_are_swept_on_where_guessed_windows_find_a_choice_only(monkeypatch: 
     def never(*_: object) -> None:
         pytest.fail("few of the layers were searched")
 
+    monkeypatch.setattr(messages_module, "_SOME_SWEEPS", 1)
     monkeypatch.setattr(messages_module, "by_layers", open_at_first)
     monkeypatch.setattr(messages_module, "closing", never)
     solution = solve(problem, options=replace(OPTIONS, max_rounds=0))
     assert len(swept) == 2
     assert swept[1] >= swept[0]
+    assert solution.gap == 0
+    verify(problem, solution)
+
+
+def test_nothing_is_guessed_where_some_sweeps_more_nearly_prove_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers are added up about the choice of few, tiled."""
+
+    def never(*_: object) -> None:
+        pytest.fail("windows were guessed")
+
+    monkeypatch.setattr(layered_module, "_guessed", never)
+    monkeypatch.setattr(messages_module, "_NEARLY", 1.0)
+    problem = cliques(40)
+    solution = solve(problem, options=replace(OPTIONS, max_rounds=0))
     assert solution.gap == 0
     verify(problem, solution)
 

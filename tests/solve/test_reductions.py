@@ -197,8 +197,34 @@ def test_min_products_are_the_same_by_loops_and_by_arrays(shape: tuple[int, int]
     wanted = (cost[:, None, None] + a[:, :, None] + b[:, None, :]).min(axis=0, initial=np.inf)
     for kernel in (min_product, _min_product_by_arrays):
         result = np.full(shape, np.nan)
-        kernel(cost, a, b, result)
+        kernel(cost, np.ascontiguousarray(a.T), b, result)
         np.testing.assert_array_equal(result, wanted)
+
+
+@pytest.mark.parametrize("kinds", [(3, 200), (200, 3), (7, 11)])
+@pytest.mark.parametrize("axes", [((-1, 0), (-1, 1)), ((0, -1), (1, -1)), ((-1, 0), (1, -1))])
+def test_products_of_tables_that_repeat_are_those_of_all_entries(
+    kinds: tuple[int, int], axes: tuple[tuple[int, int], ...]
+) -> None:
+    """To the last bit, whichever way up the tables lie."""
+    rng, count, shape = np.random.default_rng(kinds[0]), 40, (90, 70)
+    cost, repeated = rng.random(count), list[np.ndarray]()
+    for kind, n in zip(kinds, shape, strict=True):
+        repeated.append(rng.random((count, kind))[:, rng.integers(0, kind, n)])
+    wanted = (cost[:, None, None] + repeated[0][:, :, None] + repeated[1][:, None, :]).min(axis=0)
+    tables = [(np.ascontiguousarray(t if way[0] < 0 else t.T), way) for t, way in zip(repeated, axes, strict=True)]
+    made = MinSum().eliminate(shape, [(cost, (-1,)), *tables])
+    np.testing.assert_array_equal(made, wanted)
+
+
+def test_a_single_edge_between_two_nodes_stays_as_it_is() -> None:
+    """Whichever way up: to turn large matrices takes long. Several are one, rows of the lower node."""
+    rng = np.random.default_rng(0)
+    alone, one, two = Edge(1, 0, rng.random((3, 2))), Edge(2, 1, rng.random((4, 3))), Edge(1, 2, rng.random((3, 4)))
+    merged = merge_parallel(Problem((np.zeros(2), np.zeros(3), np.zeros(4)), (alone, one, two))).problem
+    assert merged.edges[0] is alone
+    assert [(edge.u, edge.v) for edge in merged.edges] == [(1, 0), (1, 2)]
+    np.testing.assert_array_equal(merged.edges[1].cost, one.cost.T + two.cost)
 
 
 def test_only_equal_arrays_are_shared() -> None:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autopar.solve import Edge, Infeasible, InvalidSolution, Problem, SolveOptions, bar, proven, solve, verify
+from autopar.solve import squeeze as squeeze_module
 from autopar.solve.bar import barred, sampled, window_of
 from autopar.solve.dual import Certificate, Dual
 from autopar.solve.eliminate import minimise_exactly, plan_elimination
@@ -20,7 +21,7 @@ from autopar.solve.merge import merge_parallel
 from autopar.solve.proof import Bar, Eliminate, Prices, Unlimit
 from autopar.solve.reduction import kept, unchanged
 from autopar.solve.rows import memory_rows
-from autopar.solve.squeeze import squeeze
+from autopar.solve.squeeze import squeeze, squeeze_windows
 from autopar.solve.watch import Best
 from tests.solve.draw import problems
 from tests.solve.oracle import choices, cost_of, optimum, peak_of
@@ -94,6 +95,22 @@ def test_whatever_pairs_go_no_more_is_proven_than_is_true(problem: Problem, pric
     order = tuple(range(len(problem.node_costs)))
     found = proven(problem, (step, Unlimit(), Eliminate(order)))
     assert not found.bound > optimum(problem) * (1 + 1e-9) + 1e-9
+
+
+@pytest.mark.parametrize("is_best_known", [True, False])
+def test_a_window_of_few_pairs_up_to_a_known_cost_is_squeezed_at_once(
+    is_best_known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All pairs are not looked at for that; the same is proven as by windows that grow."""
+    problem = _grid(4, 6, 3)
+    choice, best = minimise_exactly(problem, plan_elimination(problem))
+    certificate, watch = _certified(problem), Best(problem, None, None)
+    assert certificate is not None
+    cutoff = best if is_best_known else best * 1.01
+    monkeypatch.setattr(squeeze_module, "sampled", lambda *_: pytest.fail("all pairs were looked at"))
+    found = squeeze_windows(certificate, cutoff, SolveOptions(), watch)
+    assert found.bound == pytest.approx(best, rel=1e-9)
+    assert is_best_known or found.choice == choice
 
 
 def test_bits_for_another_matrix_are_refused() -> None:

@@ -31,7 +31,7 @@ from rich.console import Console
 from rich.table import Table
 
 import autopar
-from autopar.api import compiled
+from autopar.api import make
 from autopar.errors import NoFeasiblePlan, Unsolved
 from autopar.search import attempt
 from autopar.search.ground import Ground
@@ -54,7 +54,7 @@ PARTS: tuple[tuple[object, str, str], ...] = (
     (Focus, "mix", "solve_s"),
     (attempt, "build_program", "program_s"),
     (attempt, "account_of", "program_s"),
-    (compiled, "_report_of", "summary_s"),
+    (make, "_report_of", "summary_s"),
 )
 
 

@@ -16,7 +16,7 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 
 from autopar.solve.dual import Certificate
-from autopar.solve.minplus import MinSum
+from autopar.solve.minplus import Axes, MinSum
 from autopar.solve.problem import Floats
 
 _WINDOWS = (0.03, 0.01, 0.003)  # of the gap: a knot of a wider one says more
@@ -171,12 +171,18 @@ def _groups(counts: Mapping[int, int], tables: Sequence[_Table]) -> list[list[_T
 
 
 def _without(v: int, counts: Mapping[int, int], tables: Sequence[_Table], made: MinSum) -> _Table:
-    """What a node leaves that goes from the sum of tables."""
-    scope = tuple(sorted({u for table in tables for u in table.scope} - {v}))
+    """What a node leaves that goes from the sum of tables: by the nodes that have a choice, as an array has few axes."""
+    scope = tuple(sorted({u for table in tables for u in table.scope if counts[u] > 1} - {v}))
     axis = {u: i for i, u in enumerate(scope)} | {v: -1}
-    inputs = [(table.cost, tuple(axis[u] for u in table.scope)) for table in tables]
+    inputs = [_by_axes(table, axis) for table in tables]
     cost = made.eliminate(tuple(counts[u] for u in scope), inputs)
     return _Table(scope, cost, _nodes(tables))
+
+
+def _by_axes(table: _Table, axis: Mapping[int, int]) -> tuple[Floats, Axes]:
+    """The costs of a table, and the axes of its nodes; nodes without one have no choice."""
+    alone = tuple(i for i, u in enumerate(table.scope) if u not in axis)
+    return table.cost.squeeze(alone), tuple(axis[u] for u in table.scope if u in axis)
 
 
 def _nodes(tables: Sequence[_Table]) -> frozenset[int]:

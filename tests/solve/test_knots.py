@@ -64,3 +64,13 @@ def test_what_no_strategy_is_left_of_on_a_tree_is_no_knot() -> None:
     tree = Problem(path.node_costs, (Edge(0, 1, EQUAL), Edge(0, 2, EQUAL)))
     unswept = Dual(tree, memory_rows(tree))
     assert not knots(unswept.certificate(unswept.state()), GAP)
+
+
+def test_nodes_without_a_choice_are_no_axes_of_arrays() -> None:
+    """One node between more others than an array has axes, none of which has a choice; and a ring, which is a knot."""
+    ring = {(v, v + 1): True for v in range(1, 4)} | {(1, 4): False}
+    problem = _of(5, ring)
+    leaves = tuple(range(5, 85))
+    edges = (*problem.edges, *(Edge(0, leaf, np.zeros((2, 1))) for leaf in leaves))
+    costs = (*problem.node_costs, *(np.zeros(1) for _ in leaves))
+    assert knots(_swept(Problem(costs, edges)), GAP) == [frozenset(range(1, 5))]

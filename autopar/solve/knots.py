@@ -171,7 +171,7 @@ def _groups(counts: Mapping[int, int], tables: Sequence[_Table]) -> list[list[_T
 
 
 def _without(v: int, counts: Mapping[int, int], tables: Sequence[_Table], made: MinSum) -> _Table:
-    """What a node leaves that goes from the sum of tables: by the nodes that have a choice, as an array has few axes."""
+    """What a node leaves that goes from the sum of tables: by the nodes with a choice, as arrays have few axes."""
     scope = tuple(sorted({u for table in tables for u in table.scope if counts[u] > 1} - {v}))
     axis = {u: i for i, u in enumerate(scope)} | {v: -1}
     inputs = [_by_axes(table, axis) for table in tables]

@@ -47,7 +47,7 @@ from benchmarks.models import Model
 from cost_models import Cluster, load_cluster
 
 DEVICES = 8
-ROUNDS = 10
+ROUNDS = 6
 CALIBRATE_S = 170.0
 LEAST_STEP_S = 0.03
 MODELS: dict[str, Callable[[], Model]] = {
@@ -99,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="file to write the figures to")
     parser.add_argument("--models", nargs="+", choices=tuple(MODELS), default=tuple(MODELS))
-    parser.add_argument("--plans", type=int, default=13, help="plans of each model, at least 5")
+    parser.add_argument("--plans", type=int, default=12, help="plans of each model, at least 5")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="turns of each plan, at least 2")
     calibrated = parser.add_mutually_exclusive_group()
     calibrated.add_argument("--calibrate", action="store_true", help="calibrate first")

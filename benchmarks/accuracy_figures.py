@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import stats
+
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -66,9 +69,25 @@ def agreement(rounds: Sequence[Sequence[float]]) -> float:
 
     `rounds[plan]` are the times of one plan; at least two.
     """
-    even = [float(np.median(times[::2])) for times in rounds]
-    odd = [float(np.median(times[1::2])) for times in rounds]
-    return float(stats.kendalltau(even, odd).statistic)
+    return float(stats.kendalltau(*_halves(rounds)).statistic)
+
+
+def clear_tau(predicted: Sequence[float], rounds: Sequence[Sequence[float]]) -> float:
+    """Kendall's tau over those pairs of plans alone that even and odd rounds order alike; nan if there are none.
+
+    What one half of a measurement contradicts in the other says nothing of a prediction. `rounds` as for `agreement`.
+    """
+    even, odd = _halves(rounds)
+    first, second = np.triu_indices(len(rounds), 1)
+    signs = [np.sign(values[first] - values[second]) for values in (even, odd, np.array(predicted, dtype=float))]
+    clear = signs[0] * signs[1] > 0
+    return float((signs[0] * signs[2])[clear].mean()) if clear.any() else float("nan")
+
+
+def _halves(rounds: Sequence[Sequence[float]]) -> tuple[Floats, Floats]:
+    """The medians of every plan's even and of its odd rounds."""
+    even, odd = (np.array([np.median(times[half::2]) for times in rounds]) for half in (0, 1))
+    return even, odd
 
 
 def round_factors(times: Sequence[Sequence[float]]) -> list[float]:

@@ -157,6 +157,27 @@ def test_shards_of_a_bucket_are_put_together_row_by_row(size: int, kind: str) ->
     assert (together.kind, together.ins) == (kind, (*copied.outs, two))
 
 
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_product_that_only_a_transpose_reads_is_made_turned_round(others: int) -> None:
+    """(a b)^T is b^T a^T, unless something else reads a b."""
+    build, whole = Builder(), Placement(((), ()))
+    x, w, made, turned = (build.value(whole, TensorInfo(n, s, "float32", 4)) for n, s in enumerate(_PRODUCT))
+    build.inputs += [x, w]
+    tensors = [build.values[value].tensor for value in (x, w, made, turned)]
+    sums = OpNode(0, "dot_general", tuple(tensors[:2]), (tensors[2],), params={"dimension_numbers": _SUMS_ROWS})
+    turns = OpNode(1, "transpose", (tensors[2],), (tensors[3],), params={"permutation": (1, 0)})
+    build.instructions.append(Compute(sums, Strategy((whole, whole), (whole,)), (x, w), (made,)))
+    build.instructions.append(Compute(turns, Strategy((whole,), (whole,)), (made,), (turned,)))
+    read = [build.compute([made], kind="sin") for _ in range(others)]
+    first, *rest = Unfolding(build.program([turned, *read]), lambda _op, _sizes: 0).nodes().nodes
+    assert first.ins == ((x, w) if others else (w, x))
+    assert [node.outs for node in rest] == ([(turned,), (read[0],)] if others else [])
+
+
+_PRODUCT = ((8, 2), (8, 4), (2, 4), (4, 2))
+_SUMS_ROWS = (((0,), (0,)), ((), ()))
+
+
 def test_places_count_within_one_kernel() -> None:
     """Each kernel may hold fifteen copies, however many others hold some."""
 

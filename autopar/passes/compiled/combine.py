@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 from autopar.passes.compiled.draft import NARROW
@@ -30,6 +31,21 @@ def scattered_onto(program: ShardedProgram) -> frozenset[int]:
             if len(mine) == 1 and _is_addition(mine[0], instruction) and mine[0] not in found.values():
                 found[out] = mine[0]
     return frozenset(found.keys() - set(program.outputs))
+
+
+def turned_products(program: ShardedProgram) -> frozenset[int]:
+    """Products of matrices that only a transpose reads: they are made turned round at once, (a b)^T as b^T a^T."""
+    makers = {value: instruction for instruction in program.instructions for value in instruction.outs}
+    reads = Counter(value for instruction in program.instructions for value in instruction.ins)
+    reads.update(program.outputs)
+    found: set[int] = set()
+    for turn in program.instructions:
+        if isinstance(turn, Compute) and turn.op.kind == "transpose" and reads[turn.ins[0]] == 1:
+            made = makers.get(turn.ins[0])
+            is_product = isinstance(made, Compute) and made.op.kind == "dot_general" and made.region == turn.region
+            if is_product and len(turn.op.ins[0].shape) == 2:
+                found.add(turn.ins[0])
+    return frozenset(found)
 
 
 def _adds_to_zeros(program: ShardedProgram, compute: Compute, makers: Mapping[int, Instruction]) -> bool:

@@ -30,7 +30,10 @@ class Scope:
 
 @dataclass(eq=False)
 class Draft:
-    """The nodes of `program` so far: a stack of computations, the innermost last."""
+    """The nodes of `program` so far: a stack of computations, the innermost last.
+
+    `turned` are the products that are made turned round.
+    """
 
     program: ShardedProgram
 
@@ -41,6 +44,7 @@ class Draft:
         self.light = {value for value, v in program.values.items() if v.tensor.literal is not None}
         self.scopes: list[Scope] = [Scope()]
         self.results = set(program.outputs)
+        self.turned = frozenset[int]()
         self.depth: dict[int, int] = {}
         self.idle: dict[int, tuple[int, Node]] = {}
 

@@ -40,7 +40,7 @@ def _dot_general(work: Draft, position: int, compute: Compute, ins: tuple[int, .
     (out,), dtype = compute.outs, compute.op.outs[0].dtype
     made = work.narrowed(out, position, dtype)
     is_plain = all(side == (0,) for side in summed) and not any(batch)
-    work.kernel(position, operands, (made,), (), beside, late=is_plain)
+    work.kernel(position, operands[::-1] if out in work.turned else operands, (made,), (), beside, late=is_plain)
     work.put_narrow(made, out, position)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from autopar.core.regions import CONTROL, LOOPS
-from autopar.passes.compiled.combine import ADDITIONS, is_square, scattered_onto
+from autopar.passes.compiled.combine import ADDITIONS, is_square, scattered_onto, turned_products
 from autopar.passes.compiled.draft import NARROW, Draft, Scope
 from autopar.passes.compiled.hoist import is_idle, may_leave
 from autopar.passes.compiled.moving import unfold_move
@@ -42,6 +42,7 @@ class Unfolding(Draft):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.scattered = scattered_onto(self.program)
+        self.turned = turned_products(self.program)
         self.waiting: dict[int, tuple[Compute, tuple[int, ...]]] = {}
         self.squared: dict[int, int] = {}
 
@@ -222,7 +223,7 @@ class Unfolding(Draft):
         if op.kind == "transpose":
             shape = self.local_shape(compute.ins[0])
             kept = [d for d in op.params["permutation"] if shape[d] > 1]
-            return kept == sorted(kept)
+            return kept == sorted(kept) or compute.ins[0] in self.turned
         if op.kind in ("broadcast_in_dim", "reduce_sum", "convert_element_type"):
             same = op.ins[0].dtype == op.outs[0].dtype
             return same and size[compute.ins[0]] == size[compute.outs[0]]

@@ -23,7 +23,7 @@ from autopar.passes.compiled.order import post_order, ready_first
 from autopar.passes.compiled.place import END, Held, Timed, held, left_over, most
 from autopar.passes.compiled.unfold import Unfolding
 from autopar.passes.program import Compute, Move
-from tests.passes.build import Builder
+from tests.passes.build import SPLIT, Builder
 
 X, A, B, C, D, E = range(6)
 
@@ -64,6 +64,43 @@ def test_what_is_written_anyhow_is_computed_again_if_it_reads_one_operand_of_its
     assert written(unary, (B, C))[C] == (X,)
     both = [loop((X, D), A, unary=False), kernel((A,), B), loop((A,), C)]
     assert written(both, (B, C))[C] == (A,)
+
+
+def test_what_kernels_see_with_dims_merged_is_computed_again_whatever_it_reads() -> None:
+    both, last = loop((X, D), A, unary=False), loop((A,), C)
+    merging = kernel((A,), B, merged=frozenset({A}))
+    assert written([both, merging, last], (B, C))[C] == (X, D)
+    assert written([both, merging, last, kernel((A,), E)], (B, C, E))[C] == (A,)
+    assert written([both, merging, last], (A, B, C))[C] == (A,)
+
+
+def test_products_merge_several_dims_that_they_keep_or_sum() -> None:
+    build, flat, deep = Builder(), Placement(((), ())), Placement(((), (), ()))
+    x, w = (
+        build.value(deep, TensorInfo(0, (2, 8, 4), "float32", 4)),
+        build.value(flat, TensorInfo(1, (4, 2), "float32", 4)),
+    )
+    out = build.value(deep, TensorInfo(2, (2, 8, 2), "float32", 4))
+    tensors = [build.values[value].tensor for value in (x, w, out)]
+    op = OpNode(
+        0, "dot_general", tuple(tensors[:2]), (tensors[2],), params={"dimension_numbers": (((2,), (0,)), ((), ()))}
+    )
+    build.instructions.append(Compute(op, Strategy((deep, flat), (deep,)), (x, w), (out,)))
+    (node,) = Unfolding(build.program([out]), lambda _op, _sizes: 0).nodes().nodes
+    assert node.merged == {x}
+
+
+def test_a_truth_value_chooses_and_a_sum_of_what_it_chose_multiplies_nothing() -> None:
+    build = Builder()
+    x, y = build.input(), build.input()
+    truth = TensorInfo(9, (8,), "bool", 1)
+    asked, told = build.value(SPLIT, truth), build.value(SPLIT)
+    kinds = OpNode(0, "convert_element_type", (truth,), (build.values[told].tensor,))
+    build.instructions.append(Compute(kinds, Strategy((SPLIT,), (SPLIT,)), (asked,), (told,)))
+    for other, is_product in ((told, False), (y, True)):
+        build.compute([x, other], kind="mul")
+        *_, node = Unfolding(build.program([]), lambda _op, _sizes: 0).nodes().nodes
+        assert node.product == is_product
 
 
 def test_a_sum_multiplies_first() -> None:

@@ -48,6 +48,20 @@ def turned_products(program: ShardedProgram) -> frozenset[int]:
     return frozenset(found)
 
 
+def chosen(program: ShardedProgram) -> frozenset[int]:
+    """Products with a truth value as a number: x * number(t) is x where t is true, and no product."""
+    truths = {
+        i.outs[0]
+        for i in program.instructions
+        if isinstance(i, Compute) and i.op.kind == "convert_element_type" and i.op.ins[0].dtype == "bool"
+    }
+    return frozenset(
+        i.outs[0]
+        for i in program.instructions
+        if isinstance(i, Compute) and i.op.kind == "mul" and not truths.isdisjoint(i.ins)
+    )
+
+
 def _adds_to_zeros(program: ShardedProgram, compute: Compute, makers: Mapping[int, Instruction]) -> bool:
     if any(tensor.dtype in NARROW for tensor in compute.op.outs):
         return False

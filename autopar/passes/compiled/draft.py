@@ -151,13 +151,13 @@ class Draft:
         late: bool = False,
         sums: bool = False,
         joins: tuple[object, ...] = (),
+        merged: frozenset[int] = frozenset(),
     ) -> None:
         """A kernel that takes `beside` bytes while it runs."""
         made = (*outs, self.made(beside)) if beside else tuple(outs)
         kept = tuple(over)
-        self.put(
-            Node("kernel", tuple(ins), made, position, late=late, sums=sums, over=kept, inplace=inplace, joins=joins)
-        )
+        node = Node("kernel", tuple(ins), made, position, late=late, sums=sums, over=kept, inplace=inplace, joins=joins)
+        self.put(replace(node, merged=merged))
 
     def widened(self, value: int, position: int, dtype: str) -> int:
         """A copy of a buffer of a 16-bit type as float32, which is what the CPU computes with; others as they are."""

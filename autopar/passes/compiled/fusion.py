@@ -2,7 +2,8 @@
 
 As XLA decides it on CPU (`InstructionFusion`): a loop is computed inside each of its readers that is a loop too. Where
 some reader is none it is written for that one, and computed again inside the others if that reads no more than one
-operand of its size. What is dear is computed inside one kernel only.
+operand of its size, or if those that are none see it with its dims merged. What is dear is computed inside one kernel
+only.
 """
 
 from __future__ import annotations
@@ -99,12 +100,20 @@ def _fates(nodes: Sequence[Node], readers: dict[int, list[int]], kept: Collectio
         if is_read_whole or (node.dear and len(within) > 1) or is_too_often:
             written.add(n)
             places[n] = {n: 1}
-            if loops and node.unary and not node.dear and not is_too_often:
+            is_cheap = node.unary or (node.outs[0] not in kept and _is_merged(node.outs[0], mine, nodes))
+            if loops and is_cheap and not node.dear and not is_too_often:
                 again.add(n)
                 places[n] |= within
         else:
             places[n] = within
     return written, again
+
+
+def _is_merged(value: int, readers: Sequence[int], nodes: Sequence[Node]) -> bool:
+    """Whether all kernels that read a value as it is see it with its dims merged: XLA asks what to compute again of the
+    value and those who read it at once, and between these there is another instruction then, which moves nothing.
+    """
+    return all(nodes[r].kind == "loop" or value in nodes[r].merged for r in readers)
 
 
 def _within(loops: Sequence[int], nodes: Sequence[Node], places: Sequence[Mapping[int, int]]) -> dict[int, int]:

@@ -23,9 +23,10 @@ class Node:
     one reader, as its elements come from several places.
     Whether it comes `late`: a copy that a compiler adds, what is made of a constant, or a product that sums over the
     first dims of both its operands, as of weights' gradients, which is left to another library.
-    Of a kernel: it may write over the operands `over`, if nobody reads them later; one that is `inplace` has to write
-    over the first of them; one that `sums` multiplies first, if nobody else reads the product; all-reduces of equal
-    `joins` become one. Of a control node: `carried` pairs a buffer with the value that becomes its next content.
+    Of a kernel: it sees operands `merged` with fewer dims, which moves nothing; it may write over the operands `over`,
+    if nobody reads them later; one that is `inplace` has to write over the first of them; one that `sums` multiplies
+    first, if nobody else reads the product; all-reduces of equal `joins` become one. Of a control node: `carried` pairs
+    a buffer with the value that becomes its next content.
     """
 
     kind: NodeKind
@@ -38,6 +39,7 @@ class Node:
     unary: bool = True
     product: bool = False
     once: bool = False
+    merged: frozenset[int] = frozenset()
     late: bool = False
     sums: bool = False
     over: tuple[int, ...] = ()

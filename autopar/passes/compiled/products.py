@@ -24,9 +24,13 @@ def lies_as(order: Sequence[int], shape: Sequence[int]) -> bool:
 
 
 def _dot_general(work: Draft, position: int, compute: Compute, ins: tuple[int, ...], beside: int) -> None:
-    """[batch, kept, summed] with [batch, summed, kept]; where one dim is kept and one summed they may change places."""
+    """[batch, kept, summed] with [batch, summed, kept]; where one dim is kept and one summed they may change places.
+
+    Several dims that are kept or summed are merged, which moves nothing.
+    """
     summed, batch = cast(Numbers, compute.op.params["dimension_numbers"])
     operands: list[int] = []
+    merged: set[int] = set()
     for n, value in enumerate(ins):
         shape = work.local_shape(compute.ins[n])
         kept = [d for d in range(len(shape)) if d not in summed[n] and d not in batch[n]]
@@ -37,10 +41,13 @@ def _dot_general(work: Draft, position: int, compute: Compute, ins: tuple[int, .
         wide = work.widened(value, position, compute.op.ins[n].dtype)
         is_view = any(lies_as(order, shape) for order in orders)
         operands.append(wide if is_view else work.ordered(wide, orders[0], shape, position))
+        if len(kept) != 1 or len(summed[n]) != 1 or compute.ins[n] in work.root:
+            merged.add(operands[-1])
     (out,), dtype = compute.outs, compute.op.outs[0].dtype
     made = work.narrowed(out, position, dtype)
     is_plain = all(side == (0,) for side in summed) and not any(batch)
-    work.kernel(position, operands[::-1] if out in work.turned else operands, (made,), (), beside, late=is_plain)
+    operands = operands[::-1] if out in work.turned else operands
+    work.kernel(position, operands, (made,), (), beside, late=is_plain, merged=frozenset(merged))
     work.put_narrow(made, out, position)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from autopar.core.regions import CONTROL, LOOPS
-from autopar.passes.compiled.combine import ADDITIONS, is_square, scattered_onto, turned_products
+from autopar.passes.compiled.combine import ADDITIONS, chosen, is_square, scattered_onto, turned_products
 from autopar.passes.compiled.draft import NARROW, Draft, Scope
 from autopar.passes.compiled.hoist import is_idle, may_leave
 from autopar.passes.compiled.moving import unfold_move
@@ -42,6 +42,7 @@ class Unfolding(Draft):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.scattered = scattered_onto(self.program)
+        self.chosen = chosen(self.program)
         self.turned = turned_products(self.program)
         self.waiting: dict[int, tuple[Compute, tuple[int, ...]]] = {}
         self.squared: dict[int, int] = {}
@@ -203,7 +204,7 @@ class Unfolding(Draft):
         large = [v for v in large if prod(self.local_shape(v)) >= size]
         unary = len(large) <= 1 or sum(self.sizes[v] for v in ins) <= self.sizes[out]
         elementwise = not spreads and op.kind not in _MOVING
-        product, once = op.kind in _PRODUCTS, op.kind in _ONCE
+        product, once = op.kind in _PRODUCTS and out not in self.chosen, op.kind in _ONCE
         self.put(Node("loop", ins, (out,), position, is_dear(op), elementwise, spreads, unary, product, once))
 
     def _spread(self, buffer: int, value: int, count: int, position: int) -> int:

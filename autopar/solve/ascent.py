@@ -306,7 +306,7 @@ class Ascent:
             if not self.rows.count:
                 continue
             momentum.rises(now.bound)
-            momentum.go_on(with_prices=False)
+            momentum.go_on(self.dual, with_prices=False)
             if sweep >= _FIRST_PRICE:
                 self._reprice(now, choice, min(upper, best.objective))
         return best, tuple(choice.tolist())

@@ -21,6 +21,8 @@ Follower = tuple[int, int, Ints]  # (node that goes, node it follows, its strate
 
 def _functions(cost: Floats) -> tuple[Ints | None, Ints | None]:
     """The map of rows to columns and that of columns to rows, where there is one."""
+    if all(np.count_nonzero(np.isfinite(line)) != 1 for line in (cost[0], cost[:, 0])):  # most of them, at a glance
+        return None, None
     finite = np.isfinite(cost)
     if np.count_nonzero(finite) not in cost.shape:
         return None, None

@@ -144,7 +144,7 @@ class Dual:
         """Upwards and downwards once."""
         if self.swinging:
             self._momentum = self._momentum or Momentum(self, _SWING)
-            self._momentum.go_on(with_prices=False)
+            self._momentum.go_on(self, with_prices=False)
             self._momentum.rises()
         sweep(self.flat, self.eager, self.nodes, self.messages)
 

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from autopar._jit import compiled_or
 from autopar.solve.order import sweep_order
 from autopar.solve.problem import Floats, Problem
 from autopar.solve.reduction import Ints
@@ -136,9 +137,26 @@ def owners(problem: Problem) -> Ints:
 
 def with_messages(flat: Flat, messages: Floats) -> Floats:
     """The costs of all nodes with the messages to them."""
-    if not flat.size:
-        return flat.cost.copy()
-    return flat.cost + np.bincount(receivers(flat), weights=messages, minlength=len(flat.cost))
+    sums = np.zeros(len(flat.cost))
+    add_messages(flat, messages, sums)
+    return flat.cost + sums
+
+
+def _add_by_arrays(flat: Flat, messages: Floats, sums: Floats) -> None:
+    if flat.size:
+        sums += np.bincount(receivers(flat), weights=messages, minlength=len(sums))
+
+
+@compiled_or(_add_by_arrays)
+def add_messages(flat: Flat, messages: Floats, sums: Floats) -> None:
+    """Adds to every strategy the messages to it, in double precision."""
+    for v in range(len(flat.start) - 1):
+        count = flat.start[v + 1] - flat.start[v]
+        mine = sums[flat.start[v] : flat.start[v + 1]]
+        for k in range(flat.near[v], flat.near[v + 1]):
+            told = messages[flat.mail[k] : flat.mail[k] + count]
+            for t in range(count):
+                mine[t] += told[t]
 
 
 def receivers(flat: Flat) -> Ints:

@@ -23,9 +23,14 @@ def drop_forbidden(problem: Problem) -> Reduction:
       Infeasible: if a node loses its last strategy.
     """
     arrays = {id(cost): cost for cost in (*problem.node_costs, *(edge.cost for edge in problem.edges))}
-    if all(np.isfinite(cost).all() for cost in arrays.values()):
+    if all(map(is_finite, arrays.values())):
         return unchanged(problem)
     return restrict(problem, possible(problem), Forbid)
+
+
+def is_finite(cost: Floats) -> bool:
+    """Whether costs, which are never NaN or -inf, are finite everywhere: read once, and nothing written."""
+    return bool(cost.max(initial=-np.inf) < np.inf)
 
 
 def possible(problem: Problem) -> list[Bools]:
@@ -144,7 +149,8 @@ class _Finite:
     """Where arrays are finite, and which strategies that leaves on an edge: asked once of equal arrays."""
 
     def __init__(self) -> None:
-        self._masks: dict[int, tuple[Bools, bool]] = {}
+        self._masks: dict[int, Bools] = {}
+        self._everywhere: dict[int, bool] = {}
         self._same: dict[bytes, Bools] = {}
         self._left: dict[tuple[int, int, int], tuple[Bools, Bools]] = {}
 
@@ -152,13 +158,14 @@ class _Finite:
         """Where it is finite."""
         if id(cost) not in self._masks:
             mask = np.isfinite(cost)
-            self._masks[id(cost)] = (self._shared(mask) if mask.ndim == 1 else mask), bool(mask.all())
-        return self._masks[id(cost)][0]
+            self._masks[id(cost)] = self._shared(mask) if mask.ndim == 1 else mask
+        return self._masks[id(cost)]
 
     def everywhere(self, cost: Floats) -> bool:
         """Whether it is finite everywhere."""
-        self.of(cost)
-        return self._masks[id(cost)][1]
+        if id(cost) not in self._everywhere:
+            self._everywhere[id(cost)] = is_finite(cost)
+        return self._everywhere[id(cost)]
 
     def supported(self, cost: Floats, rows: Bools, columns: Bools) -> tuple[Bools, Bools]:
         """The rows and columns left by an edge; the very arrays that were given where all of them are."""

@@ -72,7 +72,7 @@ def glide(
                 break
         if held.bound >= upper or watch.left_s() <= 0:
             break
-        course.momentum.go_on(with_prices=True)
+        course.momentum.go_on(dual, with_prices=True)
     dual.restore(held)
     return held
 
@@ -101,7 +101,7 @@ class _Course:
         if not self.momentum.rises(low):
             self.rate *= _SLOWER
             dual.restore(held)
-            self.momentum.stop_at(held.bound)
+            self.momentum.stop_at(dual, held.bound)
             return held
         self.rate *= _FASTER
         if self.sweeps >= _FIRST_PRICE:

@@ -229,8 +229,10 @@ def decode(p: Flat, nodes: Floats, messages: Floats, choice: Ints) -> None:
         for k in range(p.near[v], p.split[v]):
             s = choice[p.other[k]]
             message, mine = messages[p.mail[p.back[k]] + s], messages[p.mail[k] : p.mail[k] + count]
+            base, wide = p.thin[k] + p.class_of[p.rows_at[k] + s] * p.wide[k], p.wide[k]
+            row, columns = p.pool[base : base + wide], p.class_of[p.columns_at[k] : p.columns_at[k] + count]
             for t in range(count):
-                total[t] += entry(p, k, int(s), t) - message - mine[t]
+                total[t] += float(row[columns[t]]) - message - mine[t]
         choice[v] = np.argmin(total[:count])
 
 

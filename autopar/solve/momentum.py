@@ -37,17 +37,18 @@ class Moving(Protocol):
 class Momentum:
     """Takes a dual on in the direction that its messages, or messages and prices, took since the last time.
 
-    `most`: of that way, at most. It begins as if the bound had risen so often already.
+    `most`: of that way, at most. It begins as if the bound had risen so often already. It does not hold the dual, which
+    may hold it: no cycle keeps all matrices as long as nothing is collected.
     """
 
     def __init__(self, dual: Moving, most: float = 1.0, risen: int = 0) -> None:
-        self.dual, self.most = dual, most
-        self.stop_at(-np.inf)
+        self.most = most
+        self.stop_at(dual, -np.inf)
         self._risen = risen
 
-    def stop_at(self, bound: float) -> None:
+    def stop_at(self, dual: Moving, bound: float) -> None:
         """Begins anew at where the dual is, which proves `bound`."""
-        self._messages, self._prices = self.dual.messages.copy(), self.dual.prices
+        self._messages, self._prices = dual.messages.copy(), dual.prices
         self._risen, self._last = 0, bound
 
     def rises(self, bound: float | None = None) -> bool:
@@ -60,9 +61,9 @@ class Momentum:
         self._risen, self._last = self._risen + 1 if rises else 0, bound
         return rises
 
-    def go_on(self, *, with_prices: bool) -> None:
+    def go_on(self, dual: Moving, *, with_prices: bool) -> None:
         """Moves messages, and prices if asked for, on. Without, prices may be set before the next sweep."""
-        dual, share = self.dual, min(self._risen / (self._risen + _SLOW), self.most)
+        share = min(self._risen / (self._risen + _SLOW), self.most)
         before, self._prices = self._prices, dual.prices
         push(dual.flat, share, self._messages, dual.nodes, dual.messages)
         if with_prices:

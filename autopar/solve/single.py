@@ -83,7 +83,7 @@ class Single:
 
         That is the sum of what is least at nodes: right after a sweep the least of every edge is 0.
         """
-        self._momentum.go_on(with_prices=False)
+        self._momentum.go_on(self, with_prices=False)
         sweep(self.flat, False, self.nodes, self.messages)
         least = np.minimum.reduceat(self.nodes, self.flat.start[:-1])
         bound = float(least.sum(dtype=np.float64))

@@ -114,7 +114,7 @@ def test_momentum_takes_fewer_sweeps(seed: int) -> None:
             momentum.rises(dual.state().bound)
             best = dual.state().bound
             if is_moved:
-                momentum.go_on(with_prices=False)
+                momentum.go_on(dual, with_prices=False)
         bounds.append(best)
     assert bounds[1] > bounds[0]
 
@@ -128,7 +128,7 @@ def test_the_dual_is_as_its_messages_and_prices_say(seed: int) -> None:
     for step in range(20):
         dual.sweep()
         momentum.rises(float(step))
-        momentum.go_on(with_prices=step % 2 == 0)
+        momentum.go_on(dual, with_prices=step % 2 == 0)
         dual.set_prices(np.maximum(0.0, dual.prices + random.normal(scale=1e-6, size=dual.rows.count)))
         assert (dual.prices >= 0).all()
         same = Dual(problem, dual.rows)

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from autopar.solve import Edge, Infeasible, Problem, SolveOptions
 from autopar.solve.check import proven
-from autopar.solve.contract import contract_functional
+from autopar.solve.contract import _functions, contract_functional
 from autopar.solve.contract_chains import contract_chains
 from autopar.solve.cp_sat import finish
 from autopar.solve.dominate import drop_dominated
 from autopar.solve.dual import Dual
 from autopar.solve.eliminate import eliminate, minimise_exactly, plan_elimination
-from autopar.solve.forbid import drop_forbidden
+from autopar.solve.forbid import drop_forbidden, is_finite
 from autopar.solve.lagrange import within_window
 from autopar.solve.marginals import min_marginals
 from autopar.solve.merge import drop_lone, fold_constant, merge_parallel, share_equal
@@ -293,3 +293,38 @@ def test_what_was_reduced_is_not_kept_with_what_it_became() -> None:
 def test_relaxation_drops_memory_only():
     problem = Problem((np.zeros(2),), (), (), 3.0)
     assert without_limit(problem).problem.usage_limit is None
+
+
+@settings(deadline=None)
+@given(st.data(), st.integers(1, 4), st.integers(1, 4))
+def test_which_node_follows_is_seen_in_either_direction(data: st.DataObject, rows: int, columns: int) -> None:
+    """Of rows, of columns, and of neither: as every row and column says that is looked at."""
+    of_rows = st.lists(st.integers(0, columns - 1), min_size=rows, max_size=rows).map(
+        lambda to: np.eye(columns)[to] == 1
+    )
+    of_columns = st.lists(st.integers(0, rows - 1), min_size=columns, max_size=columns).map(
+        lambda to: np.eye(rows)[to].T == 1
+    )
+    any_ = st.lists(st.booleans(), min_size=rows * columns, max_size=rows * columns).map(
+        lambda bits: np.array(bits).reshape(rows, columns)
+    )
+    mask = data.draw(st.one_of(of_rows, of_columns, any_))
+    cost = np.where(mask, 1.0, np.inf)
+    by_row = [list(line).index(True) for line in mask] if all(sum(line) == 1 for line in mask) else None
+    by_column = [list(line).index(True) for line in mask.T] if all(sum(line) == 1 for line in mask.T) else None
+    found = [None if to is None else to.tolist() for to in _functions(cost)]
+    assert found == [by_row, by_column]
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.lists(st.sampled_from([-1e308, 0.0, 1e308, np.inf]), min_size=3, max_size=3), min_size=1, max_size=3)
+)
+def test_what_is_finite_is_seen_at_one_reading(entries: list[list[float]]) -> None:
+    cost = np.array(entries)
+    assert is_finite(cost) == np.isfinite(cost).all()
+    assert is_finite(cost[0]) == np.isfinite(cost[0]).all()
+    problem = Problem((np.zeros(len(cost)), np.zeros(3)), (Edge(0, 1, cost),))
+    rows, columns = (np.isfinite(cost).any(axis=axis) for axis in (1, 0))
+    if rows.any():
+        assert drop_forbidden(problem).problem.counts == (rows.sum(), columns.sum())

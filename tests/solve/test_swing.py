@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import gc
 from itertools import pairwise
+from weakref import ReferenceType, ref
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autopar.solve import Edge, Problem, SolveOptions, kernels
+from autopar.solve import Edge, Problem, SolveOptions, flat, kernels, single, solve
 from autopar.solve import bar as bars
 from autopar.solve.ascent import Ascent
 from autopar.solve.dual import Dual
+from autopar.solve.flat import Pool
 from autopar.solve.momentum import Momentum
 from autopar.solve.rows import memory_rows
 from autopar.solve.watch import Best
 from tests.solve.draw import problems
 from tests.solve.oracle import optimum
+from tests.solve.test_glide import scarce
 
 _ROUNDING = 1e-9
 
@@ -76,31 +80,75 @@ def test_momentum_grows_while_the_bound_rises_and_is_lost_where_it_falls(monkeyp
     shares = list[float]()
     monkeypatch.setattr("autopar.solve.momentum.push", lambda _flat, share, *_arrays: shares.append(share))
     problem = grid(3, 2, 0)
-    momentum = Momentum(Dual(problem, memory_rows(problem)), 0.5)
+    dual = Dual(problem, memory_rows(problem))
+    momentum = Momentum(dual, 0.5)
     for bound in (None, 1.0, 1.0, 2.0, 1.5, 1.6, 1.7):
-        momentum.go_on(with_prices=False)
+        momentum.go_on(dual, with_prices=False)
         risen = momentum.rises(bound)
         assert risen == (bound != 1.5)
-    momentum.go_on(with_prices=False)
+    momentum.go_on(dual, with_prices=False)
     assert shares == pytest.approx([0, 1 / 4, 2 / 5, 1 / 2, 1 / 2, 0, 1 / 4, 2 / 5])
-    momentum.stop_at(3.0)
-    momentum.go_on(with_prices=False)
+    momentum.stop_at(dual, 3.0)
+    momentum.go_on(dual, with_prices=False)
     assert shares[-1] == 0
     assert not momentum.rises(2.9)
+
+
+@pytest.mark.parametrize("limited", [False, True])
+def test_nothing_of_a_search_is_left_where_nothing_is_collected(limited: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Matrices of wide problems are hundreds of MB: those of one search are to be gone when the next begins."""
+    monkeypatch.setattr(single, "_LARGE", 0)
+    monkeypatch.setattr("autopar.solve.known._NARROW", 0)
+    made, build = list[ReferenceType[Pool]](), Pool.__init__
+
+    def noted(pool: Pool) -> None:
+        build(pool)
+        made.append(ref(pool))
+
+    monkeypatch.setattr(Pool, "__init__", noted)
+    problem = scarce(0) if limited else grid(8, 8, 0)
+    gc.collect()
+    gc.disable()
+    try:
+        solve(problem, options=SolveOptions(max_table_entries=100))
+        left = sum(pool() is not None for pool in made)
+    finally:
+        gc.enable()
+    assert made
+    assert not left
 
 
 @settings(max_examples=50, deadline=None)
 @given(problems(limited=False).filter(is_finite), st.integers(0, 1000))
 def test_pushing_is_the_same_by_arrays(problem: Problem, seed: int) -> None:
-    flat, rng = Dual(problem, memory_rows(problem)).flat, np.random.default_rng(seed)
-    given_ = rng.random(flat.size), rng.random(len(flat.cost)), rng.random(flat.size)
+    swept, rng = Dual(problem, memory_rows(problem)).flat, np.random.default_rng(seed)
+    given_ = rng.random(swept.size), rng.random(len(swept.cost)), rng.random(swept.size)
     found: list[list[np.ndarray]] = []
     for push in (kernels.push, kernels._push_by_arrays):
         arrays = [array.copy() for array in given_]
-        push(flat, 0.7, *arrays)
+        push(swept, 0.7, *arrays)
         found.append(arrays)
     assert all(np.array_equal(a, b) for a, b in zip(*found, strict=True))
     assert np.array_equal(found[0][0], given_[2])  # where messages were
+
+
+@settings(max_examples=50, deadline=None)
+@given(problems(limited=False).filter(is_finite), st.integers(0, 1000), st.sampled_from([np.float32, np.float64]))
+def test_messages_add_up_the_same_by_arrays(problem: Problem, seed: int, kind: type[np.floating]) -> None:
+    found_flat, rng = Dual(problem, memory_rows(problem)).flat, np.random.default_rng(seed)
+    messages, found = rng.random(found_flat.size).astype(kind), list[np.ndarray]()
+    for add in (flat.add_messages, flat._add_by_arrays):
+        sums = np.zeros(len(found_flat.cost))
+        add(found_flat, messages, sums)
+        found.append(sums)
+    assert np.array_equal(*found)
+    told = flat.per_edge(found_flat, messages.astype(np.float64))
+    each = [np.zeros(count) for count in problem.counts]
+    for edge, (to_u, to_v) in zip(problem.edges, told, strict=True):
+        each[edge.u] += to_u
+        each[edge.v] += to_v
+    assert found[0].sum() == pytest.approx(sum(part.sum() for part in each))
+    assert sorted(found[0]) == pytest.approx(sorted(np.concatenate(each)))
 
 
 @settings(max_examples=50, deadline=None)

@@ -105,6 +105,8 @@ def uses_of(graph: OpGraph) -> Mapping[int, tuple[Use, ...]]:
 
 def until(graph: OpGraph, source: int | None, use: Use) -> int:
     """When a value of region `source` has been read by `use` for the last time: a loop reads it again and again."""
+    if not graph.regions:
+        return use.time
     op = None if use.op is None else graph.ops[use.op]
     reader = None if op is None else graph.tree.reads_on_in(op.kind, op.region, use.position)
     loop = graph.tree.loop_around(source, reader)

@@ -6,10 +6,15 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from autopar.core.graph import OpNode
-from autopar.core.regions import BOUNDARY
+from autopar.core.regions import BOUNDARY, LOOPS
 from autopar.core.strategy import Strategy
-from autopar.passes.program import Compute, Instruction, Move, ShardedProgram
+from autopar.passes.program import Compute, Instruction, Ints, Move, ShardedProgram
+
+Bools = NDArray[np.bool_]
 
 OpCost = Callable[[OpNode, Strategy], float]
 Workspace = Callable[[OpNode, Sequence[int]], int]
@@ -90,52 +95,47 @@ def _peak(
     that stays in registers takes nothing but keeps its operands alive until it is used. The results of a bucket are
     parts of its flat buffer.
     """
-    moved = {value for i in program.instructions if not isinstance(i, Compute) for value in i.ins}
-    registers = _registers(program, in_memory, moved)
-    last = _last_uses(program, registers, _anew(program, recomputed))
-    size = {value: 0 if value in registers else program.local_bytes(value) for value in program.values}
-    before = sum(size[v] for v in (*program.inputs, *program.outputs)) - _taken_over(program, donated)
-    spans = _alive(program, last)
-    change = [0] * (len(program.instructions) + 1)
-    for value, (start, stop) in spans.items():
-        change[start] += size[value]
-        change[stop] -= size[value]
-    now, peak, peak_at = before, before, -1
-    profile: list[int] = []
-    for position, instruction in enumerate(program.instructions):
-        now += change[position]
-        held = now + _beside(instruction, size, workspace)
-        profile.append(held)
-        if held > peak:
-            peak, peak_at = held, position
-    alive = {v for v, (start, stop) in spans.items() if start <= peak_at < stop}.union(program.inputs, program.outputs)
-    return peak, peak_at, tuple(sorted((v for v in alive if size[v]), key=lambda v: (-size[v], v))), tuple(profile)
+    registers = _registers(program, in_memory)
+    last = _last_uses(program, registers | _anew(program, recomputed))
+    size = np.zeros(program.links.end, dtype=np.int64)
+    size[[*program.values]] = [*map(program.local_bytes, program.values)]
+    size[registers] = 0
+    before = int(size[[*program.inputs, *program.outputs]].sum()) - _taken_over(program, donated)
+    values, start, stop = _alive(program, last)
+    change = np.zeros(len(program.instructions) + 1, dtype=np.int64)
+    np.add.at(change, start, size[values])
+    np.subtract.at(change, stop, size[values])
+    sizes: list[int] = size.tolist()
+    beside = [_beside(instruction, sizes, workspace) for instruction in program.instructions]
+    held = before + np.cumsum(change[:-1]) + np.array(beside, dtype=np.int64)
+    peak_at = int(held.argmax()) if held.max(initial=before) > before else -1
+    peak = before if peak_at < 0 else int(held[peak_at])
+    alive = {*values[(start <= peak_at) & (peak_at < stop)].tolist(), *program.inputs, *program.outputs}
+    return peak, peak_at, tuple(sorted((v for v in alive if sizes[v]), key=lambda v: (-sizes[v], v))), (*held.tolist(),)
 
 
-def _alive(program: ShardedProgram, last: Mapping[int, int]) -> dict[int, tuple[int, int]]:
-    """When the memory of each value is taken and free again (first <= position < second), but of inputs and outputs.
+def _alive(program: ShardedProgram, last: Ints) -> tuple[Ints, Ints, Ints]:
+    """Values that are made, and when the memory of each is taken and free again (first <= position < second).
 
-    It is free behind the last use, where that enters or leaves a region before its own results are there.
+    Those of inputs and outputs are left out. Memory is free behind the last use, where that enters or leaves a region
+    before its own results are there.
     """
-    fixed = {*program.inputs, *program.outputs}
+    links = program.links
+    others = ~_marked(links.end, (*program.inputs, *program.outputs))[links.made]
+    values, start = links.made[others], links.maker[others]
+    stop = np.maximum(last[values], start)
+    stop += (stop == start) | ~_ends_first(program)[stop]
     begins = _begins(program)
-    found: dict[int, tuple[int, int]] = {}
-    for position, instruction in enumerate(program.instructions):
-        for value in instruction.outs:
-            if value in fixed:
-                continue
-            stop = last.get(value, position)
-            if stop <= position:
-                stop = position + 1
-            elif not _ends_first(program.instructions[stop]):
-                stop += 1
-            found[value] = begins.get(value, position), stop
-    return found
+    if begins:
+        start = np.array([begins.get(v, n) for v, n in zip(values.tolist(), start.tolist(), strict=True)])
+    return values, start, stop
 
 
-def _ends_first(instruction: Instruction) -> bool:
-    """Whether the memory of operands is free before that of the results is taken."""
-    return isinstance(instruction, Compute) and instruction.op.kind in BOUNDARY
+def _ends_first(program: ShardedProgram) -> Bools:
+    """Whether the memory of an instruction's operands is free before that of its results is taken."""
+    if not program.regions:
+        return np.zeros(len(program.instructions), dtype=np.bool_)
+    return np.array([isinstance(i, Compute) and i.op.kind in BOUNDARY for i in program.instructions], dtype=np.bool_)
 
 
 def _begins(program: ShardedProgram) -> Mapping[int, int]:
@@ -146,15 +146,16 @@ def _begins(program: ShardedProgram) -> Mapping[int, int]:
 
 
 def _spans(program: ShardedProgram) -> dict[int, tuple[int, int]]:
-    """The first and the last instruction of each region that has any."""
+    """The first and the last instruction of each region that has any; nothing where no region is a loop."""
     found: dict[int, tuple[int, int]] = {}
-    for position, instruction in enumerate(program.instructions) if program.regions else ():
+    has_loops = any(region.kind in LOOPS for region in program.regions)
+    for position, instruction in enumerate(program.instructions) if has_loops else ():
         for region in program.tree.path(instruction.region):
             found[region] = (found.get(region, (position, position))[0], position)
     return found
 
 
-def _beside(instruction: Instruction, size: Mapping[int, int], workspace: Workspace) -> int:
+def _beside(instruction: Instruction, size: Sequence[int], workspace: Workspace) -> int:
     """The bytes held while an instruction runs besides its operands and results.
 
     A move that splits or joins a dim other than the first works on a copy in which that dim comes first, and one of
@@ -191,56 +192,78 @@ def _taken_over(program: ShardedProgram, donated: Sequence[int]) -> int:
     return taken
 
 
-def _registers(program: ShardedProgram, in_memory: Collection[int], moved: set[int]) -> set[int]:
-    """The values that never reach memory: fused into the one operator that reads them. `moved` are read by moves."""
-    kept = moved.union(program.inputs, program.outputs)
-    made = (v for i in program.instructions if isinstance(i, Compute) for v in i.outs)
-    found = {v for v in made if v not in kept and program.values[v].tensor.id not in in_memory}
-    read = Counter([v for i in program.instructions for v in i.ins if v in found])
-    return {v for v in found if read[v] == 1}
+def _registers(program: ShardedProgram, in_memory: Collection[int]) -> Bools:
+    """The values that never reach memory: fused into the one operator that reads them. What moves read is in memory."""
+    links, by_operators = program.links, _computes(program)
+    found = _made_of(program, lambda tensor: tensor not in in_memory)
+    found[links.read[~by_operators[links.reader]]] = False
+    return found & (np.bincount(links.read, minlength=links.end) == 1)
 
 
-def _anew(program: ShardedProgram, recomputed: Collection[int]) -> set[int]:
+def _anew(program: ShardedProgram, recomputed: Collection[int]) -> Bools:
     """The values made by operators that a compiler may compute in each reader rather than keep.
 
     One that a move reads is written for that, but its other readers may compute it anew all the same. What a move makes
     is kept.
     """
-    fixed = {*program.inputs, *program.outputs}
-    made = {v for i in program.instructions if isinstance(i, Compute) for v in i.outs}
-    return {v for v in made if program.values[v].tensor.id in recomputed} - fixed
+    return _made_of(program, lambda tensor: tensor in recomputed)
 
 
-def _last_uses(program: ShardedProgram, registers: set[int], anew: set[int]) -> dict[int, int]:
-    """The last instruction that may read each value: also through those in registers or computed anew.
+def _made_of(program: ShardedProgram, is_meant: Callable[[int], bool]) -> Bools:
+    """The values that operators make of tensors of which, by id, something is true; but no inputs and outputs."""
+    links = program.links
+    made = links.made[_computes(program)[links.maker]].tolist()
+    found = _marked(links.end, [value for value in made if is_meant(program.values[value].tensor.id)])
+    found[[*program.inputs, *program.outputs]] = False
+    return found
+
+
+def _marked(count: int, values: Sequence[int]) -> Bools:
+    found = np.zeros(count, dtype=np.bool_)
+    found[[*values]] = True
+    return found
+
+
+def _computes(program: ShardedProgram) -> Bools:
+    """Which instructions are operators."""
+    return np.fromiter([isinstance(i, Compute) for i in program.instructions], np.bool_, len(program.instructions))
+
+
+def _last_uses(program: ShardedProgram, through: Bools) -> Ints:
+    """The last instruction that may read each value, also through those in registers or computed anew; -1 if none.
 
     A loop reads what was made before it until its last round. The memory of a carry becomes that of its last value.
     """
-    tree, spans = program.tree, _spans(program)
-    made_in = {v: _made_in(program, i) for i in program.instructions for v in i.outs} if spans else {}
-
-    def behind_loops(instruction: Instruction, operand: int, until: int) -> int:
-        loop = tree.loop_around(made_in.get(instruction.ins[operand]), _read_in(program, instruction, operand))
-        return until if loop is None else max(until, spans[loop][1])
-
-    last: dict[int, int] = {}
-    through = registers | anew
-    for position in range(len(program.instructions) - 1, -1, -1):
+    links, spans = program.links, _spans(program)
+    found = np.full(links.end, -1)
+    again = _again(program, spans)
+    np.maximum.at(found, links.read, np.maximum(links.reader, again))
+    last: list[int] = found.tolist()
+    is_through: list[bool] = through.tolist()
+    passing: list[int] = np.unique(links.maker[through[links.made]]).tolist()
+    for position in reversed(passing):
         instruction = program.instructions[position]
-        until = position
-        for value in instruction.outs:
-            if value in through:
-                until = max(until, last.get(value, position))
-        for operand, value in enumerate(instruction.ins):
-            stop = behind_loops(instruction, operand, until) if spans else until
-            if stop > last.get(value, -1):
-                last[value] = stop
+        until = max([last[value] for value in instruction.outs if is_through[value]])
+        for value in instruction.ins if until > position else ():
+            last[value] = max(last[value], until)
+    if spans:
+        entering = {(i.region, i.op.params["position"]): i.outs[0] for i in _of_kind(program, "carry_in").values()}
+        for position, leaving in _of_kind(program, "carry_out").items():
+            last[entering[leaving.region, leaving.op.params["position"]]] = position
+    return np.array(last, dtype=np.intp)
+
+
+def _again(program: ShardedProgram, spans: Mapping[int, tuple[int, int]]) -> Ints:
+    """For each reading (`Links`) the last instruction of the outermost loop that reads the value again; -1 if none."""
     if not spans:
-        return last
-    entering = {(i.region, i.op.params["position"]): i.outs[0] for i in _of_kind(program, "carry_in").values()}
-    for position, leaving in _of_kind(program, "carry_out").items():
-        last[entering[leaving.region, leaving.op.params["position"]]] = position
-    return last
+        return np.full(len(program.links.read), -1)
+    made_in = {v: _made_in(program, i) for i in program.instructions for v in i.outs}
+    loops = [
+        program.tree.loop_around(made_in.get(value), _read_in(program, instruction, operand))
+        for instruction in program.instructions
+        for operand, value in enumerate(instruction.ins)
+    ]
+    return np.array([-1 if loop is None else spans[loop][1] for loop in loops], dtype=np.intp)
 
 
 def _of_kind(program: ShardedProgram, kind: str) -> dict[int, Compute]:

@@ -51,6 +51,7 @@ class _Lowering:
 
     def __post_init__(self) -> None:
         self.blocks = Blocks(self.graph.tree)
+        self.by_op = self.flow.by_op
 
     def program(self) -> ShardedProgram:
         graph, stage = self.graph, self.stage
@@ -81,11 +82,9 @@ class _Lowering:
         return known
 
     def _sides(self, strategy: Strategy) -> tuple[list[int], list[int]]:
-        known = self.sides.get(id(strategy))
-        if known is None:
-            ins, outs = ([self._number(placement) for placement in side] for side in (strategy.ins, strategy.outs))
-            known = self.sides[id(strategy)] = ins, outs
-        return known
+        ins, outs = ([self._number(placement) for placement in side] for side in (strategy.ins, strategy.outs))
+        self.sides[id(strategy)] = ins, outs
+        return ins, outs
 
     def _value(self, tensor: TensorInfo, placement: Placement, number: int, region: int | None) -> int:
         value = len(self.placed)
@@ -131,19 +130,25 @@ class _Lowering:
         self.copied[copy.id] = self._convert(source, placement, op, copy.region, before_block)
 
     def _compute(self, op: OpNode, strategy: Strategy) -> None:
-        wanted, left = self._sides(strategy)
+        wanted, left = self.sides.get(id(strategy)) or self._sides(strategy)
         made, placed, region = self.made, self.placed, op.region
         ins = [made.get(tensor.id, -1) for tensor in op.ins]
-        copies = self.flow.by_op.get(op.id, _NO_COPIES)
-        for position, copy in copies.items():
-            ins[position] = self.copied[copy]
+        copies = self.by_op.get(op.id, _NO_COPIES)
+        if copies:
+            for position, copy in copies.items():
+                ins[position] = self.copied[copy]
         if -1 in ins or [placed[value] for value in ins] != wanted:
             ins = self._operands(op, strategy, copies)
         made_in = None if region is None else self.graph.tree.made_in(op.kind, region)
         first = len(placed)
-        for tensor, placement, number in zip(op.outs, strategy.outs, left, strict=True):
-            made[tensor.id] = self._value(tensor, placement, number, made_in)
-        self.blocks.append(Compute(op, strategy, tuple(ins), tuple(range(first, len(placed)))), region)
+        if len(op.outs) == 1 == len(left):
+            made[op.outs[0].id] = self._value(op.outs[0], strategy.outs[0], left[0], made_in)
+            outs = (first,)
+        else:
+            for tensor, placement, number in zip(op.outs, strategy.outs, left, strict=True):
+                made[tensor.id] = self._value(tensor, placement, number, made_in)
+            outs = tuple(range(first, len(placed)))
+        self.blocks.append(Compute(op, strategy, tuple(ins), outs), region)
 
     def _operands(self, op: OpNode, strategy: Strategy, copies: Mapping[int, int]) -> list[int]:
         """The operands of `op` as its strategy wants them; those that are not so yet are converted, one by one."""

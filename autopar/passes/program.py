@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from autopar.core.graph import OpNode, TensorInfo
 from autopar.core.mesh import DeviceMesh
@@ -103,6 +107,20 @@ class Move(NamedTuple):
 
 
 Instruction = Compute | Convert | Move
+Ints = NDArray[np.intp]
+
+
+class Links(NamedTuple):
+    """Which instructions, by position, read and make which values, in the order of the program.
+
+    Value read[n] is read by reader[n], made[n] made by maker[n]. All values are below `end`.
+    """
+
+    read: Ints
+    reader: Ints
+    made: Ints
+    maker: Ints
+    end: int
 
 
 def changed_dim(before: Placement, after: Placement) -> int | None:
@@ -162,6 +180,14 @@ class ShardedProgram:
         """The program with other instructions, and with further values."""
         return replace(self, instructions=instructions, values={**self.values, **values} if values else self.values)
 
+    @cached_property
+    def links(self) -> Links:
+        """What is read and made by whom, as arrays."""
+        read, reader = _linked([i.ins for i in self.instructions])
+        made, maker = _linked([i.outs for i in self.instructions])
+        largest = max(max(self.values, default=-1), int(read.max(initial=-1)), int(made.max(initial=-1)))
+        return Links(read, reader, made, maker, largest + 1)
+
     def local_bytes(self, value: int) -> int:
         """What one device holds of a value."""
         return self._sizes[value]
@@ -181,6 +207,13 @@ class ShardedProgram:
 
     def __str__(self) -> str:
         return "\n".join(_line(self, i) for i in self.instructions)
+
+
+def _linked(sides: list[tuple[int, ...]]) -> tuple[Ints, Ints]:
+    """The values of all sides, and the side that each is of."""
+    lengths = np.fromiter(map(len, sides), np.intp, len(sides))
+    values = np.fromiter(chain.from_iterable(sides), np.intp, int(lengths.sum()))
+    return values, np.repeat(np.arange(len(sides)), lengths)
 
 
 def _is_checked(op: OpNode) -> bool:

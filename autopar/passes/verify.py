@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import chain
+from operator import attrgetter
 
 from autopar.core.graph import TensorInfo
 from autopar.core.mesh import DeviceMesh
@@ -25,12 +27,13 @@ def verify(program: ShardedProgram, before: ShardedProgram | None = None) -> Non
     old_values, old_instructions = _verified(program, before)
     _verify_values([value for value in program.values.values() if id(value) not in old_values], program.mesh)
     known = _verify_order(program)
-    is_plainly_right = _same_objects(program)
+    plain = [i for i in program.instructions if isinstance(i, Compute) and not (i.exchanges or i.strategy.exchanges)]
+    are_right = _are_right(program, plain)
     for position, instruction in enumerate(program.instructions):
         if old_instructions and id(instruction) in old_instructions:
             continue
         if isinstance(instruction, Compute):
-            if not is_plainly_right(instruction):
+            if not are_right or instruction.exchanges or instruction.strategy.exchanges:
                 _verify_compute(program, position, instruction)
         else:
             _verify_change(program, f"instruction {position}", instruction)
@@ -81,25 +84,24 @@ def moved(placement: Placement, move: Move) -> Placement | None:
     return _MOVED[move.kind](placement, move)
 
 
-def _same_objects(program: ShardedProgram) -> Callable[[Compute], bool]:
-    """Whether an operator exchanges nothing and its values have its very tensors and its strategy's very placements.
+def _are_right(program: ShardedProgram, computes: Sequence[Compute]) -> bool:
+    """Whether all operators read and make their own tensors, placed as their strategies say: looked at all at once.
 
-    So it is with nearly all; the others are looked at singly.
+    If not, they are looked at singly, to say which is wrong.
     """
-    tensor_of = {number: value.tensor for number, value in program.values.items()}.__getitem__
-    placement_of = {number: value.placement for number, value in program.values.items()}.__getitem__
-
-    def same(compute: Compute) -> bool:
-        op, strategy, ins, outs, exchanges = compute
-        return (
-            (*map(placement_of, ins),) == strategy.ins
-            and (*map(placement_of, outs),) == strategy.outs
-            and (*map(tensor_of, ins),) == op.ins
-            and (*map(tensor_of, outs),) == op.outs
-            and not (exchanges or strategy.exchanges)
-        )
-
-    return same
+    values = program.values
+    tensor_of = {number: value.tensor for number, value in values.items()}.__getitem__
+    placement_of = {number: value.placement for number, value in values.items()}.__getitem__
+    for side in ("ins", "outs"):
+        held, own, wanted = ([*map(attrgetter(name), computes)] for name in (side, f"op.{side}", f"strategy.{side}"))
+        if not [*map(len, held)] == [*map(len, own)] == [*map(len, wanted)]:
+            return False
+        every = [*chain.from_iterable(held)]
+        if [*map(tensor_of, every)] != [*chain.from_iterable(own)]:
+            return False
+        if [*map(placement_of, every)] != [*chain.from_iterable(wanted)]:
+            return False
+    return True
 
 
 def _verify_compute(program: ShardedProgram, position: int, compute: Compute) -> None:

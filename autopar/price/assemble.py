@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,15 +74,16 @@ class Builder(Usages):
             return free[count] if count in free else free.setdefault(count, np.zeros(count))
 
         costs: list[Floats] = [none(len(candidates)) for candidates in self.space.inputs]
-        known = self._costs
-        for op, strategies in zip(self.graph.ops, self.space.strategies, strict=True):
+        known, weigh = self._costs, self.graph.tree.weight
+        for op, strategies, alike in zip(self.graph.ops, self.space.strategies, self.graph.alike, strict=True):
             if op.id in self.entering:
                 continue
-            weight = self.graph.tree.weight(op.region)
-            key = (id(strategies), self.graph.alike[op.id], pricing.context(op), weight)
-            if key not in known:
-                known[key] = weight * costs_of(pricing, op, strategies, self._layout(op))
-            costs.append(known[key])
+            weight = 1.0 if op.region is None else weigh(op.region)
+            key = (id(strategies), alike, pricing.context(op), weight)
+            cost = known.get(key)
+            if cost is None:
+                cost = known[key] = weight * costs_of(pricing, op, strategies, self._layout(op))
+            costs.append(cost)
         costs += [none(len(c) * (2 if self._doubled(copy) else 1)) for copy, c in self._copies()]
         costs += [none(len(candidates)) for candidates in self.space.outputs if candidates]
         return tuple(costs)
@@ -103,24 +105,22 @@ class Builder(Usages):
         found: list[Edge] = []
         sources: list[Source] = []  # of what is read from each copy
         for copy, candidates in self._copies():
-            node, made, region = self._maker(copy.tensor) if copy.source is None else sources[copy.source]
+            node, made, region = self._makers[copy.tensor.id] if copy.source is None else sources[copy.source]
             wanted, mine = self._candidates(candidates), self.first_copy + copy.id
             sources.append((mine, wanted, copy.region))
             cost = self._matrix(copy.tensor, made, wanted, self._weight(region, copy.region))
             if self._doubled(copy):
                 cost = self._aliased(cost, made, wanted, copy.stored)
             found.append(self._widened(Edge(node, mine, cost), copy.source))
-        ops, sides, op_node = self.graph.ops, self._sides, self.op_node
+        ops, sides, op_node, makers = self.graph.ops, self._sides, self.op_node, self._makers
         for (op, position, _, reader), source in self.flow.source.items():
             if op is not None:
-                tensor = ops[op].ins[position]
-                target = op_node[op]
-                wanted = sides[op][0][position]
+                tensor, target, wanted = ops[op].ins[position], op_node[op], sides[op][0][position]
             else:
                 tensor = self.graph.outputs[position]
                 target = self.output_node[position]
                 wanted = self._candidates(self.space.outputs[position] or self.space.inputs[target])
-            node, made, region = self._maker(tensor) if source is None else sources[source]
+            node, made, region = makers[tensor.id] if source is None else sources[source]
             if node != target:
                 cost = self._matrix(tensor, made, wanted, self._weight(region, reader))
                 edge = Edge(node, target, cost)
@@ -138,7 +138,7 @@ class Builder(Usages):
 
     def _widened(self, edge: Edge, source: int | None) -> Edge:
         """The edge with its rows twice, if it starts at a copy with alias and fresh candidates."""
-        if source is None or not self._doubled(self.flow.copies[source]):
+        if source is None or not self.limited or not self._doubled(self.flow.copies[source]):
             return edge
         key = (id(edge.cost), "twice")
         if key not in self._matrices:
@@ -160,21 +160,27 @@ class Builder(Usages):
     def _source(self, tensor: TensorInfo, copy: int | None) -> Source:
         """Where a use reads `tensor`."""
         if copy is None:
-            return self._maker(tensor)
+            return self._makers[tensor.id]
         return self.first_copy + copy, self._candidates(self.space.copies[copy]), self.flow.copies[copy].region
 
-    def _maker(self, tensor: TensorInfo) -> Source:
-        """Where `tensor` is read as it was made."""
-        made_by = self.made_by.get(tensor.id)
-        if made_by is None:
-            node = self.input_node[tensor.id]
-            return node, self._candidates(self.space.inputs[node]), None
-        op, position = made_by
-        region = None if self.graph.ops[op].region is None else self.graph.made_in(tensor)
-        return self.op_node[op], self._sides[op][1][position], region
+    @cached_property
+    def _makers(self) -> dict[int, Source]:
+        """Where each tensor, by id, is read as it was made."""
+        found: dict[int, Source] = {
+            tensor: (node, self._candidates(self.space.inputs[node]), None) for tensor, node in self.input_node.items()
+        }
+        for op, (_, outs) in zip(self.graph.ops, self._sides, strict=True):
+            node = self.op_node[op.id]
+            for tensor, column in zip(op.outs, outs, strict=True):
+                found[tensor.id] = node, column, None if op.region is None else self.graph.made_in(tensor)
+        return found
+
+    @cached_property
+    def _waiting(self) -> frozenset[int]:
+        return waiting(self.graph)
 
     def _matrix(self, tensor: TensorInfo, made: Column, wanted: Column, weight: float) -> Floats:
-        shared = weight == 1 and tensor.id in waiting(self.graph)
+        shared = weight == 1 and tensor.id in self._waiting
         key = (tensor.shape, tensor.itemsize, id(made), id(wanted), weight, shared)
         found = self._matrices.get(key)
         if found is None:

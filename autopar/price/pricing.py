@@ -280,8 +280,8 @@ class Roofline:
 
     def context(self, op: OpNode) -> Hashable:
         """Which operands and results reach memory, and whether it may be part of a product."""
-        in_memory = self._in_memory
-        return (self._folds(op), *[tensor.id in in_memory for tensor in op.ins + op.outs])
+        in_memory, folds = self._in_memory, op.kind == "transpose" and op.id in self._folded
+        return (folds, *[tensor.id in in_memory for tensor in op.ins], *[tensor.id in in_memory for tensor in op.outs])
 
     def step_cost(self, kind: StepKind, axes: tuple[str, ...], size_bytes: int) -> float:
         """Seconds of one redistribution step."""

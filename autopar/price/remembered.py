@@ -39,13 +39,26 @@ class Remembered:
 
     def context(self, op: OpNode) -> int:
         """A number for the operator's signature and what `pricing` looks at beside it."""
+        if op.id < len(self._ops) and self._ops[op.id] is op:
+            return self._of_graph[op.id]
         known = self._kinds.get(id(op))
         if known is None:
-            own = op.id < len(self.graph.ops) and self.graph.ops[op.id] is op
-            signature: Hashable = self.graph.alike[op.id] if own else op.signature
-            number = self._numbers.setdefault((signature, self.pricing.context(op)), len(self._numbers))
+            number = self._numbers.setdefault((op.signature, self.pricing.context(op)), len(self._numbers))
             known = self._kinds[id(op)] = op, number  # the operator keeps its id
         return known[1]
+
+    @cached_property
+    def _ops(self) -> tuple[OpNode, ...]:
+        return self.graph.ops
+
+    @cached_property
+    def _of_graph(self) -> list[int]:
+        """The numbers of all operators of the graph."""
+        numbers, context = self._numbers, self.pricing.context
+        return [
+            numbers.setdefault((first, context(op)), len(numbers))
+            for op, first in zip(self.graph.ops, self.graph.alike, strict=True)
+        ]
 
     def step_cost(self, kind: StepKind, axes: tuple[str, ...], size_bytes: int) -> float:
         """As `pricing`."""

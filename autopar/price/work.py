@@ -100,11 +100,11 @@ def materialised(graph: OpGraph) -> frozenset[int]:
     """
     uses = _uses_without_recomputation(graph)
     found = {tensor.id for tensor in (*graph.inputs, *graph.outputs)} | _unstacked(graph)
-    for op in graph.ops:
+    fuses = [is_fusible(op) for op in graph.ops]
+    for op, is_fused in zip(graph.ops, fuses, strict=True):
         for tensor in op.outs:
-            mine = uses.get(tensor.id, ())
-            fused = len(mine) == 1 and mine[0].op is not None and is_fusible(graph.ops[mine[0].op])
-            if not (is_fusible(op) and fused):
+            mine = uses.get(tensor.id, ()) if is_fused else ()
+            if len(mine) != 1 or mine[0].op is None or not fuses[mine[0].op]:
                 found.add(tensor.id)
     return frozenset(found)
 
@@ -117,17 +117,15 @@ def recomputed(graph: OpGraph) -> frozenset[int]:
     or its operands depends on the fusions it comes upon; who wants an upper bound of memory counts both. What is kept
     for a recomputation is kept itself.
     """
-    uses = uses_of(graph)
     found: set[int] = set()
-    for op in graph.ops:
-        if not is_fusible(op) or op.kind in _EXPENSIVE:
+    for tensor, uses in uses_of(graph).items():
+        op = graph.producers.get(tensor) if len(uses) > 1 else None
+        if op is None or not is_fusible(op) or op.kind in _EXPENSIVE:
             continue
-        for tensor in op.outs:
-            readers = [None if use.op is None else graph.ops[use.op] for use in uses.get(tensor.id, ())]
-            held = any(reader is not None and reader.recomputes is not None for reader in readers)
-            fused = all(reader is not None and _reads_fused(reader) for reader in readers)
-            if len(readers) > 1 and fused and not (held and op.recomputes is None):
-                found.add(tensor.id)
+        readers = [graph.ops[use.op] for use in uses if use.op is not None]
+        held = op.recomputes is None and any(reader.recomputes is not None for reader in readers)
+        if len(readers) == len(uses) and not held and all(map(_reads_fused, readers)):
+            found.add(tensor)
     return frozenset(found)
 
 

@@ -27,8 +27,7 @@ def reduce_alike(problem: Problem, options: SolveOptions) -> Reduction:
 
     Nor where more than a few matrices differ, tables would become too large, or all choices are forbidden.
     """
-    distinct = {id(edge.cost) for edge in problem.edges}
-    if problem.usages or not distinct or len(problem.edges) < _ALIKE * len(distinct):
+    if problem.usages or not problem.edges or len(problem.edges) < _ALIKE * len(problem.matrices[0]):
         return unchanged(problem)
     if is_at_rest(problem) and not _has_chains(problem):
         return unchanged(problem)
@@ -46,8 +45,7 @@ def reduce_alike(problem: Problem, options: SolveOptions) -> Reduction:
 
 def _has_chains(problem: Problem) -> bool:
     """Whether a node has at most two edges."""
-    ends = np.array([(edge.u, edge.v) for edge in problem.edges], dtype=np.intp)
-    return bool((np.bincount(ends.ravel(), minlength=len(problem.node_costs)) <= 2).any())
+    return bool((np.bincount(problem.ends.ravel(), minlength=len(problem.node_costs)) <= 2).any())
 
 
 def _lift(whole: Joined, chains: Chains, kinds: Kinds, made: Eliminated, choice: Choice) -> Choice:

@@ -112,9 +112,10 @@ def contracted(problem: Problem) -> tuple[Problem, list[int], list[Follower]]:
 
     Which these are, and whom they follow how, does not depend on the costs of nodes.
     """
-    maps = {key: _functions(cost) for key, cost in {id(edge.cost): edge.cost for edge in problem.edges}.items()}
-    functional = {key for key, found in maps.items() if any(to is not None for to in found)}
-    queue = [e for e, edge in enumerate(problem.edges) if id(edge.cost) in functional]
+    matrices, which = problem.matrices
+    maps = {id(cost): _functions(cost) for cost in matrices}
+    functional = [any(to is not None for to in maps[id(cost)]) for cost in matrices]
+    queue: list[int] = np.flatnonzero(np.array(functional, dtype=np.bool_)[which]).tolist()
     if not queue:
         return problem, list(range(len(problem.node_costs))), []
     work = _Contraction(problem, maps)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -63,8 +64,7 @@ class Certificate:
 
     def parts(self) -> tuple[Prices, Messages]:
         """The prices by time and the messages by edge."""
-        edges = np.array([(edge.u, edge.v) for edge in self.problem.edges], dtype=np.intp).reshape(-1, 2)
-        return self.rows.at_times(self.prices), Messages(edges, self.messages)
+        return self.rows.at_times(self.prices), Messages(self.problem.ends, self.messages)
 
     def proof(self) -> Proof:
         """Of the bound."""
@@ -124,10 +124,15 @@ class Dual:
         self.nodes = self.flat.cost.copy() if messages is None else with_messages(self.flat, messages)
         self._momentum: Momentum | None = None
 
+    @cached_property
+    def flat_in_single(self) -> Flat:
+        """`flat` with matrices in single precision."""
+        return self.flat._replace(pool=self.flat.pool.astype(np.float32))
+
     def in_single(self) -> Dual:
         """The same in single precision, to sweep: half the bytes. What its messages prove, a dual in double says."""
         single = copy(self)
-        single.flat = self.flat._replace(pool=self.flat.pool.astype(np.float32))
+        single.flat = self.flat_in_single
         single.restore(State(self.messages, self.prices, -np.inf))
         return single
 

@@ -114,10 +114,11 @@ def plan_elimination(problem: Problem, most_entries: float = math.inf) -> Elimin
 def _neighbours(problem: Problem) -> list[set[int]]:
     """Of every node with more than one strategy, those that it has edges to."""
     near: list[set[int]] = [set() for _ in problem.counts]
-    for edge in problem.edges:
-        if min(edge.cost.shape) > 1:
-            near[edge.u].add(edge.v)
-            near[edge.v].add(edge.u)
+    counts = np.array(problem.counts, dtype=np.intp)
+    ends: list[tuple[int, int]] = problem.ends[(counts[problem.ends] > 1).all(axis=1)].tolist()
+    for u, v in ends:
+        near[u].add(v)
+        near[v].add(u)
     return near
 
 

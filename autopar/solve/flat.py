@@ -79,7 +79,7 @@ def flatten(problem: Problem, rows: Rows, order: Ints | None = None, pool: Pool 
     rank = np.empty_like(order)
     rank[order] = np.arange(len(order))
     counts = np.array(problem.counts, dtype=np.intp)[order]
-    into = rank[np.array([v for edge in problem.edges for v in (edge.u, edge.v)], dtype=np.intp)]
+    into = rank[problem.ends.ravel()]
     other = into.reshape(-1, 2)[:, ::-1].ravel()
     pool = pool or Pool()
     places = pool.put(problem)
@@ -131,8 +131,7 @@ def with_per_edge(flat: Flat, messages: Sequence[tuple[Floats, Floats]]) -> Floa
 def owners(problem: Problem) -> Ints:
     """The node that each arc goes into, in the order of arcs, where nodes are swept in `sweep_order`."""
     order = sweep_order(problem)
-    into = np.array([v for edge in problem.edges for v in (edge.u, edge.v)], dtype=np.intp)
-    return order[np.sort(np.argsort(order)[into])]
+    return order[np.sort(np.argsort(order)[problem.ends.ravel()])]
 
 
 def with_messages(flat: Flat, messages: Floats) -> Floats:
@@ -192,13 +191,14 @@ class Pool:
 
     def put(self, problem: Problem) -> Ints:
         """Where the matrices of each arc are, `where[arc]` as `_put` says; arcs into u, then v, by edge."""
-        fresh = {id(edge.cost): edge.cost for edge in problem.edges if id(edge.cost) not in self._where}
+        matrices, which = problem.matrices
+        fresh = {id(cost): cost for cost in matrices if id(cost) not in self._where}
         self._entries.expect(_COPIES * sum(cost.size for cost in fresh.values()))
         for key, cost in fresh.items():
             self._where[key] = self._put(cost)
         self._matrices += fresh.values()
-        where = [place for edge in problem.edges for place in self._where[id(edge.cost)]]
-        return np.array(where, dtype=np.intp).reshape(-1, 5)
+        where = np.array([self._where[id(cost)] for cost in matrices], dtype=np.intp).reshape(-1, 2, 5)
+        return where[which].reshape(-1, 5)
 
     def _put(self, cost: Floats) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Where a matrix lies: thin, tall, wide, rows_at, columns_at of the arc into u and of the one into v."""

@@ -22,8 +22,8 @@ def drop_forbidden(problem: Problem) -> Reduction:
     Raises:
       Infeasible: if a node loses its last strategy.
     """
-    arrays = {id(cost): cost for cost in (*problem.node_costs, *(edge.cost for edge in problem.edges))}
-    if all(map(is_finite, arrays.values())):
+    costs = {id(cost): cost for cost in problem.node_costs}
+    if all(map(is_finite, (*costs.values(), *problem.matrices[0]))):
         return unchanged(problem)
     return restrict(problem, possible(problem), Forbid)
 
@@ -39,7 +39,7 @@ def possible(problem: Problem) -> list[Bools]:
     Raises:
       Infeasible: if a node loses its last strategy.
     """
-    if len({id(edge.cost) for edge in problem.edges}) > _UNSHARED * len(problem.edges):
+    if len(problem.matrices[0]) > _UNSHARED * len(problem.edges):
         return _found(_supported_everywhere(problem))
     finite = _Finite()
     alive = [finite.of(cost) for cost in problem.node_costs]

@@ -5,7 +5,7 @@ What is worked out here holds whatever nodes cost, so a change of their costs is
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -68,9 +68,9 @@ class Joined:
 def joined(problem: Problem, kinds: Kinds) -> Joined:
     """`problem`, its limit left out, with followers and one-sided edges joined to nodes."""
     counts = np.array(problem.counts, dtype=np.intp)
-    u, v = (np.fromiter(ends, np.intp, len(problem.edges)) for ends in _ends(problem))
-    matrices = kinds.of([edge.cost for edge in problem.edges])
-    fixed, edges, followers = _contracted(counts, Edges(u, v, matrices), kinds)
+    u, v = problem.ends.T
+    matrices, which = problem.matrices
+    fixed, edges, followers = _contracted(counts, Edges(u, v, kinds.of(matrices)[which]), kinds)
     stays = np.ones(len(counts), dtype=np.bool_)
     stays[[v for v, _, _ in followers]] = False
     stay = np.flatnonzero(stays)
@@ -83,10 +83,6 @@ def joined(problem: Problem, kinds: Kinds) -> Joined:
         led.setdefault(int(place[root]), []).append((v, to_v))
     by_leader = {u: tuple(members) for u, members in led.items()}
     return Joined(counts[stay], edges, stay, fixed, by_leader, followers, steps)
-
-
-def _ends(problem: Problem) -> tuple[Iterator[int], Iterator[int]]:
-    return (edge.u for edge in problem.edges), (edge.v for edge in problem.edges)
 
 
 def _contracted(counts: Ints, edges: Edges, kinds: Kinds) -> tuple[Ints, Edges, tuple[Follower, ...]]:

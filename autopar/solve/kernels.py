@@ -43,24 +43,31 @@ def _gain_by_arrays(p: Flat, v: int, k: int, messages: Floats, gain: Floats) -> 
 def gain_of(p: Flat, v: int, k: int, messages: Floats, gain: Floats) -> None:
     """Writes the row minima of arc k into v: min over s of (cost - message to the other node).
 
-    Equal rows are one with the highest of their messages, equal columns one column. `gain` has room for three nodes.
+    Equal rows are one with the highest of their messages, equal columns one column; where no two are, their classes
+    need not be looked up. `gain` has room for three nodes.
     """
     count, other = p.start[v + 1] - p.start[v], p.other[k]
-    theirs, tall, wide = p.mail[p.back[k]], p.tall[k], p.wide[k]
-    highest, least = gain[p.widest : p.widest + tall], gain[2 * p.widest : 2 * p.widest + wide]
-    highest[:] = -np.inf
-    for s in range(p.start[other + 1] - p.start[other]):
-        row = p.class_of[p.rows_at[k] + s]
-        highest[row] = max(highest[row], messages[theirs + s])
+    theirs, tall, wide, rows = p.mail[p.back[k]], p.tall[k], p.wide[k], p.start[other + 1] - p.start[other]
+    highest = gain[p.widest : p.widest + tall]
+    if tall == rows:
+        highest[:] = messages[theirs : theirs + rows]
+    else:
+        highest[:] = -np.inf
+        for s in range(rows):
+            row = p.class_of[p.rows_at[k] + s]
+            highest[row] = max(highest[row], messages[theirs + s])
+    first = 0 if wide == count else 2 * p.widest
+    least = gain[first : first + wide]
     least[:] = np.inf
+    matrix = p.pool[p.thin[k] : p.thin[k] + tall * wide].reshape(tall, wide)
     for r in range(tall):
-        message, base = highest[r], p.thin[k] + r * wide
-        row = p.pool[base : base + wide]  # a slice, since only those are turned into vector instructions
+        message, row_of = highest[r], matrix[r]  # a slice, since only those are turned into vector instructions
         for t in range(wide):
-            value = row[t] - message
+            value = row_of[t] - message
             least[t] = value if value < least[t] else least[t]
-    for t in range(count):
-        gain[t] = least[p.class_of[p.columns_at[k] + t]]
+    if wide < count:
+        for t in range(count):
+            gain[t] = least[p.class_of[p.columns_at[k] + t]]
 
 
 def _visit_by_arrays(

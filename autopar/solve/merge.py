@@ -58,7 +58,7 @@ def merge_parallel(problem: Problem) -> Reduction:
 
 def _is_simple(problem: Problem) -> bool:
     """Whether no two edges are between the same nodes."""
-    ends = np.array([(edge.u, edge.v) for edge in problem.edges], dtype=np.intp).reshape(-1, 2)
+    ends = problem.ends
     return len(np.unique(ends.min(axis=1) * len(problem.node_costs) + ends.max(axis=1))) == len(ends)
 
 

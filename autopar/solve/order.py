@@ -47,9 +47,10 @@ class Ends:
 def sweep_order(problem: Problem) -> Ints:
     """The nodes in the order of sweeps; linear in the edges, but for sorting the neighbours of each node."""
     near: list[set[int]] = [set() for _ in problem.node_costs]
-    for edge in problem.edges:
-        near[edge.u].add(edge.v)
-        near[edge.v].add(edge.u)
+    ends: list[tuple[int, int]] = problem.ends.tolist()
+    for u, v in ends:
+        near[u].add(v)
+        near[v].add(u)
     hubs = [v for v, nodes in enumerate(near) if len(nodes) > HUB]
     seen, order = set(hubs), list[int]()
     few_first = [sorted(nodes, key=lambda u: (len(near[u]), u)) for nodes in near]

@@ -22,6 +22,7 @@ from autopar.solve.proof import Proof
 
 Floats = NDArray[np.float64]
 Stopped = Literal["", "time limit", "keyboard"]
+_SHARED = 8  # edges for each distinct matrix, at least: then entries are read matrix by matrix
 
 
 class Infeasible(AutoparError):
@@ -94,6 +95,36 @@ class Problem:
         """The number of strategies of each node."""
         return tuple(len(cost) for cost in self.node_costs)
 
+    @cached_property
+    def ends(self) -> NDArray[np.intp]:
+        """The nodes u and v of every edge: ends[edge, 0] and ends[edge, 1]."""
+        return np.array([[edge.u for edge in self.edges], [edge.v for edge in self.edges]], dtype=np.intp).T
+
+    @cached_property
+    def matrices(self) -> tuple[list[Floats], NDArray[np.intp]]:
+        """The matrices, each object once, in the order in which they come first; and which of them each edge has."""
+        first: dict[int, int] = {}
+        which = [first.setdefault(id(edge.cost), len(first)) for edge in self.edges]
+        by_id = {id(edge.cost): edge.cost for edge in self.edges}
+        return [by_id[key] for key in first], np.array(which, dtype=np.intp)
+
+    @cached_property
+    def _edges_of(self) -> list[NDArray[np.intp]]:
+        """The edges that have each of the `matrices`."""
+        found, which = self.matrices
+        return np.split(np.argsort(which, kind="stable"), np.cumsum(np.bincount(which, minlength=len(found)))[:-1])
+
+    def taken(self, choice: tuple[int, ...]) -> list[float]:
+        """What each edge costs under `choice`."""
+        matrices, which = self.matrices
+        if len(which) <= _SHARED * len(matrices):
+            return [float(edge.cost[choice[edge.u], choice[edge.v]]) for edge in self.edges]
+        s, t = np.array(choice, dtype=np.intp)[self.ends.T]
+        costs = np.empty(len(which))
+        for cost, mine in zip(matrices, self._edges_of, strict=True):
+            costs[mine] = cost[s[mine], t[mine]]
+        return costs.tolist()
+
 
 def derived(
     node_costs: tuple[Floats, ...],
@@ -137,20 +168,24 @@ def check(problem: Problem) -> None:
     for v, cost in _distinct(problem.node_costs):
         if cost.ndim != 1 or not len(cost) or not _is_cost(cost):
             raise ValueError(f"node {v}: costs must be a vector of at least one number, none NaN or -inf: {cost}")
-    counts = problem.counts
-    for edge in problem.edges:
-        if edge.u == edge.v:
-            raise ValueError(f"edge from node {edge.u} to itself")
-        if edge.cost.shape != (counts[edge.u], counts[edge.v]):
-            expected = (counts[edge.u], counts[edge.v])
-            raise ValueError(f"edge ({edge.u}, {edge.v}): matrix {edge.cost.shape}, nodes want {expected}")
-    if not all(_is_cost(cost) for _, cost in _distinct([edge.cost for edge in problem.edges])):
+    counts, (matrices, which) = np.array(problem.counts, dtype=np.intp), problem.matrices
+    shapes = np.array([cost.shape if cost.ndim == 2 else (0, 0) for cost in matrices], dtype=np.intp).reshape(-1, 2)
+    expected = counts[problem.ends]
+    if (problem.ends[:, 0] == problem.ends[:, 1]).any():
+        loop = next(edge for edge in problem.edges if edge.u == edge.v)
+        raise ValueError(f"edge from node {loop.u} to itself")
+    for e in np.flatnonzero((shapes[which] != expected).any(axis=1)).tolist():
+        edge = problem.edges[e]
+        wanted = (*expected[e].tolist(),)
+        raise ValueError(f"edge ({edge.u}, {edge.v}): matrix {edge.cost.shape}, nodes want {wanted}")
+    if not all(map(_is_cost, matrices)):
         raise ValueError("an edge matrix holds NaN or -inf")
     for usage in problem.usages:
         if usage.size_bytes.shape != problem.node_costs[usage.node].shape or usage.start >= usage.stop:
             raise ValueError(f"usage of node {usage.node}: shape {usage.size_bytes.shape}, {usage.start}..{usage.stop}")
-        if not np.isfinite(usage.size_bytes).all() or (usage.size_bytes < 0).any():
-            raise ValueError(f"usage of node {usage.node} is negative or not finite")
+    for place, size in _distinct([usage.size_bytes for usage in problem.usages]):
+        if not np.isfinite(size).all() or (size < 0).any():
+            raise ValueError(f"usage of node {problem.usages[place].node} is negative or not finite")
 
 
 def _distinct(arrays: Sequence[Floats]) -> list[tuple[int, Floats]]:
@@ -162,13 +197,13 @@ def _distinct(arrays: Sequence[Floats]) -> list[tuple[int, Floats]]:
 
 
 def _is_cost(cost: Floats) -> bool:
-    return not cost.size or bool(cost.min() > -np.inf)  # the least of what holds a NaN is NaN
+    return bool(cost.min(initial=np.inf) > -np.inf)  # the least of some that are NaN is NaN
 
 
 def objective(problem: Problem, choice: tuple[int, ...]) -> float:
     """The cost of `choice`: inf if it takes a forbidden entry."""
     total = sum(float(cost[s]) for cost, s in zip(problem.node_costs, choice, strict=True))
-    return total + sum(float(edge.cost[choice[edge.u], choice[edge.v]]) for edge in problem.edges)
+    return total + sum(problem.taken(choice))
 
 
 def usage_over_time(problem: Problem, choice: tuple[int, ...]) -> Floats:

@@ -35,7 +35,7 @@ class Single:
 
     def __init__(self, dual: Dual) -> None:
         single = np.dtype(np.float32)
-        self.flat: Flat = dual.flat._replace(pool=dual.flat.pool.astype(single))
+        self.flat: Flat = dual.flat_in_single
         self.messages: NDArray[Any] = dual.messages.astype(single)
         self.nodes: NDArray[Any] = dual.nodes.astype(single)
         self.prices, self._rank = dual.prices, dual.rank

@@ -59,7 +59,8 @@ def looks_of(problem: Problem, flat: Flat, order: Ints, *, at_a_glance: bool) ->
     hub = np.diff(flat.near) > HUB
     away = np.where(hub[flat.other], flat.other - 2 * count, flat.other - into)
     kinds = np.empty(len(into), dtype=np.intp)
-    of_edge = np.array(_alike((edge.cost for edge in problem.edges), at_a_glance), dtype=np.intp)
+    matrices, which = problem.matrices
+    of_edge = np.array(_alike(matrices, at_a_glance), dtype=np.intp)[which]
     kinds[flat.arcs] = 2 * of_edge[:, None] + np.arange(2)
     arcs, ends = np.stack([away, kinds], axis=1), flat.near.tolist()
     costs = np.array(_alike(problem.node_costs, at_a_glance), dtype=np.intp)[order]

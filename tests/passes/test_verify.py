@@ -69,6 +69,15 @@ def another_result(build: Builder) -> ShardedProgram:
     return build.program([3])
 
 
+def reads_anothers_operand(_: Builder) -> ShardedProgram:
+    """Two operators read what both should, but one too few and the other too many."""
+    build = Builder()
+    a, b, c = (build.input() for _ in range(3))
+    made = [build.compute([a, b]), build.compute([c])]
+    build.instructions = [i._replace(ins=ins) for i, ins in zip(build.instructions, ((a,), (b, c)), strict=True)]
+    return build.program(made)
+
+
 def left_unreduced(build: Builder) -> ShardedProgram:
     return build.program([1])
 
@@ -202,6 +211,7 @@ VIOLATIONS: list[tuple[Callable[[Builder], ShardedProgram], str]] = [
     (uneven, r"value 4 of shape \(7,\) does not divide as \[x\]"),
     (swapped_dims, r"instruction 0 \(dot_general\) is not placed as its strategy says"),
     (another_result, r"instruction 2 \(dot_general\) is not placed as its strategy says"),
+    (reads_anothers_operand, r"instruction 0 \(dot_general\) is not placed as its strategy says"),
     (left_unreduced, "output value 1 is left unreduced"),
     (never_made, "output value 4 is never made"),
     (reduces_what_is_reduced, r"all_reduce over \('x',\) is impossible from \[-\]"),

@@ -122,17 +122,12 @@ def _neighbours(problem: Problem) -> list[set[int]]:
     return near
 
 
-def eliminate(problem: Problem, plan: EliminationPlan) -> Elimination:
-    """Eliminates all nodes along a plan that fits.
+def tables_of(problem: Problem) -> tuple[list[Floats], list[list[Table]]]:
+    """The costs of every node, and the tables of edges that it is in: those between nodes with more than one strategy.
 
-    A node of one strategy is no axis of any table, as an array has 64 at most: its edges are costs of its neighbours.
-
-    Raises:
-      TimeUp: before the end.
+    What an edge to a node of one strategy costs is the other's.
     """
-    counts = problem.counts
-    made = MinSum()
-    costs = list(problem.node_costs)
+    costs, counts = list(problem.node_costs), problem.counts
     tables: list[list[Table]] = [[] for _ in counts]
     for edge in problem.edges:
         if counts[edge.u] == 1:
@@ -143,6 +138,20 @@ def eliminate(problem: Problem, plan: EliminationPlan) -> Elimination:
             table = Table((edge.u, edge.v), edge.cost)
             tables[edge.u].append(table)
             tables[edge.v].append(table)
+    return costs, tables
+
+
+def eliminate(problem: Problem, plan: EliminationPlan) -> Elimination:
+    """Eliminates all nodes along a plan that fits.
+
+    A node of one strategy is no axis of any table, as an array has 64 at most: its edges are costs of its neighbours.
+
+    Raises:
+      TimeUp: before the end.
+    """
+    counts = problem.counts
+    made = MinSum()
+    costs, tables = tables_of(problem)
     buckets: list[Bucket] = []
     cost = 0.0
     for v in plan.order:

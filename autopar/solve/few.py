@@ -52,15 +52,15 @@ class Few:
         """Its messages, tiled over the whole."""
         return self.short.messages(self.whole.dual.flat, self.messages)
 
-    def is_like(self, gap: float) -> bool:
-        """Whether a gap that its messages leave of the whole is what the whole's length makes of its own.
+    def is_like(self, gap: float, more: float = _MORE) -> bool:
+        """Whether a gap that its messages leave of the whole is what its length makes of its own, `more` times.
 
         If not, more layers are what few are not: where layers and ends want different strategies, it is the number of
         layers that decides, and messages differ from one layer to the next.
         """
         own = abs(self.best.objective - self.ascent.held.bound)
         times = len(self.whole.problem.node_costs) / len(self.short.problem.node_costs)
-        return gap <= _MORE * times * own + _LITTLE * abs(self.whole.held.bound)
+        return gap <= more * times * own + _LITTLE * abs(self.whole.held.bound)
 
     def tiled(self) -> Answer:
         """Its best choice, tiled over the whole."""

@@ -3,8 +3,9 @@
     cost_w[s, t] = cost_u[s] + cost_v[t] + cost_uv[s, t]        cost_wx[(s, t), r] = cost_ux[s, r] + cost_vx[t, r]
 
 The problem stays one of pairs, but messages prove more of it: what they lose on cycles, they lose on fewer of them.
-Where pairs were barred (see `bar`) few are left, and nodes with a common neighbour leave it an edge less. Which are
-joined, `knots` says.
+Where pairs were barred (see `bar`) few are left, and nodes with a common neighbour leave it an edge less. Where few of
+all are, every cycle is untied: with every join more pairs exceed the window, and what is left is a tree. Elsewhere
+`knots` says which are joined.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from autopar.solve.reduction import Choice, Ints, Reduction, unchanged
 
 _MOST_PAIRS = 10_000  # strategies of a node that two become
 _ENTRIES = 6_000_000  # of all edges afterwards
+_FEW_LEFT, _SHARE_LEFT = 150_000, 0.4  # pairs that are not forbidden; of all that edges have
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +75,12 @@ def joined(problem: Problem, pairs: Sequence[tuple[int, int]]) -> Reduction:
 
 def _moved(edge: Edge, u: _Place, v: _Place) -> Edge:
     return Edge(u.node, v.node, v.of(u.of(edge.cost), axis=1))
+
+
+def is_thin(problem: Problem) -> bool:
+    """Whether few pairs of strategies are left, of all and of those that edges have: then all cycles may be untied."""
+    left = sum(int(np.isfinite(edge.cost).sum()) for edge in problem.edges)
+    return left <= min(_FEW_LEFT, _SHARE_LEFT * sum(edge.cost.size for edge in problem.edges))
 
 
 def untied(problem: Problem, knots: Sequence[frozenset[int]], upper: float) -> Reduction:

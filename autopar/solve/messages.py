@@ -23,6 +23,7 @@ from autopar.solve.watch import Apart, Inner, Watch, offer
 
 _SHORT = 100  # passes of an annealing where a gap is let be
 _SOME_SWEEPS = 10  # of few of the layers: these take less than windows that are guessed
+_MORE_SWEEPS = 40  # of the whole, where those from messages of few on left more than layers make of the gap of few
 _NEARLY = 1e-5  # of the cost: a choice of few as close to the bound is worth a proof
 _PRICED_SWEEPS = 2  # times as many sweeps where prices have to settle too
 
@@ -99,6 +100,11 @@ def _from_few(
         swept, certificate = few.whole.sweeps(min(upper, known.objective), watch)
         known = better(known, swept)
         cutoff = min(upper, known.objective)
+        by_more = few.is_proven and not is_closed(few.ascent.held.bound, few.best.objective)  # than messages
+        if by_more and not few.is_like(cutoff - certificate.bound, 1.0):
+            swept, certificate = few.whole.resumed(few.whole.held.messages, _MORE_SWEEPS, cutoff, watch)
+            known = better(known, swept)
+            cutoff = min(upper, known.objective)
         if is_closed(certificate.bound, cutoff) or watch.left_s() <= 0:
             return few, known, certificate
         if few.is_like(cutoff - certificate.bound):

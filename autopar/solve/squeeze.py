@@ -20,7 +20,7 @@ from autopar.solve.contract_chains import contract_chains
 from autopar.solve.dual import Certificate
 from autopar.solve.exact import exactly, finite, lifted
 from autopar.solve.forbid import drop_forbidden
-from autopar.solve.join import untied
+from autopar.solve.join import is_thin, untied
 from autopar.solve.knots import knots
 from autopar.solve.options import SolveOptions
 from autopar.solve.problem import Infeasible, Problem, objective
@@ -28,10 +28,11 @@ from autopar.solve.reduce import reduce_once
 from autopar.solve.reduction import Reduction, unchanged
 from autopar.solve.watch import Inner, Watch
 
-_FEW_PAIRS, _LEAST_SHARE = 0.006, 0.25  # of all: what a first window leaves
+_FEW_PAIRS, _LEAST_SHARE = 0.006, 0.4  # of all: what a first window leaves
 _WIDER, _MORE_PAIRS = 1.5, 1.5  # times, the next window: at least; and what it leaves
 _WIDE_PAIRS, _MOST_PAIRS = 1_000_000, 4_000_000  # what the first window leaves in which knots are untied; any
-_KNOWN = 8  # times as many at most, and at once where a choice is known that leaves no more
+_NEAR, _CLOSER = 2.0, 0.5  # times the next window: as near a choice is its end; of a window that had one: another
+_KNOWN = 5  # times as many at most, and at once where a choice is known that leaves no more
 _SWEEPS = 30  # between two cuts
 _WORK = 3e8  # additions of an elimination: more takes longer than another cut
 _SHRUNK = 0.95
@@ -44,36 +45,39 @@ def squeeze_windows(certificate: Certificate, cutoff: float, options: SolveOptio
     """The cheapest choice met, and a bound on all below `cutoff`, from windows that leave few pairs, and then more.
 
     After the first window that does not come to an end by itself, knots are untied, in wide windows: these do not take
-    much longer then. It ends with the first of those that does not come to an end. Where a choice is known, the window
-    after the first goes up to its cost, unless that leaves too many pairs.
+    much longer then. It ends with the first of those that does not come to an end, nor finds a better choice by far.
+    Where a choice is known, the window goes up to its cost as soon as that is near, unless that leaves too many pairs.
     """
-    total = sum(edge.cost.size for edge in certificate.problem.edges)
+    total, bound = sum(edge.cost.size for edge in certificate.problem.edges), certificate.bound
     pairs = min(max(_LEAST_SHARE * options.max_cp_sat_entries, _FEW_PAIRS * total), _MOST_PAIRS)
-    most_known, best, may_untie = min(_KNOWN * pairs, _MOST_PAIRS), Answer(None, np.inf, certificate.bound), False
+    most_known, best, may_untie, failed = min(_KNOWN * pairs, _MOST_PAIRS), Answer(None, np.inf, bound), False, np.inf
     if _pairs_below(certificate, cutoff) <= most_known:  # without a look at all pairs
         best = squeeze(certificate, cutoff, options, watch)
         if is_closed(best.bound, min(cutoff, best.objective)) or watch.left_s() <= 0:
             return best
-        may_untie = True
+        failed, may_untie = cutoff - bound, True
     above, each = sampled(certificate)
     window, known = (window_of(above, n / each) for n in (pairs, most_known))
     widest = window_of(above, _MOST_PAIRS / each)
     while True:
         cutoff = min(cutoff, best.objective)
-        upper = cutoff if cutoff - certificate.bound <= max(window, known) else certificate.bound + window
+        gap = cutoff - bound
+        upper = cutoff if gap <= (max(window, known) if gap < _CLOSER * failed else window) else bound + window
         if upper == np.inf:
             return best
         found = squeeze(certificate, upper, options, watch, may_untie=may_untie)
         best = replace(better(best, found), bound=max(best.bound, min(found.bound, upper)))
-        ended = found.bound >= min(upper, found.objective)
-        if (not ended and may_untie) or is_closed(best.bound, min(cutoff, best.objective)) or watch.left_s() <= 0:
+        gap, ended = min(cutoff, best.objective) - bound, found.bound >= min(upper, found.objective)
+        failed = failed if ended else min(failed, upper - bound)
+        is_stuck = not ended and may_untie and gap >= _CLOSER * failed
+        if is_stuck or is_closed(best.bound, min(cutoff, best.objective)) or watch.left_s() <= 0:
             return best
         if ended and window >= widest:
             return best
         pairs = _MORE_PAIRS * pairs if ended else _WIDE_PAIRS
         window = max(_WIDER * window, 0.0 if may_untie else window_of(above, pairs / each))
-        is_known = window < cutoff - certificate.bound <= widest and cutoff < np.inf
-        window, may_untie = cutoff - certificate.bound if is_known else window, may_untie or not ended or is_known
+        is_known = window < gap <= (min(widest, _NEAR * window) if ended else widest) and gap < np.inf
+        window, may_untie = gap if is_known else window, may_untie or not ended or is_known
 
 
 def _pairs_below(certificate: Certificate, cutoff: float) -> float:
@@ -120,9 +124,16 @@ def squeeze(
         if low >= upper:
             return replace(best, bound=low)
         is_slow = low - before < _SLOW * (upper - before)
-        was_tied, tied = tied, knots(certificate, upper - low) if may_untie and is_slow and not is_tight else []
+        was_tied, tied = tied, _tied(certificate, upper - low, may_untie) if is_slow and not is_tight else []
         if not (tied or was_tied) and (stalled or low - before < _RISEN * (upper - before)):
             narrowed, upper = narrowed + 1, low + (upper - low) / _NARROWER
+
+
+def _tied(certificate: Certificate, gap: float, may_untie: bool) -> list[frozenset[int]]:
+    """What is untied: all there is, where few pairs are left of it; else knots, if they may be."""
+    if is_thin(certificate.problem):
+        return [frozenset(range(len(certificate.problem.node_costs)))]
+    return knots(certificate, gap) if may_untie else []
 
 
 def _cut(

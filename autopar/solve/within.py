@@ -19,9 +19,10 @@ from autopar.solve.ascent import Ascent
 from autopar.solve.bar import barred
 from autopar.solve.contract_chains import contract_chains
 from autopar.solve.dual import Certificate
-from autopar.solve.eliminate import Bucket, Table
+from autopar.solve.eliminate import Bucket, Table, tables_of
 from autopar.solve.exact import finite
 from autopar.solve.forbid import drop_forbidden
+from autopar.solve.join import is_thin, untied
 from autopar.solve.minplus import MinSum
 from autopar.solve.options import SolveOptions
 from autopar.solve.problem import Floats, Problem, Usage
@@ -32,6 +33,7 @@ from autopar.solve.watch import Apart, Watch
 
 _MOST_ENTRIES = 1_000_000  # of a table
 _MOST_WORK = 1e8  # additions
+_MOST_AXES = 60  # of a table: an array has 64 at most
 _CUTS, _FEW_CUTS = 5, 3  # of a window; of one that may become narrower; sweeps between them
 _SWEEPS = 30
 _SHRUNK = 0.9  # of the pairs are left after a cut: more hardly go then
@@ -79,15 +81,16 @@ def within(
 ) -> Within | None:
     """What costs less than `upper` of a problem with labels; None if too much is left to eliminate.
 
-    Where that is too much, what costs less than something smaller will do, up to `narrower` times.
+    Where that is too much, nodes without labels are joined (`join`); where it still is, what costs less than something
+    smaller will do, up to `narrower` times.
 
     Raises:
       Infeasible: if nothing does.
     """
     left, little = unchanged(certificate.problem), replace(options, max_sweeps=_SWEEPS)
-    cuts, pairs = 0, np.inf
+    cuts, pairs, is_untied = 0, np.inf, False
     while True:
-        left = left.then(partial(_cut, certificate, upper - left.offset, options))
+        left = left.then(partial(_cut, certificate, upper - left.offset, is_untied, options))
         order = _order(left.problem)
         if order is not None:
             return _eliminated_to_labels(left, order, upper)
@@ -95,16 +98,28 @@ def within(
             return None
         cuts, before, pairs = cuts + 1, pairs, finite(left.problem)
         is_much = cuts >= (_FEW_CUTS if narrower else _CUTS) or pairs > _SHRUNK * before
-        if is_much and not narrower:
+        may_untie = is_much and not is_untied and is_thin(left.problem)
+        if is_much and not narrower and not may_untie:
             return None
         _, certificate = Ascent(left.problem, little, swinging=False).sweeps(upper - left.offset, Apart(watch))
-        if is_much:
+        if may_untie:
+            is_untied = True
+        elif is_much:
             low = certificate.bound + left.offset
             cuts, narrower, upper = 0, narrower - 1, low + _NARROWER * (upper - low)
 
 
-def _cut(certificate: Certificate, upper: float, options: SolveOptions, _: Problem) -> Reduction:
-    cut = barred(certificate, upper - certificate.bound).then(reduce_once)
+def _cut(certificate: Certificate, upper: float, is_untied: bool, options: SolveOptions, _: Problem) -> Reduction:
+    """What can be part of a choice that costs less than `upper`, reduced; without cycles beside labels, if untied.
+
+    Raises:
+      Infeasible: if nothing can.
+    """
+    cut = barred(certificate, upper - certificate.bound)
+    if is_untied:
+        inner = frozenset(range(len(cut.problem.node_costs))) - {use.node for use in cut.problem.usages}
+        cut = cut.then(partial(untied, knots=[inner], upper=upper))
+    cut = cut.then(reduce_once)
     return cut.then(partial(contract_chains, options=options)).then(drop_forbidden)
 
 
@@ -170,6 +185,8 @@ def _order(problem: Problem) -> list[int] | None:
         for u in near[v] & size.keys():
             size[u] = math.prod(counts[w] for w in near[u])
             heappush(queue, (size[u], u))
+    if max(len(stays), len(problem.usages)) > _MOST_AXES:
+        return None
     table = math.prod(counts[v] for v in stays)
     distinct = math.prod(len(np.unique(use.size_bytes)) for use in problem.usages)
     return order if max(table, distinct) <= _MOST_ENTRIES else None
@@ -178,12 +195,8 @@ def _order(problem: Problem) -> list[int] | None:
 def _eliminated(problem: Problem, order: Sequence[int]) -> tuple[list[Bucket], list[Table], float]:
     """The nodes eliminated in order; the tables that are left, of the other nodes; and what is left without nodes."""
     made, counts, rest = MinSum(), problem.counts, 0.0
-    tables = {(v,): Table((v,), cost) for v, cost in enumerate(problem.node_costs)}
-    of: list[list[Table]] = [[tables[v,]] for v in range(len(counts))]
-    for edge in problem.edges:
-        table = Table((edge.u, edge.v), edge.cost)
-        of[edge.u].append(table)
-        of[edge.v].append(table)
+    costs, tables = tables_of(problem)
+    of = [[Table((v,), cost), *mine] for v, (cost, mine) in enumerate(zip(costs, tables, strict=True))]
     buckets = list[Bucket]()
     for v in order:
         scope = tuple(sorted({u for table in of[v] for u in table.scope} - {v}))
@@ -195,5 +208,5 @@ def _eliminated(problem: Problem, order: Sequence[int]) -> tuple[list[Bucket], l
         for u in scope:
             of[u] = [table for table in of[u] if v not in table.scope] + [Table(scope, cost)]
     gone = set(order)
-    last = {id(table.cost): table for v in range(len(counts)) if v not in gone for table in of[v]}
+    last = {(table.scope, id(table.cost)): table for v in range(len(counts)) if v not in gone for table in of[v]}
     return buckets, list(last.values()), rest

@@ -22,7 +22,7 @@ from autopar.solve import (
     squeeze,
     verify,
 )
-from autopar.solve.join import joined, untied
+from autopar.solve.join import is_thin, joined, untied
 from autopar.solve.merge import merge_parallel
 from autopar.solve.proof import Eliminate, Join, Proof
 from autopar.solve.reduction import unchanged
@@ -106,6 +106,13 @@ def test_pairs_that_are_too_dear_are_not_joined() -> None:
     assert max(untied(problem, [frozenset(range(3))], 2.5).problem.counts) > 3
 
 
+def test_thin_is_where_most_pairs_are_forbidden_and_few_are_left() -> None:
+    assert is_thin(_ring(3, [(0, 1), (1, 2), (0, 2)], forbidden=True))
+    assert not is_thin(_ring(2, [(0, 1), (1, 2), (0, 2)], forbidden=True))
+    assert not is_thin(_ring(3, [(0, 1)]))
+    assert not is_thin(_ring(400, [(0, 1)] * 400, forbidden=True))
+
+
 def test_too_many_pairs_are_not_joined() -> None:
     ends = [(0, 1), (1, 2), (0, 2)]
     knot = [frozenset(range(3))]
@@ -121,7 +128,7 @@ def test_windows_that_do_not_end_alone_end_with_it(seed: int, monkeypatch: pytes
     assert (solution.gap, solution.objective) == (0.0, pytest.approx(solve(problem).objective))
     assert verify(problem, solution).stated_by == ()
     assert any(isinstance(step, Join) for step in solution.witness or ())
-    monkeypatch.setattr(squeeze, "knots", lambda *_: [])
+    monkeypatch.setattr(squeeze, "_tied", lambda *_: [])
     assert solve(problem, options=TABLES).gap > 0
 
 

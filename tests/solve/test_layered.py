@@ -21,7 +21,8 @@ from autopar.solve.dual import Certificate
 from autopar.solve.few import Few, few_of
 from autopar.solve.layered import by_layers
 from autopar.solve.problem import objective
-from autopar.solve.proof import Piece, Pieces
+from autopar.solve.proof import Join, Piece, Pieces
+from autopar.solve.reduction import unchanged
 from autopar.solve.watch import Best
 from autopar.solve.within import _order, labels
 from tests.solve.draw import problems
@@ -377,3 +378,43 @@ def test_few_are_more_where_they_do_not_tell(
     assert len(met) == most
     assert all(2 * few < 3 * more for few, more in itertools.pairwise(met) if more)
     verify(problem, solution)
+
+
+def test_nodes_without_a_choice_are_no_axes_of_arrays() -> None:
+    """One node between more others than an array has axes, none of which has a choice."""
+    leaves = range(2, 82)
+    edges = (Edge(0, 1, np.eye(2)), *(Edge(1, leaf, np.array([[1.0], [0.5]])) for leaf in leaves))
+    problem = Problem((np.zeros(2), np.array([0.0, 30.0]), *(np.zeros(1) for _ in leaves)), edges)
+    labelled = replace(problem, usages=labels(problem, (0,)), usage_limit=np.inf)
+    order = [1, *leaves]
+    found = within_module._eliminated_to_labels(unchanged(labelled), order, 100.0)
+    assert found.table.tolist() == [70.0, 71.0]
+    assert objective(problem, found.choice((0,))) == 70.0
+
+
+def test_more_labels_than_axes_have_no_order() -> None:
+    problem = Problem(tuple(np.zeros((70, 1))), ())
+    assert _order(replace(problem, usages=labels(problem, range(60)), usage_limit=0.0)) is not None
+    assert _order(replace(problem, usages=labels(problem, range(70)), usage_limit=0.0)) is None
+
+
+@pytest.mark.parametrize("seed", [2, 3, 5])
+def test_a_part_that_is_too_much_is_joined_but_for_its_labels(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """What a window holds is the same, as trying all choices tells, where elimination may take little."""
+    rng = np.random.default_rng(seed)
+    edges = tuple(Edge(u, v, rng.random((4, 4))) for u, v in itertools.combinations(range(6), 2))
+    problem = Problem(tuple(rng.random((6, 4))), edges)
+    labelled = replace(problem, usages=labels(problem, (0, 1)), usage_limit=np.inf)
+    _, certificate = Ascent(labelled, OPTIONS).sweeps(np.inf, Best(labelled, None, None))
+    table = alone(certificate, (0, 1), (4, 4))
+    monkeypatch.setattr(within_module, "_MOST_WORK", 100.0)
+    monkeypatch.setattr(within_module, "is_thin", lambda _: True)
+    upper = float(table.min()) + 0.3
+    found = within_module.within(certificate, upper, OPTIONS, Best(labelled, None, None))
+    assert found is not None
+    assert (found.upper, found.least) == (upper, pytest.approx(table.min()))
+    whole = np.full_like(table, np.inf)
+    whole[np.ix_(*found.ids)] = found.table
+    below = table < upper - 1e-9
+    assert whole[below] == pytest.approx(table[below])
+    assert any(isinstance(step, Join) for step in found.proof)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from autopar.solve import Edge, Infeasible, InvalidSolution, Problem, SolveOptions, bar, proven, solve, verify
 from autopar.solve import squeeze as squeeze_module
+from autopar.solve.ascent import Answer
 from autopar.solve.bar import barred, sampled, window_of
 from autopar.solve.dual import Certificate, Dual
 from autopar.solve.eliminate import minimise_exactly, plan_elimination
@@ -145,8 +146,9 @@ def _different() -> Problem:
     return Problem((np.zeros(4),) * 6, tuple(Edge(u, v, different) for v in range(6) for u in range(v)))
 
 
-def test_it_says_where_it_stops() -> None:
-    """Without tables nothing goes, and the bound is little more than messages prove."""
+def test_it_says_where_it_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without tables and joins nothing goes, and the bound is little more than messages prove."""
+    monkeypatch.setattr(squeeze_module, "is_thin", lambda _: False)
     problem = _different()
     certificate = _certified(problem)
     assert certificate is not None
@@ -167,12 +169,48 @@ def test_knots_that_cannot_be_untied_do_not_keep_it_going(monkeypatch: pytest.Mo
         assert len(asked) < 20
         return [frozenset((0, 1, 2))]
 
-    monkeypatch.setattr("autopar.solve.squeeze.knots", tied)
+    monkeypatch.setattr(squeeze_module, "is_thin", lambda _: False)
+    monkeypatch.setattr(squeeze_module, "knots", tied)
     monkeypatch.setattr("autopar.solve.join._ENTRIES", 0)
     watch, options = Best(problem, None, None), SolveOptions(max_table_entries=1)
     found = squeeze(certificate, certificate.bound + 100.0, options, watch, may_untie=True)
     assert asked
     assert certificate.bound <= found.bound <= found.objective
+
+
+def test_where_few_pairs_are_left_all_cycles_are_untied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a look for knots, and in the first window: what was open at it ends so."""
+    problem = _different()
+    certificate = _certified(problem)
+    assert certificate is not None
+    best, options = solve(problem).objective, SolveOptions(max_table_entries=1)
+    monkeypatch.setattr(squeeze_module, "is_thin", lambda _: True)
+    monkeypatch.setattr(squeeze_module, "knots", lambda *_: pytest.fail("knots were looked for"))
+    watch = Best(problem, None, None)
+    found = squeeze(certificate, best + 0.1, options, watch)
+    assert (found.objective, found.bound) == (pytest.approx(best), pytest.approx(best))
+    assert proven(problem, watch.proof).bound == pytest.approx(best)
+
+
+def test_windows_grow_where_the_choice_that_is_known_is_a_poor_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A window up to its cost leaves too much; narrow ones find a good choice, which is then proven."""
+    problem, tried = _grid(6, 8, 1), list[float]()
+    best = solve(problem).objective
+    dual = Dual(problem, memory_rows(problem))
+    dual.sweep()
+    certificate = dual.certificate(dual.state())
+
+    def open_at_first(*args: Any, **kwargs: Any) -> Answer:
+        tried.append(args[1])
+        return Answer(None, np.inf, certificate.bound) if len(tried) == 1 else squeeze(*args, **kwargs)
+
+    monkeypatch.setattr(squeeze_module, "squeeze", open_at_first)
+    monkeypatch.setattr(squeeze_module, "_LEAST_SHARE", 0.003)
+    cutoff = best + 0.2 * (best - certificate.bound)
+    found = squeeze_windows(certificate, cutoff, SolveOptions(), Best(problem, None, None))
+    assert (found.objective, found.bound) == (pytest.approx(best), pytest.approx(best))
+    assert tried[0] == cutoff
+    assert certificate.bound < tried[1] < cutoff
 
 
 @pytest.mark.parametrize("pairs", [0, 100, 400, 10_000])

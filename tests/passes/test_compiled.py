@@ -12,7 +12,7 @@ from autopar.core.graph import OpNode, TensorInfo
 from autopar.core.placement import Placement
 from autopar.core.regions import Region
 from autopar.core.strategy import Strategy
-from autopar.passes.compiled.arena import ALIGNMENT, arena_bytes
+from autopar.passes.compiled.arena import ALIGNMENT, _clock, _places, arena_bytes
 from autopar.passes.compiled.donate import with_copies, with_own
 from autopar.passes.compiled.draft import Draft
 from autopar.passes.compiled.fusion import fused
@@ -369,6 +369,23 @@ def test_an_arena_is_the_smaller_of_two() -> None:
     drawn = [(2, 5, 5), (1, 1, 6), (5, 5, 3), (0, 5, 4)]
     buffers = [Held(n, first, last, ALIGNMENT * size) for n, (first, last, size) in enumerate(drawn)]
     assert arena_bytes(buffers, IN_ORDER) == most(buffers)[0] == 12 * ALIGNMENT
+
+
+def test_buffers_that_are_written_over_one_another_lie_in_one_place() -> None:
+    """Else the second would lie where the first did not: in the gap that others leave it."""
+    unit = ALIGNMENT
+    others = [Held(2, 0, 2, 2 * unit), Held(3, 3, 9, 2 * unit)]
+    apart = [Held(0, 0, 2, unit), Held(1, 3, 9, unit), *others]
+    assert _places(apart) == [(one, one.buffer) for one in sorted(apart, key=lambda one: one.first)]
+    ((place, last), *_) = _places([Held(0, 0, 2, unit), Held(1, 3, 9, unit, over=0), Held(4, 10, 12, unit, over=1)])
+    assert (place.buffer, place.first, place.last, last) == (0, 0, 12, 4)
+    assert arena_bytes([Held(0, 0, 2, unit), Held(1, 3, 9, unit, over=7)], IN_ORDER) == unit  # what is not there
+
+
+def test_the_clock_moves_with_buffers_and_not_with_kernels() -> None:
+    """Three kernels that make nothing pass in no time."""
+    begins, ends = _clock([Held(0, 0, 5, 1), Held(1, 1, 1, 1), Held(2, 5, 9, 1)])
+    assert (begins, ends) == ({0: 0, 1: 1, 2: 3}, {1: 2, 0: 4, 2: 5})
 
 
 def test_kernels_know_what_they_read_in_place() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from autopar.passes.compiled.place import Held, most
 
@@ -20,15 +21,44 @@ def arena_bytes(buffers: Sequence[Held], ranks: Mapping[int, int]) -> int:
     """The bytes of the arena of `buffers`; a lower bound is the most that is held at once.
 
     The smaller of two: the largest buffers first, or those that live longest; of equal ones that of the least rank.
+    Buffers that are written over one another have one place; where sizes are equal it counts how long the first lives.
     """
     peak, _ = most(buffers)
     large = [one for one in buffers if one.size_bytes * SMALL >= peak]
     small = [one for one in buffers if one.size_bytes * SMALL < peak]
-    size = _stretch(sorted(large, key=lambda one: (-one.size_bytes, one.first - one.last, ranks[one.buffer])))
+    begins, ends = _clock(buffers)
+    places = _places(large)
+    own = {one.buffer: ends[one.buffer] - begins[one.buffer] for one in large}
+    whole = {one.buffer: ends[final] - begins[one.buffer] for one, final in places}
+    together = [one for one, _ in places]
+    size = _stretch(sorted(together, key=lambda one: (-one.size_bytes, -own[one.buffer], ranks[one.buffer])))
     if size > most(large)[0]:
-        longest = sorted(large, key=lambda one: (one.first - one.last, -one.size_bytes, ranks[one.buffer]))
+        longest = sorted(together, key=lambda one: (-whole[one.buffer], -one.size_bytes, ranks[one.buffer]))
         size = min(size, _stretch(longest))
     return size + most(small)[0]
+
+
+def _places(buffers: Sequence[Held]) -> list[tuple[Held, int]]:
+    """What lies in one place: the first of the buffers that are written over one another, until the last one's last
+    time, and the last one.
+    """
+    first: dict[int, int] = {}
+    found: dict[int, tuple[Held, int]] = {}
+    for one in sorted(buffers, key=lambda one: one.first):
+        root = one.buffer if one.over is None else first.get(one.over, one.buffer)
+        first[one.buffer] = root
+        found[root] = (one if root == one.buffer else replace(found[root][0], last=one.last)), one.buffer
+    return list(found.values())
+
+
+def _clock(buffers: Sequence[Held]) -> tuple[dict[int, int], dict[int, int]]:
+    """When each buffer begins and ends by XLA's clock, which moves with each of these."""
+    begins = [(one.first, 0, one.buffer) for one in buffers]
+    events = sorted([*begins, *((one.last, 1, one.buffer) for one in buffers)])
+    at: tuple[dict[int, int], dict[int, int]] = {}, {}
+    for now, (_, which, buffer) in enumerate(events):
+        at[which][buffer] = now
+    return at
 
 
 def _stretch(buffers: Sequence[Held]) -> int:

@@ -80,17 +80,18 @@ class Timed:
 
 @dataclass(frozen=True)
 class Held:
-    """A buffer: first <= time <= last, in bytes."""
+    """A buffer: first <= time <= last, in bytes. It may be written `over` another of its size that ends before."""
 
     buffer: int
     first: int
     last: int
     size_bytes: int
+    over: int | None = None
 
 
 def held(timed: Timed, fixed: frozenset[int]) -> list[Held]:
     """The buffers that need memory, but the `fixed` ones."""
-    last = dict(timed.last)
+    last, below = dict(timed.last), dict[int, int]()
     for position, kernel in enumerate(timed.steps):
         over = {*kernel.same, *kernel.node.over}
         free = [
@@ -100,9 +101,13 @@ def held(timed: Timed, fixed: frozenset[int]) -> list[Held]:
             fitting = [v for v in free if timed.sizes[v] == timed.sizes[value] and v not in fixed]
             if fitting:
                 free.remove(fitting[0])
-                last[timed.onto.get(fitting[0], fitting[0])] = position - 1
+                below[value] = timed.onto.get(fitting[0], fitting[0])
+                last[below[value]] = position - 1
     gone = timed.same_as.keys() | timed.onto.keys()
-    found = ((value, first, last.get(value, first), timed.sizes[value]) for value, first in timed.made.items())
+    found = (
+        (value, first, last.get(value, first), timed.sizes[value], below.get(value))
+        for value, first in timed.made.items()
+    )
     return [Held(*one) for one in found if one[0] not in fixed and one[0] not in gone and one[3]]
 
 

@@ -7,13 +7,11 @@ random ones (`benchmarks.accuracy_plans`). All plans of a model take turns of so
 by its common factor (`accuracy_figures.round_factors`), as the host's speed drifts, and the median of a plan's rounds
 counts.
 What is predicted with the profile cpu8 as it ships is "uncalibrated"; "calibrated" with one that is measured first
-(`--calibrate`, as `autopar calibrate` does, under three minutes), or was before (`--cluster FILE`). A host that others
-use too is faster at one time than at another: a small step that is no plan's (`benchmarks.accuracy_probe`) is timed
-during the calibration and after every round, and "at the host's speed" is what is predicted calibrated, times the ratio
-of the two. The process keeps the memory that is freed (`benchmarks.kept_memory`). Compiling takes most of the time:
-with `--cache FOLDER` it is kept for the next run. Predicted peaks of memory stand beside what XLA sets aside, and so do
-those that limits are held against: the larger of that prediction and the account in program order. A model's times are
-predicted for the very programs that ran.
+(`--calibrate`, as `autopar calibrate` does, under three minutes), or was before (`--cluster FILE`). The process keeps
+the memory that is freed (`benchmarks.kept_memory`). Compiling takes most of the time: with `--cache FOLDER` it is kept
+for the next run. Predicted peaks of memory stand beside what XLA sets aside, and so do those that limits are held
+against: the larger of that prediction and the account in program order. A model's times are predicted for the very
+programs that ran.
 """
 
 from __future__ import annotations
@@ -31,6 +29,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+import autopar
 from autopar.core.graph import OpGraph
 from autopar.emit.measure import use_virtual_devices
 from autopar.passes.account import Account
@@ -50,7 +49,6 @@ from benchmarks.accuracy_figures import (
     round_factors,
 )
 from benchmarks.accuracy_plans import Drawn, drawn_plans
-from benchmarks.accuracy_probe import Probe, calibrated
 from benchmarks.accuracy_steps import all_ready, interleaved
 from benchmarks.end_to_end import describe_machine
 from benchmarks.kept_memory import keep_memory
@@ -61,7 +59,6 @@ DEVICES = 8
 ROUNDS = 6
 CALIBRATE_S = 170.0
 LEAST_STEP_S = 0.03
-CALIBRATED, AT_SPEED = "calibrated", "at the host's speed"
 MODELS: dict[str, Callable[[], Model]] = {
     "mlp": lambda: models.mlp((512, 1024, 1024, 512)),
     "gpt": lambda: models.gpt(layers=1),
@@ -95,8 +92,7 @@ class Row:
 class Result:
     """One model: its plans, by how much each round was slower than usual, and how well each profile predicts them.
 
-    `clear_taus`: of each profile over the pairs of plans that even and odd rounds order alike. `slowness`: how long the
-    probe took over its time during the calibration; None without one.
+    `clear_taus`: of each profile over the pairs of plans that even and odd rounds order alike.
     """
 
     model: str
@@ -108,7 +104,6 @@ class Result:
     limited_peaks: PeakFigures
     agreement: float
     clear_taus: dict[str, float]
-    slowness: float | None
     seconds: float
 
 
@@ -130,14 +125,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     console, machine = Console(width=120), describe_machine()
     console.print(", ".join(f"{name}: {value}" for name, value in machine.items()), highlight=False)
     profiles = {"uncalibrated": load_cluster(f"cpu{DEVICES}")}
-    probe = None
     if options.calibrate:
-        probe, profiles[CALIBRATED] = calibrated(CALIBRATE_S)
+        profiles["calibrated"] = autopar.calibrate(name="here", time_limit_s=CALIBRATE_S).cluster
     elif options.cluster:
-        profiles[CALIBRATED] = load_cluster(options.cluster)
+        profiles["calibrated"] = load_cluster(options.cluster)
     results = []
     for name in options.models:
-        results.append(measure(MODELS[name](), profiles, options.plans, options.rounds, probe))
+        results.append(measure(MODELS[name](), profiles, options.plans, options.rounds))
         show_plans(console, results[-1])
     show_figures(console, results)
     if options.json:
@@ -145,52 +139,39 @@ def main(arguments: Sequence[str] | None = None) -> None:
         options.json.write_text(json.dumps(content, indent=1) + "\n")
 
 
-def measure(model: Model, profiles: dict[str, Cluster], plans: int, rounds: int, probe: Probe | None) -> Result:
+def measure(model: Model, profiles: dict[str, Cluster], plans: int, rounds: int) -> Result:
     """All figures of one model. Plans are found at the prices of the first profile."""
     start = perf_counter()
     drawn = drawn_plans(model, next(iter(profiles.values())), plans)
     steps = all_ready([d.plan for d in drawn], model)
-    probed: list[float] = []
-    measured_s = interleaved(steps, rounds, lambda: None if probe is None else probed.append(probe.run()))
-    slowness = None if probe is None else probe.slowness(probed)
+    measured_s = interleaved(steps, rounds)
     factors = round_factors(measured_s)
     times = [[time_s / factor for time_s, factor in zip(mine, factors, strict=True)] for mine in measured_s]
-    rows = tuple(
-        _row(d, t, s.peak_memory_bytes, profiles, slowness) for d, t, s in zip(drawn, times, steps, strict=True)
-    )
+    rows = tuple(_row(d, t, s.peak_memory_bytes, profiles) for d, t, s in zip(drawn, times, steps, strict=True))
     measured = [row.measured_s for row in rows]
     return Result(
         model.name,
         model.size,
         rows,
         tuple(factors),
-        {name: figures([row.predicted_s[name] for row in rows], measured) for name in rows[0].predicted_s},
+        {name: figures([row.predicted_s[name] for row in rows], measured) for name in profiles},
         *_peaks(rows),
         agreement([row.steps_s for row in rows]),
-        {
-            name: clear_tau([r.predicted_s[name] for r in rows], [r.steps_s for r in rows])
-            for name in rows[0].predicted_s
-        },
-        slowness,
+        {name: clear_tau([r.predicted_s[name] for r in rows], [r.steps_s for r in rows]) for name in profiles},
         perf_counter() - start,
     )
 
 
-def _row(
-    drawn: Drawn, steps_s: Sequence[float], peak_bytes: int, profiles: dict[str, Cluster], slowness: float | None
-) -> Row:
+def _row(drawn: Drawn, steps_s: Sequence[float], peak_bytes: int, profiles: dict[str, Cluster]) -> Row:
     program, graph = drawn.plan.program(), drawn.plan.bound.planned.graph
     spent = {name: predicted(graph, program, cluster) for name, cluster in profiles.items()}
     first = next(iter(spent.values()))
-    times = {name: account.serial_time_s for name, account in spent.items()}
-    if slowness is not None:
-        times[AT_SPEED] = slowness * times[CALIBRATED]
     return Row(
         drawn.kind,
         str(drawn.plan.mesh),
         len(program.collectives),
         tuple(steps_s),
-        times,
+        {name: account.serial_time_s for name, account in spent.items()},
         {name: account.communication_time_s for name, account in spent.items()},
         first.set_aside_bytes or first.peak_memory_bytes,
         first.peak_memory_bytes,
@@ -247,24 +228,13 @@ def show_plans(console: Console, result: Result) -> None:
     console.print(table)
     least = min(row.measured_s for row in result.rows)
     short = "" if least >= LEAST_STEP_S else f" The shortest step is under {1e3 * LEAST_STEP_S:.0f} ms."
-    speed = "" if result.slowness is None else f" The probe took {result.slowness:.2f} of its time in the calibration."
-    console.print(f"{result.seconds:.0f} s for {len(result.rows)} plans.{speed}{short}\n", highlight=False)
+    console.print(f"{result.seconds:.0f} s for {len(result.rows)} plans.{short}\n", highlight=False)
 
 
 def show_figures(console: Console, results: Sequence[Result]) -> None:
     """Prints the figures of every model and of all together, for each profile, and those of memory."""
     for name in results[0].figures:
-        heads = (
-            "model",
-            "plans",
-            "mean error",
-            "largest",
-            "Kendall tau",
-            "Spearman",
-            "regret",
-            "tau of halves",
-            "clear",
-        )
+        heads = ("model", "plans", "mean error", "largest", "tau", "Spearman", "regret", "tau of halves", "clear tau")
         table = _table(f"Step times, {name}", heads)
         for result in results:
             own = (f"{result.agreement:.2f}", f"{result.clear_taus[name]:.2f}")
@@ -282,7 +252,7 @@ def show_figures(console: Console, results: Sequence[Result]) -> None:
     console.print(table)
     console.print(
         "Errors are shares of what was measured. Regret: how much slower the plan predicted to be the fastest is than "
-        "the fastest. Tau of halves: between the even and odd rounds of the same steps; clear: tau over the pairs of "
+        "the fastest. Tau of halves: between the even and odd rounds of the same steps; clear tau: over the pairs of "
         "plans that both order alike. For all models, taus, Spearman and regret are means.",
         highlight=False,
     )

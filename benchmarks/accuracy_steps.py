@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from statistics import mean
@@ -56,9 +56,7 @@ def ready(plan: autopar.Plan, model: Model) -> Ready:
     return Ready(compiled, inputs, peak_memory_bytes(compiled), took)
 
 
-def interleaved(
-    steps: Sequence[Ready], rounds: int, after_round: Callable[[], object] = lambda: None
-) -> list[list[float]]:
+def interleaved(steps: Sequence[Ready], rounds: int) -> list[list[float]]:
     """Seconds of every step in every round: in each, all take one turn, in an order of its own.
 
     A turn is one step that fills the caches, and the mean of the `TIMED_STEPS` after it.
@@ -72,5 +70,4 @@ def interleaved(
         for number in draw.sample(range(len(steps)), len(steps)):
             steps[number].run()
             times[number].append(mean(steps[number].run() for _ in range(TIMED_STEPS)))
-        after_round()
     return times

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -15,7 +15,6 @@ from benchmarks import models
 from benchmarks.accuracy import predicted
 from benchmarks.accuracy_figures import agreement, clear_tau, figures, overall, peak_figures, round_factors
 from benchmarks.accuracy_plans import drawn_plans
-from benchmarks.accuracy_probe import Probe, every
 from benchmarks.accuracy_steps import TIMED_STEPS, interleaved
 from cost_models import load_cluster, replace_link
 
@@ -76,34 +75,7 @@ def test_a_turn_is_a_step_that_fills_the_caches_and_the_mean_of_those_after_it()
     """Of steps that take one second more each time: two to warm up, then four in each round."""
     steps: list[Any] = [Counting(), Counting(), Counting()]
     assert TIMED_STEPS == 3
-    rounds: list[int] = []
-    assert interleaved(steps, 3, lambda: rounds.append(steps[0].count)) == [[5.0, 9.0, 13.0]] * 3
-    assert rounds == [6, 10, 14]
-
-
-def test_a_probe_tells_a_slow_hour_from_a_slow_plan() -> None:
-    """A host on which each step takes half as long again as it did on average, now and then much longer."""
-    probe = Probe(cast("Any", Scripted([9.0, 1.0, 2.0, 1.0, 2.0])), usual_s=2.0)
-    assert probe.run() == 1.5  # of all but the first
-    assert probe.slowness([3.0, 20.0, 3.0]) == 1.5
-
-
-def test_a_probe_runs_all_through_a_calibration() -> None:
-    runs: list[int] = []
-    hear = every(3, lambda: runs.append(len(runs)))
-    for case in range(7):
-        hear(str(case))
-    assert len(runs) == 3
-
-
-@dataclass
-class Scripted:
-    """Stands for a step that takes these seconds, one after the other."""
-
-    seconds: list[float]
-
-    def run(self) -> float:
-        return self.seconds.pop(0)
+    assert interleaved(steps, 3) == [[5.0, 9.0, 13.0]] * 3
 
 
 @dataclass

@@ -31,7 +31,7 @@ from autopar.solve.watch import Inner, Watch
 _FEW_PAIRS, _LEAST_SHARE = 0.006, 0.4  # of all: what a first window leaves
 _WIDER, _MORE_PAIRS = 1.5, 1.5  # times, the next window: at least; and what it leaves
 _WIDE_PAIRS, _MOST_PAIRS = 1_000_000, 4_000_000  # what the first window leaves in which knots are untied; any
-_NEAR, _CLOSER = 2.0, 0.5  # times the next window: as near a choice is its end; of a window that had one: another
+_CLOSER = 0.5  # of a window that did not end: where a choice is as close, another is tried
 _KNOWN = 5  # times as many at most, and at once where a choice is known that leaves no more
 _SWEEPS = 30  # between two cuts
 _WORK = 3e8  # additions of an elimination: more takes longer than another cut
@@ -46,7 +46,7 @@ def squeeze_windows(certificate: Certificate, cutoff: float, options: SolveOptio
 
     After the first window that does not come to an end by itself, knots are untied, in wide windows: these do not take
     much longer then. It ends with the first of those that does not come to an end, nor finds a better choice by far.
-    Where a choice is known, the window goes up to its cost as soon as that is near, unless that leaves too many pairs.
+    Where a choice is known, the window after the first goes up to its cost, unless that leaves too many pairs.
     """
     total, bound = sum(edge.cost.size for edge in certificate.problem.edges), certificate.bound
     pairs = min(max(_LEAST_SHARE * options.max_cp_sat_entries, _FEW_PAIRS * total), _MOST_PAIRS)
@@ -76,7 +76,7 @@ def squeeze_windows(certificate: Certificate, cutoff: float, options: SolveOptio
             return best
         pairs = _MORE_PAIRS * pairs if ended else _WIDE_PAIRS
         window = max(_WIDER * window, 0.0 if may_untie else window_of(above, pairs / each))
-        is_known = window < gap <= (min(widest, _NEAR * window) if ended else widest) and gap < np.inf
+        is_known = window < gap <= widest and gap < np.inf
         window, may_untie = gap if is_known else window, may_untie or not ended or is_known
 
 

@@ -181,7 +181,7 @@ def test_cp_sat_ends_where_it_is_enough() -> None:
 
 
 def test_a_known_choice_saves_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One goes up to its cost as soon as that is near the next; until then they grow step by step, as without it."""
+    """After the first, one up to its cost; else they grow step by step."""
     problem, windows = grid(7, 5, 3), list[float]()
     best = solve(problem).objective
     _, certificate = Ascent(problem, FEW_SWEEPS).sweeps(np.inf, Best(problem, None, None))
@@ -196,15 +196,8 @@ def test_a_known_choice_saves_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     squeeze.squeeze_windows(certificate, np.inf, little, Best(problem, None, None))
     many, _ = len(windows), windows.clear()
     squeeze.squeeze_windows(certificate, best, little, Best(problem, None, None))
-    *steps, last = windows
-    near = best - certificate.bound
-    assert last == pytest.approx(best)
-    assert all(1.5 * 2 * (step - certificate.bound) < near for step in steps[:-1])
-    assert many >= len(windows) > 2
-    windows.clear()
-    monkeypatch.setattr(squeeze, "_NEAR", np.inf)
-    squeeze.squeeze_windows(certificate, best, little, Best(problem, None, None))
     assert windows[1:] == [pytest.approx(best)]
+    assert many > len(windows)
 
 
 def test_edges_are_needed() -> None:

@@ -17,6 +17,7 @@ from functools import partial
 import numpy as np
 
 from autopar.solve.bar import barred_in_place
+from autopar.solve.clock import is_up
 from autopar.solve.forbid import drop_forbidden
 from autopar.solve.merge import merge_parallel
 from autopar.solve.problem import Edge, Floats, Problem, Usage, derived
@@ -86,6 +87,8 @@ def is_thin(problem: Problem) -> bool:
 def untied(problem: Problem, knots: Sequence[frozenset[int]], upper: float) -> Reduction:
     """Joins along knots, no node in two of them, until no cycle is left in any, or what is left would be too large.
 
+    It stops when the time is up.
+
     Pairs that no choice below `upper` can have are few, so that two nodes leave hardly more than they had. Between any
     two nodes there is one edge at most; costs are moved as messages say.
 
@@ -93,7 +96,7 @@ def untied(problem: Problem, knots: Sequence[frozenset[int]], upper: float) -> R
       Infeasible: if no choice is left.
     """
     left = unchanged(problem)
-    while pairs := _on_cycles(left.problem, knots):
+    while pairs := [] if is_up() else _on_cycles(left.problem, knots):
         gone = {v for _, v in pairs}
         name = {v: i for i, v in enumerate(v for v in range(len(left.problem.node_costs)) if v not in gone)}
         knots = [frozenset(name[v] for v in knot if v not in gone) for knot in knots]

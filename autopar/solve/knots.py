@@ -15,6 +15,7 @@ from heapq import heapify, heappop, heappush
 
 import numpy as np
 
+from autopar.solve.clock import is_up
 from autopar.solve.dual import Certificate
 from autopar.solve.minplus import Axes, MinSum
 from autopar.solve.problem import Floats
@@ -38,10 +39,12 @@ class _Table:
 def knots(certificate: Certificate, gap: float) -> list[frozenset[int]]:
     """Some knots, no node in two of them, in the widest window that shows any; `gap`: what is of interest at all.
 
-    The certificate is one right after a sweep.
+    The certificate is one right after a sweep. When the time is up there are none.
     """
     edges = [(edge.u, edge.v) for edge in certificate.problem.edges]
     for share in _WINDOWS:
+        if is_up():
+            return []
         found = [knot for knot in _knots(_left(certificate, share * gap), share * gap) if _has_cycle(knot, edges)]
         if found:
             return found
@@ -112,14 +115,14 @@ def _met(tables: Sequence[_Table], nodes: frozenset[int], window: float) -> froz
     """Those of the nodes that a table with nothing within the window was made of, the first met; None: there is none.
 
     Where a table would be too large, a node goes from some of its tables apart from the others, which may fit together
-    less then.
+    less then. None is met after the time is up.
     """
     of = _by_node(tables, nodes)
     counts = {v: len(of[v][0].cost) for v in nodes}
     size = {v: _size(counts, of[v]) for v in nodes}
     queue, made = [(entries, v) for v, entries in size.items()], MinSum()
     heapify(queue)
-    while size:
+    while size and not is_up():
         entries, v = heappop(queue)
         if size.get(v) != entries:  # it was put in again with another
             continue

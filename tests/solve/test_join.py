@@ -17,6 +17,7 @@ from autopar.solve import (
     Problem,
     Solution,
     SolveOptions,
+    clock,
     proven,
     solve,
     squeeze,
@@ -98,6 +99,8 @@ def test_untied_knots_have_no_cycle_and_the_rest_is_as_it_was() -> None:
     assert len(joins) == 4
     assert solve(untied_.problem).objective == solve(problem).objective == 0.0
     assert untied(problem, [frozenset({7, 8, 9})], 100.0).problem is problem
+    with clock.ending_at(clock.now()):
+        assert untied(problem, [frozenset(range(6))], 100.0).problem is problem
 
 
 def test_pairs_that_are_too_dear_are_not_joined() -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import combinations, product
+from itertools import combinations, count, product
 
 import numpy as np
 import pytest
 
+from autopar.solve import clock
 from autopar.solve.dual import Certificate, Dual
 from autopar.solve.knots import knots
 from autopar.solve.problem import Edge, Problem
@@ -51,6 +52,23 @@ def test_knots_do_not_fit_and_without_any_node_they_do(seed: int) -> None:
     for knot in found:
         assert not _fits(edges, knot)
         assert all(_fits(edges, knot - {v}) for v in knot)
+
+
+def test_looking_for_knots_ends_with_the_time() -> None:
+    """Wherever it is up, what was found until then is a knot. A second passes at every look at the clock."""
+    rings = [{(v, v + 1): True for v in range(first, first + 7)} | {(first, first + 7): False} for first in (0, 8)]
+    edges = rings[0] | rings[1]
+    certificate, found = _swept(_of(16, edges)), list[int]()
+    for seconds in range(0, 400, 5):
+        ticks = count()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(clock, "monotonic", lambda ticks=ticks: float(next(ticks)))
+            with clock.ending_at(clock.now() + seconds):
+                met = knots(certificate, GAP)
+        assert next(ticks) <= seconds + 20
+        assert not any(_fits(edges, knot) for knot in met)
+        found.append(len(met))
+    assert sorted(set(found)) == [0, 1, 2]
 
 
 def test_what_costs_little_is_no_knot() -> None:

@@ -137,14 +137,26 @@ def visit(
 
 
 @compiled
+def sweep_up(p: Flat, eager: bool, nodes: Floats, messages: Floats, first: int, stop: int) -> None:
+    """Nodes first <= v < stop, upwards, collect from lower ones and hand on to higher ones."""
+    gain = np.empty(3 * p.widest, dtype=p.pool.dtype)
+    for v in range(first, stop):
+        visit(p, v, eager, (p.near[v], p.split[v]), (p.split[v], p.near[v + 1]), nodes, messages, gain)
+
+
+@compiled
+def sweep_down(p: Flat, eager: bool, nodes: Floats, messages: Floats, first: int, stop: int) -> None:
+    """As `sweep_up`, downwards."""
+    gain = np.empty(3 * p.widest, dtype=p.pool.dtype)
+    for v in range(stop - 1, first - 1, -1):
+        visit(p, v, eager, (p.split[v], p.near[v + 1]), (p.near[v], p.split[v]), nodes, messages, gain)
+
+
+@compiled
 def sweep(p: Flat, eager: bool, nodes: Floats, messages: Floats) -> None:
     """Every node, upwards and then downwards, collects from where the sweep comes and hands on to where it goes."""
-    gain = np.empty(3 * p.widest, dtype=p.pool.dtype)
-    count = len(p.start) - 1
-    for v in range(count):
-        visit(p, v, eager, (p.near[v], p.split[v]), (p.split[v], p.near[v + 1]), nodes, messages, gain)
-    for v in range(count - 1, -1, -1):
-        visit(p, v, eager, (p.split[v], p.near[v + 1]), (p.near[v], p.split[v]), nodes, messages, gain)
+    sweep_up(p, eager, nodes, messages, 0, len(p.start) - 1)
+    sweep_down(p, eager, nodes, messages, 0, len(p.start) - 1)
 
 
 def _push_by_arrays(p: Flat, far: float, before: Floats, nodes: Floats, messages: Floats) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from autopar._jit import compiled_or
+from autopar.solve.beside import beside
 from autopar.solve.problem import Floats
 from autopar.solve.thin import distinct_rows
 
@@ -15,6 +16,7 @@ Axes = tuple[int, ...]
 
 _BLOCK_ENTRIES = 1 << 15
 _WHOLE_ENTRIES = 1 << 17
+_LEAST_BESIDE = 4_000_000  # additions: fewer take hardly longer than to have them done by two
 
 
 class MinSum:
@@ -80,7 +82,11 @@ def _product(cost: Floats, a: Floats, b: Floats) -> Floats:
     """The min over k of cost[k] + a[s, k] + b[t, k], for all s and t: made once where rows of `a` or `b` are equal."""
     (a, rows), (b, columns) = distinct_rows(a), distinct_rows(b)
     least = np.empty((len(a), len(b)))
-    min_product(cost, np.ascontiguousarray(a), np.ascontiguousarray(b.T), least)
+    a, turned = np.ascontiguousarray(a), np.ascontiguousarray(b.T)
+    if len(cost) * least.size < _LEAST_BESIDE:
+        min_product(cost, a, turned, least)
+    else:
+        beside(lambda i, j: min_product(cost, a[i:j], turned, least[i:j]), len(a) // 2, len(a))
     least = least if len(b) == len(columns) else least.take(columns, axis=1)
     return least if len(a) == len(rows) else least.take(rows, axis=0)
 

@@ -1,4 +1,4 @@
-"""First sweeps in single precision: half the bytes, which is what sweeps over large matrices wait for.
+"""First sweeps in single precision, by two processors: half the bytes, which sweeps over large matrices wait for.
 
 They end where the bound hardly rises. What they found are messages like any others: what these prove is computed in
 double precision, after one such sweep.
@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autopar.solve.dual import Dual
-from autopar.solve.flat import Flat
-from autopar.solve.kernels import decode, sweep
+from autopar.solve.flat import Flat, flatten, messages_in, with_messages
+from autopar.solve.halves import halved, sweep
+from autopar.solve.kernels import decode
 from autopar.solve.momentum import Momentum
 from autopar.solve.problem import Floats
 from autopar.solve.reduction import Ints
@@ -34,11 +35,14 @@ class Single:
     """A dual's messages in single precision; memory has no prices there."""
 
     def __init__(self, dual: Dual) -> None:
-        single = np.dtype(np.float32)
-        self.flat: Flat = dual.flat_in_single
-        self.messages: NDArray[Any] = dual.messages.astype(single)
-        self.nodes: NDArray[Any] = dual.nodes.astype(single)
-        self.prices, self._rank = dual.prices, dual.rank
+        places, halves = halved(dual.flat)
+        order = dual.order[places]
+        flat = flatten(dual.problem, dual.rows, order, dual.pool) if halves[1] else dual.flat
+        self.flat: Flat = flat._replace(pool=dual.flat_in_single.pool, halves=halves)
+        self._place = messages_in(flat, dual.flat)
+        self.messages: NDArray[Any] = dual.messages[self._place].astype(np.float32)
+        self.nodes: NDArray[Any] = with_messages(flat, self.messages).astype(np.float32)
+        self.prices, self._rank = dual.prices, np.argsort(order)
         self._momentum = Momentum(self, risen=_HEAD_START)
 
     def set_prices(self, prices: Floats) -> None:
@@ -58,6 +62,9 @@ class Single:
         `meet` is told what they decode on the way. Where a cost `upper` is known, what is hardly anything of the gap
         counts; `share` of what counts else.
         """
+        if any(self.flat.halves) and not self.messages.any():  # from nothing all is news, which an eager sweep spreads
+            sweep(self.flat, True, self.nodes, self.messages)
+            self._momentum = Momentum(self, risen=_HEAD_START)
         held, best = self.messages.copy(), -np.inf
         for n in range(1, most + 1):
             bound = self.sweep()
@@ -70,7 +77,9 @@ class Single:
             little = share * _STALLED * abs(best) if upper == np.inf else _STALLED_OF_GAP * max(0.0, upper - best)
             if best - last <= little or not is_wanted():
                 break
-        return held.astype(np.float64)
+        found = np.empty(len(held))
+        found[self._place] = held
+        return found
 
     def decode(self) -> Ints:
         """As a dual does."""

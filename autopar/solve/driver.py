@@ -13,6 +13,7 @@ from functools import partial
 import numpy as np
 
 from autopar.errors import AutoparError, Unsolved
+from autopar.solve import rooms
 from autopar.solve.alike import reduce_alike
 from autopar.solve.ascent import Answer, is_closed
 from autopar.solve.clock import ending_at, left_s, now
@@ -118,6 +119,7 @@ def _of_same_shape(problem: Problem, warm: Solution) -> Choice:
     return warm.choice
 
 
+@rooms.reused()
 def _search(problem: Problem, options: SolveOptions, watch: Best) -> None:
     """Searches until all is proven or the work is done; the watch has what is found."""
     try:

@@ -14,7 +14,7 @@ from autopar.solve.exact import lifted
 from autopar.solve.few import Few, few_of
 from autopar.solve.first import first_choice
 from autopar.solve.flat import Pool
-from autopar.solve.known import Known, Search, answer, is_large, is_narrow
+from autopar.solve.known import Known, Search, answer, edge_entries, is_large, is_narrow
 from autopar.solve.layered import by_layers
 from autopar.solve.options import SolveOptions
 from autopar.solve.problem import Problem
@@ -25,6 +25,7 @@ _SHORT = 100  # passes of an annealing where a gap is let be
 _SOME_SWEEPS = 10  # of few of the layers: these take less than windows that are guessed
 _MORE_SWEEPS = 40  # of the whole, where those from messages of few on left more than layers make of the gap of few
 _NEARLY = 1e-5  # of the cost: a choice of few as close to the bound is worth a proof
+_MOST_ENTRIES = 30_000_000  # of edges: where a gap may be left, of more only messages and annealing are tried
 _PRICED_SWEEPS = 2  # times as many sweeps where prices have to settle too
 
 
@@ -78,6 +79,9 @@ def closed_by_messages(
         watch.raise_bound(known.cutoff, (certificate.exceed(kept(keep)),))
         return answer(known.best, known.cutoff, upper)
     left = restrict(problem, keep, certificate.exceed)
+    is_last = may_stop and known.best.choice is not None and options.time_limit_s is None
+    if is_last and edge_entries(left.problem) > _MOST_ENTRIES:
+        return known.answer()
     prices, inner = certificate.parts()[0], Inner(watch, left, known.cutoff)
     found = lifted(left, rest(left.problem, options, inner, known.cutoff, depth, prices))
     return answer(better(known.best, found), max(known.low, min(found.bound, known.cutoff)), upper)

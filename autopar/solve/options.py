@@ -25,7 +25,8 @@ class SolveOptions:
       cp_sat_workers: threads of CP-SAT; part of the result's identity, as is `seed`.
       enough_gap: a choice proven to cost at most this share more than the optimum, once one is known, is not bettered
         by the dearer means; 0: whatever it takes, as far as the other limits go.
-      large_gap: the same on problems too large for CP-SAT, where what is dearer takes minutes.
+      large_gap: the same on problems too large for CP-SAT, where what is dearer takes minutes; if not 0, what takes
+        longer still is not begun, whatever gap is left, unless a time limit is given.
       seed: of every random choice.
       time_limit_s: wall-clock seconds after which the best so far is the answer; results repeat only without it.
     """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -153,6 +154,13 @@ def test_enough_spares_the_rest_of_the_work_on_large_problems_only(monkeypatch: 
     assert 0 < solve(problem, options=options).gap < 1
     with pytest.raises(pytest.fail.Exception, match="searched on"):
         solve(problem, options=SolveOptions(max_table_entries=1, max_cp_sat_entries=1000, large_gap=1.0))
+    wanted = replace(options, large_gap=1e-9)
+    with pytest.raises(pytest.fail.Exception, match="searched on"):
+        solve(problem, options=wanted)
+    monkeypatch.setattr("autopar.solve.messages._MOST_ENTRIES", 0)  # too many for rounds to end
+    assert wanted.large_gap < solve(problem, options=wanted).gap < 1
+    with pytest.raises(pytest.fail.Exception, match="searched on"):  # which who gives a time may have tried
+        solve(problem, options=replace(wanted, time_limit_s=60.0))
 
 
 @settings(max_examples=100, deadline=None)

@@ -74,13 +74,28 @@ def closed_by_messages(
         known = Known(better(known.best, near), known.low, upper)
     if not options.max_rounds or watch.left_s() <= 0 or known.is_enough(problem, options):
         return known.answer()
+    return _searched(certificate, known, options, watch, depth, rest, may_stop=may_stop)
+
+
+def _searched(
+    certificate: Certificate,
+    known: Known,
+    options: SolveOptions,
+    watch: Watch,
+    depth: int,
+    rest: Search,
+    *,
+    may_stop: bool,
+) -> Answer:
+    """What `rest` finds among the strategies that can undercut what is known, unless it may stop and these are many."""
+    problem, upper = certificate.problem, known.upper
     keep = certificate.keep(known.cutoff - certificate.bound)
     if not all(mask.any() for mask in keep):
         watch.raise_bound(known.cutoff, (certificate.exceed(kept(keep)),))
         return answer(known.best, known.cutoff, upper)
     left = restrict(problem, keep, certificate.exceed)
-    is_last = may_stop and known.best.choice is not None and options.time_limit_s is None
-    if is_last and edge_entries(left.problem) > _MOST_ENTRIES:
+    may_stop = may_stop and known.best.choice is not None and options.time_limit_s is None
+    if may_stop and edge_entries(left.problem) > _MOST_ENTRIES:
         return known.answer()
     prices, inner = certificate.parts()[0], Inner(watch, left, known.cutoff)
     found = lifted(left, rest(left.problem, options, inner, known.cutoff, depth, prices))

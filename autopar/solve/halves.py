@@ -17,7 +17,7 @@ from autopar.solve.flat import Flat
 from autopar.solve.problem import Floats
 from autopar.solve.reduction import Ints
 
-_LEAST = 20_000_000  # entries that a sweep reads: of fewer, to begin and end work side by side takes too large a share
+_LEAST = 25_000_000  # entries that a sweep reads: of fewer, what is gained goes into the sweeps that halves need more
 _WORTH = 0.8  # of the whole's work, at most, for the busier processor
 _A_STRATEGY, _AN_ARC = 40, 5000  # entries: what else a sweep takes, as measured
 

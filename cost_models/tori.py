@@ -43,13 +43,14 @@ def torus_span(level: Level, stride: int, boxes: Ints, size: int) -> Span:
     """The span of one torus axis; `boxes` are the (part, device) rows of `torus_boxes`."""
     coordinate = boxes[:, 1] // stride % level.size
     line = boxes[:, 1] - coordinate * stride
-    keys, position = np.unique(np.stack([boxes[:, 0], line]), axis=1, return_inverse=True)
-    present = np.zeros((keys.shape[1], level.size), dtype=np.int64)
+    lines = int(line.max(initial=0)) + 1
+    keys, position = np.unique(boxes[:, 0] * lines + line, return_inverse=True)
+    present = np.zeros((len(keys), level.size), dtype=np.int64)
     present[position.ravel(), coordinate] = 1
     count = present.sum(axis=1)
     if size == 1 or count.max() < 2:
         return Span(level)
-    present, line, count = present[count > 1], keys[1][count > 1], count[count > 1]
+    present, line, count = present[count > 1], keys[count > 1] % lines, count[count > 1]
     lanes = 2 if level.wrap and all(_is_even_ring(row) for row in present) else 1
     left = present.cumsum(axis=1)[:, :-1]
     right = count[:, None] - left

@@ -193,19 +193,20 @@ def _least_without(replay: _Replay, step: Exceed) -> dict[int, Floats]:
 
 
 def _bar(replay: _Replay, step: Bar) -> None:
-    tables = replay.tables
-    least, bound = by_messages(tables, step.prices, _UNMOVED)
+    tables, before = replay.tables, replay.tables.copy()  # pairs may also go as those of an edge (j, i)
+    least, bound = by_messages(before, step.prices, _UNMOVED)
     for (i, j), bits in step.pairs.items():
         u, v = tables.name(i), tables.name(j)
-        table = tables.beside(u, (min(u, v), max(u, v)))
+        scope = min(u, v), max(u, v)
+        table = before.beside(u, scope)
         if len(bits) != (table.size + 7) // 8:
             raise InvalidSolution(f"edge ({i}, {j}): {len(bits)} bytes of bits for {table.size} pairs")
         gone = np.unpackbits(bits, count=table.size).reshape(table.shape).astype(bool) & np.isfinite(table)
         if math.isfinite(bound):
             dear = of_pairs(table, least[u] - bound, least[v] - bound)[gone]
             replay.cap = min(replay.cap, bound + float(dear.min(initial=math.inf)))
-        table = np.where(gone, np.inf, table)
-        tables.tables[min(u, v), max(u, v)] = table if u < v else np.ascontiguousarray(table.T)
+        left = np.where(gone if u < v else gone.T, np.inf, tables.tables[scope])
+        tables.tables[scope] = np.ascontiguousarray(left)
 
 
 def _exhaust(replay: _Replay, step: Exhaust) -> None:

@@ -43,7 +43,9 @@ class Known:
     def enough(self, problem: Problem, options: SolveOptions) -> float:
         """What a choice may cost whose gap is one that the options let be."""
         allowed = _allowed_gap(problem, options)
-        return self.low / (1 - allowed if self.low > 0 else 1 + allowed)
+        if self.low > 0:
+            return self.low / (1 - allowed) if allowed < 1 else math.inf
+        return self.low / (1 + allowed)
 
     def answer(self) -> Answer:
         """The best choice with the bound; nothing if all below `upper` is ruled out."""

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autopar.solve import Edge, Infeasible, Problem, SolveOptions, dominate, solve
+from autopar.solve import Edge, Infeasible, Problem, SolveOptions, dominate, known, solve
 from autopar.solve.dual import Dual
 from autopar.solve.eliminate import plan_elimination
-from autopar.solve.exact import exactly, reduced
+from autopar.solve.exact import NOTHING, exactly, reduced
 from autopar.solve.flat import flatten
 from autopar.solve.forbid import drop_forbidden
 from autopar.solve.kernels import gain_of
@@ -141,6 +141,21 @@ def test_a_gap_that_is_enough_is_an_honest_one(problem: Problem, gap: float) -> 
         assert best == np.inf
         return
     assert solution.lower_bound <= best * (1 + 1e-9) <= solution.objective * (1 + 2e-9) + 1e-12
+
+
+@pytest.mark.parametrize("low", [-2.0, 0.0, 2.0])
+@pytest.mark.parametrize("gap", [0.0, 0.5, 1.0, 3.0])
+def test_what_is_enough_may_cost_so_much(low: float, gap: float) -> None:
+    """By the gap that a plan says: (cost - bound) / |cost|."""
+    problem, options = Problem((np.zeros(2),), ()), SolveOptions(enough_gap=gap)
+
+    def is_enough(cost: float) -> bool:
+        return known.Known(replace(NOTHING, objective=cost), low, np.inf).is_enough(problem, options)
+
+    most = known.Known(NOTHING, low, np.inf).enough(problem, options)
+    assert np.isfinite(most) == (low <= 0 or gap < 1)
+    assert is_enough(most - 1e-9 if np.isfinite(most) else 1e9)
+    assert gap >= 1 or not is_enough(most + 1e-9)
 
 
 def test_enough_spares_the_rest_of_the_work_on_large_problems_only(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ from autopar.search.replicated import warn_unsplit, warn_unwritten
 from autopar.search.restriction import can_name, holds
 from autopar.search.space import check_strategies
 from autopar.search.task import Planned, Task, begun
-from autopar.solve import rooms
+from autopar.solve import buffers
 
 
 def search(task: Task, meshes: Sequence[DeviceMesh]) -> Planned:
@@ -66,7 +66,7 @@ def nameable(task: Task, grounds: Sequence[Ground]) -> Sequence[Ground]:
     return named or grounds
 
 
-@rooms.reused()
+@buffers.reused()
 def find_on(
     task: Task, grounds: Sequence[Ground], unlimited: Planned | None = None, near: Planned | None = None
 ) -> Planned:

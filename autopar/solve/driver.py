@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 
 from autopar.errors import AutoparError, Unsolved
-from autopar.solve import rooms
+from autopar.solve import buffers
 from autopar.solve.alike import reduce_alike
 from autopar.solve.ascent import Answer, is_closed
 from autopar.solve.clock import ending_at, left_s, now
@@ -119,7 +119,7 @@ def _of_same_shape(problem: Problem, warm: Solution) -> Choice:
     return warm.choice
 
 
-@rooms.reused()
+@buffers.reused()
 def _search(problem: Problem, options: SolveOptions, watch: Best) -> None:
     """Searches until all is proven or the work is done; the watch has what is found."""
     try:

@@ -17,7 +17,7 @@ from functools import cached_property
 
 import numpy as np
 
-from autopar.solve import rooms
+from autopar.solve import buffers
 from autopar.solve.flat import Flat, Pool, flatten, per_edge, with_messages
 from autopar.solve.kernels import add_prices, bound_of, decode, reparametrise, sweep, use_of
 from autopar.solve.momentum import Momentum
@@ -128,7 +128,7 @@ class Dual:
     @cached_property
     def flat_in_single(self) -> Flat:
         """`flat` with matrices in single precision."""
-        pool = rooms.empty(len(self.flat.pool), np.float32)
+        pool = buffers.empty(len(self.flat.pool), np.float32)
         pool[:] = self.flat.pool
         return self.flat._replace(pool=pool)
 

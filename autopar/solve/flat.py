@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autopar._jit import compiled_or
-from autopar.solve import rooms
+from autopar.solve import buffers
 from autopar.solve.order import sweep_order
 from autopar.solve.problem import Floats, Problem
 from autopar.solve.reduction import Ints
@@ -237,7 +237,7 @@ class Growing:
         """Has room for so many entries more."""
         if self._count + count > len(self._room):
             values = self.values
-            self._room = rooms.empty(2 * (self._count + count), values.dtype)
+            self._room = buffers.empty(2 * (self._count + count), values.dtype)
             self._room[: self._count] = values
 
     def add(self, array: NDArray[Any]) -> int:

@@ -12,10 +12,10 @@ from __future__ import annotations
 import numpy as np
 
 from autopar.solve import kernels
-from autopar.solve.beside import beside
 from autopar.solve.flat import Flat
 from autopar.solve.problem import Floats
 from autopar.solve.reduction import Ints
+from autopar.solve.threads import side_by_side
 
 _LEAST = 25_000_000  # entries that a sweep reads: of fewer, what is gained goes into the sweeps that halves need more
 _WORTH = 0.8  # of the whole's work, at most, for the busier processor
@@ -55,7 +55,7 @@ def sweep(flat: Flat, eager: bool, nodes: Floats, messages: Floats) -> None:
         kernels.sweep(flat, eager, nodes, messages)
         return
     middle, count = flat.halves[1], len(flat.start) - 1
-    beside(lambda first, stop: kernels.sweep_up(flat, eager, nodes, messages, first, stop), *flat.halves)
+    side_by_side(lambda first, stop: kernels.sweep_up(flat, eager, nodes, messages, first, stop), *flat.halves)
     kernels.sweep_up(flat, eager, nodes, messages, middle, count)
     kernels.sweep_down(flat, eager, nodes, messages, middle, count)
-    beside(lambda first, stop: kernels.sweep_down(flat, eager, nodes, messages, first, stop), *flat.halves)
+    side_by_side(lambda first, stop: kernels.sweep_down(flat, eager, nodes, messages, first, stop), *flat.halves)

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from autopar._jit import compiled_or
-from autopar.solve.beside import beside
 from autopar.solve.problem import Floats
 from autopar.solve.thin import distinct_rows
+from autopar.solve.threads import side_by_side
 
 Axes = tuple[int, ...]
 
@@ -86,7 +86,7 @@ def _product(cost: Floats, a: Floats, b: Floats) -> Floats:
     if len(cost) * least.size < _LEAST_BESIDE:
         min_product(cost, a, turned, least)
     else:
-        beside(lambda i, j: min_product(cost, a[i:j], turned, least[i:j]), len(a) // 2, len(a))
+        side_by_side(lambda i, j: min_product(cost, a[i:j], turned, least[i:j]), len(a) // 2, len(a))
     least = least if len(b) == len(columns) else least.take(columns, axis=1)
     return least if len(a) == len(rows) else least.take(rows, axis=0)
 

@@ -10,19 +10,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from autopar.solve import Edge, Problem, halves, kernels, minplus, single
-from autopar.solve.ascent import Ascent
-from autopar.solve.beside import beside
+from autopar.solve import Edge, Problem, halves, kernels, minplus
 from autopar.solve.dual import Dual
 from autopar.solve.flat import Flat, flatten, messages_in, per_edge
 from autopar.solve.halves import halved, sweep
-from autopar.solve.options import SolveOptions
 from autopar.solve.rows import memory_rows
 from autopar.solve.single import Single
-from autopar.solve.watch import Best
+from autopar.solve.threads import side_by_side
 from tests.solve.draw import chain_with_skips, problems
-from tests.solve.oracle import optimum
-from tests.solve.test_swing import grid, is_finite
+from tests.solve.test_swing import grid
 
 
 def _laid(dual: Dual) -> Flat:
@@ -40,10 +36,8 @@ def _small_ones_too(monkeypatch: pytest.MonkeyPatch) -> None:
 @settings(max_examples=100, deadline=None)
 @given(problems(limited=False))
 def test_no_edge_joins_the_halves(problem: Problem) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(halves, "_LEAST", 0)
-        dual = Dual(problem, memory_rows(problem))
-        places, (end, stop) = halved(dual.flat)
+    dual = Dual(problem, memory_rows(problem))
+    places, (end, stop) = halved(dual.flat)
     assert sorted(places.tolist()) == list(range(len(problem.counts)))
     half = np.full(len(places), 2)
     half[dual.order[places[:end]]], half[dual.order[places[end:stop]]] = 0, 1
@@ -94,19 +88,6 @@ def test_messages_lie_elsewhere_in_another_order() -> None:
         assert all(map(np.array_equal, one, other))
 
 
-@settings(max_examples=60, deadline=None)
-@given(problems(limited=False).filter(is_finite))
-def test_what_is_found_by_halves_is_a_bound(problem: Problem) -> None:
-    best = optimum(problem)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(halves, "_LEAST", 0)
-        patch.setattr(halves, "_WORTH", 2.0)
-        patch.setattr(single, "_LARGE", 0)
-        ascent = Ascent(problem, SolveOptions(max_sweeps=60), rough=True)
-        found, certificate = ascent.sweeps(np.inf, Best(problem, None, None))
-    assert certificate.bound <= best + 1e-9 * (1 + abs(best)) <= found.objective + 2e-9 * (1 + abs(best))
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_it_comes_as_far_as_sweeps_from_one_end(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     problem, bounds = grid(20, 6, seed), list[float]()
@@ -134,17 +115,17 @@ def test_products_are_the_same_by_two(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_error_of_either_half_is_told() -> None:
     for bad in (0, 3):
         with pytest.raises(ZeroDivisionError):
-            beside(lambda first, stop, bad=bad: 1 / (first - bad), 3, 7)
+            side_by_side(lambda first, stop, bad=bad: 1 / (first - bad), 3, 7)
 
 
 def test_a_forked_process_has_a_thread_of_its_own() -> None:
     script = """
 import os, signal
-from autopar.solve.beside import beside
-assert beside(lambda i, j: j - i, 3, 7) == (3, 4)
+from autopar.solve.threads import side_by_side
+assert side_by_side(lambda i, j: j - i, 3, 7) == (3, 4)
 if not (child := os.fork()):
     signal.alarm(20)
-    os._exit(beside(lambda i, j: j - i, 3, 7) != (3, 4))
+    os._exit(side_by_side(lambda i, j: j - i, 3, 7) != (3, 4))
 assert os.waitpid(child, 0)[1] == 0
 """
     subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True, timeout=60)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autopar.solve import Edge, Problem, kernels, proven, single, solve
+from autopar.solve import Edge, Problem, halves, kernels, proven, single, solve
 from autopar.solve.ascent import Ascent
 from autopar.solve.dual import Dual
 from autopar.solve.flat import Pool
@@ -25,12 +25,16 @@ from tests.solve.test_swing import grid, is_finite
 OPTIONS = SolveOptions(max_sweeps=60)
 
 
+@pytest.mark.parametrize("least", [10**9, 0])
 @settings(max_examples=40, deadline=None)
-@given(problems(limited=False).filter(is_finite))
-def test_no_bound_exceeds_the_optimum(problem: Problem) -> None:
+@given(problem=problems(limited=False).filter(is_finite))
+def test_no_bound_exceeds_the_optimum(least: int, problem: Problem) -> None:
+    """Neither of sweeps from one end, nor of those of two halves."""
     best = optimum(problem)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(single, "_LARGE", 0)
+        patch.setattr(halves, "_LEAST", least)
+        patch.setattr(halves, "_WORTH", 2.0)
         ascent = Ascent(problem, OPTIONS, rough=True)
         assert ascent._begins_singly()
         found, certificate = ascent.sweeps(np.inf, Best(problem, None, None))

@@ -11,7 +11,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def beside(work: Callable[[int, int], T], end: int, stop: int) -> tuple[T, T]:
+def side_by_side(work: Callable[[int, int], T], end: int, stop: int) -> tuple[T, T]:
     """What `work` makes of 0 <= i < end and of end <= i < stop, where neither reads what the other writes."""
     later = _other().submit(work, end, stop)
     try:

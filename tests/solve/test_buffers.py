@@ -1,4 +1,4 @@
-"""Rooms: pages are used again when nothing lies in them any more, and never before."""
+"""Buffers: pages are used again when nothing lies in them any more, and never before."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import gc
 import numpy as np
 import pytest
 
-from autopar.solve import SolveOptions, rooms, single, solve
-from autopar.solve.rooms import empty, reused
+from autopar.solve import SolveOptions, buffers, single, solve
+from autopar.solve.buffers import empty, reused
 from tests.solve.test_swing import grid
 
 MANY = 1 << 20
@@ -52,7 +52,7 @@ def test_nothing_is_kept_after_the_outermost() -> None:
         again = empty(MANY, np.float64)
         assert _place(again) == at
         again[:] = 3.0
-    assert rooms._SPARE.get() is None
+    assert buffers._SPARE.get() is None
     assert (again == 3.0).all()  # what is still in use stays
     assert isinstance(empty(MANY, np.float64).base, type(None))
 
@@ -66,7 +66,7 @@ def test_what_is_solved_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     found = list[tuple[object, ...]]()
     monkeypatch.setattr(single, "_LARGE", 0)
     for large in (0, 1 << 60):
-        monkeypatch.setattr(rooms, "_LARGE", large)
+        monkeypatch.setattr(buffers, "_LARGE", large)
         for seed in (0, 1):
             solution = solve(grid(14, 6, seed), options=SolveOptions(time_limit_s=None))
             found.append((solution.choice, solution.objective, solution.lower_bound))

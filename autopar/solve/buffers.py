@@ -1,4 +1,4 @@
-"""Room for large arrays: what one leaves, the next takes. To touch fresh pages takes longer than what is done in them.
+"""Buffers of large arrays: what one leaves, the next takes. To touch fresh pages takes longer than what is done there.
 
 Where the kernel joins pages to huge ones it may take ten times as long again, or not: pages here stay as they are.
 """
@@ -38,7 +38,7 @@ def empty(count: int, dtype: type[np.generic] | np.dtype[Any]) -> NDArray[Any]:
         return np.empty(count, dtype=dtype)
     place = min((i for i, pages in enumerate(spare) if len(pages) >= size), key=lambda i: len(spare[i]), default=None)
     pages = _pages(size) if place is None else spare.pop(place)
-    return np.asarray(_Room(pages, spare)).view(dtype)[:count]
+    return np.asarray(_Buffer(pages, spare)).view(dtype)[:count]
 
 
 def _pages(size: int) -> mmap.mmap:
@@ -49,7 +49,7 @@ def _pages(size: int) -> mmap.mmap:
     return mmap.mmap(-1, size)
 
 
-class _Room:
+class _Buffer:
     """Pages that arrays lie in; they are spare when none is left that does."""
 
     def __init__(self, pages: mmap.mmap, spare: list[mmap.mmap]) -> None:

@@ -25,6 +25,7 @@ from autopar.price.usages import Usages
 from autopar.price.variables import Caches
 from autopar.redistribute.route import Router
 from autopar.solve import Edge, Problem
+from autopar.solve.thin import Matrix, matrix_of, part, twice
 
 Floats = NDArray[np.float64]
 Placements = tuple[Placement, ...]
@@ -140,21 +141,23 @@ class Builder(Usages):
         """The edge with its rows twice, if it starts at a copy with alias and fresh candidates."""
         if source is None or not self.limited or not self._doubled(self.flow.copies[source]):
             return edge
-        key = (id(edge.cost), "twice")
+        key = (id(edge.matrix), "twice")
         if key not in self._matrices:
-            self._matrices[key] = np.vstack([edge.cost, edge.cost])
+            self._matrices[key] = twice(edge.matrix)
         return Edge(edge.u, edge.v, self._matrices[key])
 
-    def _aliased(self, cost: Floats, made: Column, candidates: Column, apart: bool = False) -> Floats:
+    def _aliased(self, cost: Matrix, made: Column, candidates: Column, apart: bool = False) -> Matrix:
         """`cost` behind the columns of aliases: 0 where a copy may be its source itself, forbidden elsewhere.
 
         With `apart` what may be an alias may not be anything else.
         """
         key = (id(cost), id(made), id(candidates), "aliased", apart)
         if key not in self._matrices:
-            same = made.numbers[:, None] == candidates.numbers
-            fresh = np.where(same, np.inf, cost) if apart else cost
-            self._matrices[key] = np.hstack([np.where(same, 0.0, np.inf), fresh])
+            some, others = made.first, candidates.first  # one candidate of each placement
+            same, fresh = made.numbers[some][:, None] == candidates.numbers[others], part(cost, some, others)
+            both = np.hstack([np.where(same, 0.0, np.inf), np.where(same, np.inf, fresh) if apart else fresh])
+            columns = np.concatenate([candidates.index, candidates.index + len(others)])
+            self._matrices[key] = matrix_of(both, made.index, columns)
         return self._matrices[key]
 
     def _source(self, tensor: TensorInfo, copy: int | None) -> Source:
@@ -179,17 +182,15 @@ class Builder(Usages):
     def _waiting(self) -> frozenset[int]:
         return waiting(self.graph)
 
-    def _matrix(self, tensor: TensorInfo, made: Column, wanted: Column, weight: float) -> Floats:
+    def _matrix(self, tensor: TensorInfo, made: Column, wanted: Column, weight: float) -> Matrix:
         shared = weight == 1 and tensor.id in self._waiting
         key = (tensor.shape, tensor.itemsize, id(made), id(wanted), weight, shared)
         found = self._matrices.get(key)
         if found is None:
             routes = self._routes(tensor, made.distinct, wanted.distinct, self.router.shared if shared else self.router)
-            found = self._matrices[key] = (weight * routes).take(wanted.index, axis=1).take(made.index, axis=0)
+            found = self._matrices[key] = matrix_of(weight * routes, made.index, wanted.index)
         return found
 
     def _routes(self, tensor: TensorInfo, sources: Placements, targets: Placements, router: Router) -> Floats:
         key = (tensor.shape, tensor.itemsize, id(sources), id(targets), "routes", id(router))
-        if key not in self._matrices:
-            self._matrices[key] = router.cost_matrix(tensor.shape, tensor.itemsize, sources, targets)
-        return self._matrices[key]
+        return self._once(key, lambda: router.cost_matrix(tensor.shape, tensor.itemsize, sources, targets))

@@ -32,6 +32,7 @@ from autopar.price.pricing import Pricing
 from autopar.price.work import materialised
 from autopar.redistribute.route import Router
 from autopar.solve import Edge, Problem, Usage
+from autopar.solve.thin import part, twice
 
 Floats = NDArray[np.float64]
 
@@ -218,7 +219,7 @@ class RecomputeBuilder(Builder):
         """From the join of what is kept to a twin that reads it early."""
         join = self.join_of[tensor.id]
         made = self._candidates(self.space.copies[join])
-        cost = self._matrix(tensor, made, wanted, self._weight(self.flow.copies[join].region, use.region))
+        cost = part(self._matrix(tensor, made, wanted, self._weight(self.flow.copies[join].region, use.region)))
         both = np.vstack([np.full(cost.shape, np.inf), cost])
         rows = np.pad(both, ((0, int(join in self.optional_copies)), (0, 1)), constant_values=np.inf)
         rows[:, -1] = 0.0
@@ -227,10 +228,10 @@ class RecomputeBuilder(Builder):
     def _widened(self, edge: Edge, source: int | None) -> Edge:
         if source not in self.joins:
             return super()._widened(edge, source)
-        key = (id(edge.cost), "twice")
+        key = (id(edge.matrix), "twice")
         if key not in self._matrices:
-            self._matrices[id(edge.cost), "alive"] = edge.cost  # keys are identities: it must outlive them
-            self._matrices[key] = np.vstack([edge.cost, edge.cost])
+            self._matrices[id(edge.matrix), "alive"] = edge.matrix  # keys are identities: it must outlive them
+            self._matrices[key] = twice(edge.matrix)
         return Edge(edge.u, edge.v, self._matrices[key])
 
     def _with_absent(self, edge: Edge, tensor: TensorInfo, source: int | None, reader: bool) -> Edge:
@@ -239,10 +240,10 @@ class RecomputeBuilder(Builder):
         made = source in self.optional_copies if source is not None else producer and producer.id in self.optional
         if not made and not reader:
             return edge
-        key = (id(edge.cost), "absent", bool(made), reader)
+        key = (id(edge.matrix), "absent", bool(made), reader)
         if key not in self._matrices:
-            self._matrices[id(edge.cost), "alive"] = edge.cost
-            cost = np.pad(edge.cost, ((0, int(bool(made))), (0, int(reader))), constant_values=np.inf)
+            self._matrices[id(edge.matrix), "alive"] = edge.matrix
+            cost = np.pad(part(edge.matrix), ((0, int(bool(made))), (0, int(reader))), constant_values=np.inf)
             if reader:
                 cost[:, -1] = 0.0
             self._matrices[key] = cost
@@ -272,7 +273,7 @@ class RecomputeBuilder(Builder):
         is_slice = self.graph.producers[kept.id].kind == "scan_slice"
         if kept.id in self.stored or is_slice or self._lasting_uses(kept) < 2:
             return self._same(placements, candidates)
-        return self._matrix(kept, placements, candidates, self._weight(*[self.graph.made_in(kept)] * 2))
+        return part(self._matrix(kept, placements, candidates, self._weight(*[self.graph.made_in(kept)] * 2)))
 
     def _lasting_uses(self, tensor: TensorInfo) -> int:
         """How many uses a tensor has that are always there, those of its join included: of several a copy is stored."""
@@ -348,9 +349,7 @@ class RecomputeBuilder(Builder):
     def _same(self, made: Column, wanted: Column) -> Floats:
         """0 where both are one placement, forbidden elsewhere."""
         key = (id(made), id(wanted), "same")
-        if key not in self._matrices:
-            self._matrices[key] = np.where(made.numbers[:, None] == wanted.numbers, 0.0, np.inf)
-        return self._matrices[key]
+        return self._once(key, lambda: np.where(made.numbers[:, None] == wanted.numbers, 0.0, np.inf))
 
     def usages(self, tensors_only: bool) -> tuple[Usage, ...]:
         """Bytes over time: of inputs, operators and copies while they are surely needed, of joins and holds."""

@@ -31,6 +31,11 @@ class Column:
         return len(self.index)
 
     @cached_property
+    def first(self) -> Ints:
+        """The first candidate that has each of the distinct placements."""
+        return np.unique(self.index, return_index=True)[1]
+
+    @cached_property
     def unreduced(self) -> NDArray[np.bool_]:
         """Under which candidates the tensor is still to be reduced."""
         return np.array([bool(placement.unreduced) for placement in self.distinct], dtype=np.bool_)[self.index]

@@ -171,9 +171,9 @@ class Usages(Variables):
             read = tuple([tensor.id in self.in_memory for tensor in op.ins])
             last = self.held.last.get(op.id, ()) if self.detailed else ()
             key = (id(strategies), self.graph.alike[op.id], read, last, "beside")
-            size = self._matrices.get(key)
+            size = self._arrays.get(key)
             if size is None:
-                size = self._matrices[key] = self._beside_of(op, strategies, read, last)
+                size = self._arrays[key] = self._beside_of(op, strategies, read, last)
             if self._is_any(size):
                 yield Usage(self.op_node[op.id], op.id, op.id + 1, size)
 

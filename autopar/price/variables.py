@@ -21,6 +21,7 @@ from autopar.price.held import Held, held
 from autopar.price.pricing import Layout
 from autopar.price.work import materialised
 from autopar.redistribute.route import Router
+from autopar.solve.thin import Matrix
 
 Floats = NDArray[np.float64]
 Placements = tuple[Placement, ...]
@@ -39,7 +40,8 @@ class Caches:
         default_factory=dict[tuple[int | None, int | None], float]
     )
     layouts: dict[int, Layout] = field(default_factory=dict[int, Layout])
-    matrices: dict[tuple[object, ...], Floats] = field(default_factory=dict[tuple[object, ...], Floats])
+    matrices: dict[tuple[object, ...], Matrix] = field(default_factory=dict[tuple[object, ...], Matrix])
+    arrays: dict[tuple[object, ...], Floats] = field(default_factory=dict[tuple[object, ...], Floats])
     costs: dict[tuple[object, ...], Floats] = field(default_factory=dict[tuple[object, ...], Floats])
     sides: dict[int, Sides] = field(default_factory=dict[int, Sides])
 
@@ -64,7 +66,7 @@ class Variables:
         caches = self.caches or Caches(space.mesh)
         self.columns, self._by_placements, self._known_sides = caches.columns, caches.by_placements, caches.sides
         self._weights, self._layouts = caches.weights, caches.layouts
-        self._matrices, self._costs = caches.matrices, caches.costs
+        self._matrices, self._arrays, self._costs = caches.matrices, caches.arrays, caches.costs
         own = [op for op, strategies in enumerate(space.strategies) if strategies]
         self.op_node = {op: len(space.inputs) + n for n, op in enumerate(own)}
         self.op_node |= {op: self.op_node[entering] for op, entering in space.loop_carries}
@@ -147,7 +149,7 @@ class Variables:
 
     def _once(self, key: tuple[object, ...], make: Callable[[], Floats]) -> Floats:
         """What `make` gave for `key` when that was first met: one object, which is kept."""
-        found = self._matrices.get(key)
+        found = self._arrays.get(key)
         if found is None:
-            found = self._matrices[key] = make()
+            found = self._arrays[key] = make()
         return found

@@ -68,7 +68,7 @@ def plan_within(attempt: Attempt, limit: int, free: Planned, below: float = inf)
 
 def _entries(attempt: Attempt) -> int:
     """Of all edges of the Problem."""
-    return sum(edge.cost.size for edge in attempt.problem(0.0).edges)
+    return sum(edge.matrix.size for edge in attempt.problem(0.0).edges)
 
 
 def _is_wide(attempt: Attempt) -> bool:

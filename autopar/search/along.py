@@ -45,7 +45,7 @@ class Lane:
     @property
     def entries(self) -> int:
         """How large the Problem is."""
-        return sum(edge.cost.size for edge in self.attempt.problem(0.0).edges)
+        return sum(edge.matrix.size for edge in self.attempt.problem(0.0).edges)
 
     @property
     def drawn(self) -> bool:

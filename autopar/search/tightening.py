@@ -88,7 +88,7 @@ class Tightening:
         attempt, usual = self.attempt, self.attempt.task.options
         problem, choice = attempt.problem(proof.min_peak_bytes), proof.choice
         met = [Solution(choice, objective(problem, choice), -inf, peak(problem, choice))]
-        entries, options = sum(edge.cost.size for edge in problem.edges), usual.solve
+        entries, options = sum(edge.matrix.size for edge in problem.edges), usual.solve
         if entries <= SMALL_ENTRIES:
             met.append(attempt.solved_by(problem, met[0], options if entries <= FEW_ENTRIES else barely(options)))
         best = min(map(attempt.planned, met), key=_peak)

@@ -27,6 +27,7 @@ from autopar.solve.narrow import narrowed
 from autopar.solve.problem import Edge, Floats, Infeasible, Problem, derived
 from autopar.solve.proof import FREE, Bar, Exceed, Messages, Pass
 from autopar.solve.reduction import Bools, Ints, Reduction, restrict, unchanged
+from autopar.solve.thin import part
 
 _SAMPLE = 2_000_000  # entries of edges
 _ROUNDING = 1e-12  # of what is added up
@@ -84,12 +85,12 @@ def barred_in_place(problem: Problem, upper: float) -> Reduction:
 
 def sampled(certificate: Certificate, most: int = _SAMPLE) -> tuple[Floats, float]:
     """What pairs of strategies cost above the bound, at least, of some of the edges; how many pairs each stands for."""
-    total = sum(edge.cost.size for edge in certificate.problem.edges)
+    total = sum(edge.matrix.size for edge in certificate.problem.edges)
     stride = max(1, total // most)
     values: list[Floats] = []
     for e in range(0, len(certificate.messages), stride):
         edge, (to_u, to_v) = certificate.problem.edges[e], certificate.messages[e]
-        over = edge.cost - to_u[:, None] - to_v
+        over = part(edge.matrix) - to_u[:, None] - to_v
         over -= over.min()
         u, v = certificate.excess[edge.u] - over.min(axis=1), certificate.excess[edge.v] - over.min(axis=0)
         values.append((over + u[:, None] + v).ravel())
@@ -111,11 +112,10 @@ def _moved(
     costs, edges, at = [cost[ids] for cost, ids in zip(problem.node_costs, index, strict=True)], list[Edge](), 0
     pool = np.empty(sum(len(index[edge.u]) * len(index[edge.v]) for edge in problem.edges))
     for edge, (to_u, to_v) in zip(problem.edges, messages, strict=True):
-        cost, rows, columns = edge.cost, index[edge.u], index[edge.v]
-        if len(rows) < len(to_u):
-            cost, to_u = cost.take(rows, axis=0), to_u[rows]
-        if len(columns) < len(to_v):
-            cost, to_v = cost.take(columns, axis=1), to_v[columns]
+        rows, columns = index[edge.u], index[edge.v]
+        some_rows, some_columns = len(rows) < len(to_u), len(columns) < len(to_v)
+        cost = part(edge.matrix, rows if some_rows else None, columns if some_columns else None)
+        to_u, to_v = to_u[rows] if some_rows else to_u, to_v[columns] if some_columns else to_v
         costs[edge.u] += to_u
         costs[edge.v] += to_v
         left = pool[at : at + cost.size].reshape(cost.shape)

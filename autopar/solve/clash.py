@@ -29,6 +29,7 @@ from autopar.solve.options import SolveOptions
 from autopar.solve.problem import Edge, Floats, Problem, Usage, derived, usage_over_time
 from autopar.solve.reduction import Bools, Choice
 from autopar.solve.rows import least_uses, rounding_of_uses
+from autopar.solve.thin import at
 
 Element = TypeVar("Element")
 Elements = frozenset[int]
@@ -48,7 +49,7 @@ class Group:
     def allows(self, choice: Choice) -> bool:
         """Whether `choice` keeps to it."""
         kept = all(mask[choice[v]] for v, mask in self.keep.items())
-        return kept and all(np.isfinite(edge.cost[choice[edge.u], choice[edge.v]]) for edge in self.edges)
+        return kept and all(np.isfinite(at(edge.matrix, choice[edge.u], choice[edge.v])) for edge in self.edges)
 
 
 @dataclass(frozen=True)
@@ -242,7 +243,7 @@ class _Oracle:
         new = {v: n for n, v in enumerate(nodes)}
         part = derived(
             tuple(costs[v] for v in nodes),
-            tuple(Edge(new[e.u], new[e.v], e.cost) for e in (*bare.edges, *added) if e.u in new),
+            tuple(Edge(new[e.u], new[e.v], e.matrix) for e in (*bare.edges, *added) if e.u in new),
             tuple(Usage(new[use.node], use.start, use.stop, use.size_bytes) for use in usages),
             bare.usage_limit,
         )

@@ -12,28 +12,30 @@ from functools import partial
 
 import numpy as np
 
-from autopar.solve.problem import Edge, Floats, Problem, Usage
+from autopar.solve.problem import Edge, Problem, Usage
 from autopar.solve.proof import Follow
 from autopar.solve.reduction import Choice, Ints, Reduction, compact, unchanged
+from autopar.solve.thin import ALL, Matrix, at, part, taken
 
 Follower = tuple[int, int, Ints]  # (node that goes, node it follows, its strategy for each of the other's)
 
 
-def _functions(cost: Floats) -> tuple[Ints | None, Ints | None]:
+def _functions(matrix: Matrix) -> tuple[Ints | None, Ints | None]:
     """The map of rows to columns and that of columns to rows, where there is one."""
-    if all(np.count_nonzero(np.isfinite(line)) != 1 for line in (cost[0], cost[:, 0])):  # most of them, at a glance
+    lines = at(matrix, 0, ALL), at(matrix, ALL, 0)
+    if all(np.count_nonzero(np.isfinite(line)) != 1 for line in lines):  # most of them, at a glance
         return None, None
-    finite = np.isfinite(cost)
-    if np.count_nonzero(finite) not in cost.shape:
+    finite = np.isfinite(part(matrix))
+    if np.count_nonzero(finite) not in matrix.shape:
         return None, None
     by_row = finite.argmax(axis=1) if (finite.sum(axis=1) == 1).all() else None
     by_column = finite.argmax(axis=0) if (finite.sum(axis=0) == 1).all() else None
     return by_row, by_column
 
 
-def is_functional(cost: Floats) -> bool:
+def is_functional(matrix: Matrix) -> bool:
     """Whether one of the two nodes of an edge follows the other."""
-    return any(found is not None for found in _functions(cost))
+    return any(found is not None for found in _functions(matrix))
 
 
 class _Contraction:
@@ -47,20 +49,20 @@ class _Contraction:
             self.incident[edge.u].add(e)
             self.incident[edge.v].add(e)
         self.maps = maps  # of the problem's matrices, by id
-        self.rows: dict[tuple[int, bytes, bool], Floats] = {}
-        self.held: list[Floats] = []  # keeps ids that are keys valid
+        self.rows: dict[tuple[int, bytes, bool], Matrix] = {}
+        self.held: list[Matrix] = []  # keeps ids that are keys valid
         self.followers: list[Follower] = []
 
-    def functions(self, cost: Floats) -> tuple[Ints | None, Ints | None]:
+    def functions(self, matrix: Matrix) -> tuple[Ints | None, Ints | None]:
         """The map of rows to columns and that of columns to rows, where there is one."""
-        if id(cost) not in self.maps:
-            self.held.append(cost)
-            self.maps[id(cost)] = _functions(cost)
-        return self.maps[id(cost)]
+        if id(matrix) not in self.maps:
+            self.held.append(matrix)
+            self.maps[id(matrix)] = _functions(matrix)
+        return self.maps[id(matrix)]
 
     def follower(self, edge: Edge) -> Follower | None:
         """What the edge says about which node follows which; of two equal ones the later node follows."""
-        forward, backward = self.functions(edge.cost)
+        forward, backward = self.functions(edge.matrix)
         found = [(edge.v, edge.u, forward)] if forward is not None else []
         found += [(edge.u, edge.v, backward)] if backward is not None else []
         found.sort(key=lambda item: -item[0])
@@ -76,25 +78,27 @@ class _Contraction:
             other = edge.v if edge.u == v else edge.u
             if other == u:
                 own = np.arange(len(to_v))
-                self.costs[u] = self.costs[u] + (edge.cost[to_v, own] if edge.u == v else edge.cost[own, to_v])
+                self.costs[u] = self.costs[u] + (
+                    at(edge.matrix, to_v, own) if edge.u == v else at(edge.matrix, own, to_v)
+                )
                 del self.edges[e]
                 self.incident[u].discard(e)
                 continue
-            taken = self.taken(edge.cost, to_v, edge.u == v)
-            self.edges[e] = Edge(u, other, taken) if edge.u == v else Edge(other, u, taken)
+            mine = self.taken(edge.matrix, to_v, edge.u == v)
+            self.edges[e] = Edge(u, other, mine) if edge.u == v else Edge(other, u, mine)
             self.incident[u].add(e)
             changed.append(e)
         self.incident[v].clear()
         return changed
 
-    def taken(self, cost: Floats, index: Ints, by_row: bool) -> Floats:
+    def taken(self, matrix: Matrix, index: Ints, by_row: bool) -> Matrix:
         """The rows (or columns) `index` of a matrix; itself if those are all, in order."""
-        if index.tolist() == list(range(cost.shape[0 if by_row else 1])):
-            return cost
-        key = (id(cost), index.tobytes(), by_row)
+        if index.tolist() == list(range(matrix.shape[0 if by_row else 1])):
+            return matrix
+        key = (id(matrix), index.tobytes(), by_row)
         if key not in self.rows:
-            self.held.append(cost)
-            self.rows[key] = cost[index] if by_row else np.ascontiguousarray(cost[:, index])
+            self.held.append(matrix)
+            self.rows[key] = taken(matrix, index, None) if by_row else taken(matrix, None, index)
         return self.rows[key]
 
 
@@ -113,8 +117,8 @@ def contracted(problem: Problem) -> tuple[Problem, list[int], list[Follower]]:
     Which these are, and whom they follow how, does not depend on the costs of nodes.
     """
     matrices, which = problem.matrices
-    maps = {id(cost): _functions(cost) for cost in matrices}
-    functional = [any(to is not None for to in maps[id(cost)]) for cost in matrices]
+    maps = {id(matrix): _functions(matrix) for matrix in matrices}
+    functional = [any(to is not None for to in maps[id(matrix)]) for matrix in matrices]
     queue: list[int] = np.flatnonzero(np.array(functional, dtype=np.bool_)[which]).tolist()
     if not queue:
         return problem, list(range(len(problem.node_costs))), []

@@ -7,17 +7,23 @@ Nodes go in rounds, no two of a round adjacent, so that equal stretches of the g
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Generic, TypeVar
 
 from autopar.solve.clock import is_up
-from autopar.solve.minplus import MinSum
+from autopar.solve.minplus import least_to_one, least_to_two
 from autopar.solve.options import SolveOptions
 from autopar.solve.problem import Edge, Floats, Problem
 from autopar.solve.proof import Eliminate
 from autopar.solve.reduction import Choice, Reduction, compact, unchanged
+from autopar.solve.thin import ALL, Matrix, added, at
 
 _MAX_NEIGHBOURS = 2
+
+
+A = TypeVar("A", bound=Matrix)
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +32,23 @@ class _Gone:
 
     node: int
     cost: Floats
-    near: tuple[tuple[int, Floats, bool], ...]
+    near: tuple[tuple[int, Matrix, bool], ...]
+
+
+class _Made(Generic[A]):
+    """What was made of arrays, remembered by their identity, so that equal layers cost nothing. `entries`: of all."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[object, ...], tuple[A, tuple[Matrix, ...]]] = {}
+        self.entries = 0
+
+    def once(self, inputs: tuple[Matrix, ...], flipped: tuple[bool, ...], make: Callable[[], A]) -> A:
+        """What `make` makes of the inputs, those that are flipped transposed, when it is first asked."""
+        key = (*map(id, inputs), *flipped)
+        if key not in self._known:
+            self._known[key] = make(), inputs  # which keep their ids
+            self.entries += self._known[key][0].size
+        return self._known[key][0]
 
 
 class _Graph:
@@ -34,17 +56,23 @@ class _Graph:
 
     def __init__(self, problem: Problem) -> None:
         self.costs = list(problem.node_costs)
-        self.near: list[dict[int, tuple[Floats, bool]]] = [{} for _ in self.costs]
-        self.made = MinSum()
+        self.near: list[dict[int, tuple[Matrix, bool]]] = [{} for _ in self.costs]
+        self.sums, self.least = _Made[Matrix](), _Made[Matrix]()  # of matrices
+        self.added, self.lowest = _Made[Floats](), _Made[Floats]()  # costs of nodes
         self.offset = 0.0
         for edge in problem.edges:
-            self.join(edge.u, edge.v, edge.cost)
+            self.join(edge.u, edge.v, edge.matrix)
 
-    def join(self, u: int, v: int, cost: Floats) -> None:
+    @property
+    def entries(self) -> int:
+        """Of all that was made."""
+        return self.sums.entries + self.least.entries + self.added.entries + self.lowest.entries
+
+    def join(self, u: int, v: int, cost: Matrix) -> None:
         """Adds a matrix with rows u and columns v to what is between them."""
         if v in self.near[u]:
             before, flipped = self.near[u][v]
-            cost = self.made.add(before, cost, flipped)
+            cost = self.sums.once((before, cost), (flipped,), lambda: added(before, cost.T if flipped else cost))
             u, v = (v, u) if flipped else (u, v)
         self.near[u][v] = (cost, False)
         self.near[v][u] = (cost, True)
@@ -59,13 +87,15 @@ class _Graph:
         if not near:
             self.offset += float(gone.cost.min())
             return gone
-        tables = [(gone.cost, (-1,))]
-        tables += [(cost, (i, -1) if flipped else (-1, i)) for i, (_, cost, flipped) in enumerate(near)]
-        table = self.made.eliminate(tuple(len(self.costs[u]) for u, _, _ in near), tables)
+        inputs, flipped = (gone.cost, *(matrix for _, matrix, _ in near)), tuple(turned for _, _, turned in near)
+        sides = [matrix if turned else matrix.T for _, matrix, turned in near]
         if len(near) == 1:
-            self.costs[near[0][0]] = self.made.add(self.costs[near[0][0]], table)
+            u = near[0][0]
+            least = self.lowest.once(inputs, flipped, lambda: least_to_one(gone.cost, *sides))
+            before = self.costs[u]
+            self.costs[u] = self.added.once((before, least), (), lambda: before + least)
         else:
-            self.join(near[0][0], near[1][0], table)
+            self.join(near[0][0], near[1][0], self.least.once(inputs, flipped, lambda: least_to_two(gone.cost, *sides)))
         return gone
 
 
@@ -92,7 +122,7 @@ def contract_chains(problem: Problem, options: SolveOptions) -> Reduction:
 
 def _round(graph: _Graph, nodes: list[int], options: SolveOptions) -> list[int]:
     """Nodes that may go now, no two adjacent: those of fewest neighbours first, then in order."""
-    room = options.max_total_entries - graph.made.entries
+    room = options.max_total_entries - graph.entries
     chosen, blocked = list[int](), set[int]()
     for v in sorted(nodes, key=lambda v: len(graph.near[v])):
         if len(graph.near[v]) > _MAX_NEIGHBOURS:
@@ -117,6 +147,6 @@ def _lift(count: int, stay: list[int], gone: list[_Gone], choice: Choice) -> Cho
     for item in reversed(gone):
         total = item.cost
         for u, cost, flipped in item.near:
-            total = total + (cost[full[u]] if flipped else cost[:, full[u]])
+            total = total + (at(cost, full[u], ALL) if flipped else at(cost, ALL, full[u]))
         full[item.node] = int(total.argmin())
     return tuple(full)

@@ -20,6 +20,7 @@ from autopar.solve.options import SolveOptions
 from autopar.solve.problem import Floats
 from autopar.solve.reduction import Bools, Choice
 from autopar.solve.rows import Rows
+from autopar.solve.thin import finite_entries
 from autopar.solve.watch import Watch
 
 _COST_BITS = 42
@@ -55,7 +56,7 @@ def byte_unit(rows: Rows) -> float:
 
 def entries(certificate: Certificate) -> int:
     """Edge entries that a model of the core would have at most."""
-    return sum(int(np.isfinite(edge.cost).sum()) for edge in certificate.problem.edges)
+    return sum(finite_entries(edge.matrix) for edge in certificate.problem.edges)
 
 
 class _Model:

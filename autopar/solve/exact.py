@@ -18,6 +18,7 @@ from autopar.solve.proof import Eliminate
 from autopar.solve.reduce import reduce_cheaply, reduce_fully
 from autopar.solve.reduction import Reduction, shrank, unchanged
 from autopar.solve.rows import drop_slack
+from autopar.solve.thin import finite_entries
 
 NOTHING = Answer(None, np.inf, np.inf)
 """That there is no choice."""
@@ -83,11 +84,11 @@ def lifted(reduction: Reduction, found: Answer) -> Answer:
 
 def weight(problem: Problem) -> int:
     """The entries of its edges and the strategies of its nodes: what work on it grows with."""
-    return sum(edge.cost.size for edge in problem.edges) + sum(problem.counts)
+    return sum(edge.matrix.size for edge in problem.edges) + sum(problem.counts)
 
 
 def finite(problem: Problem) -> int:
     """The finite entries of its edges and the strategies of its nodes: what is left to choose from."""
-    same = {id(edge.cost): edge.cost for edge in problem.edges}
-    count = {key: int(np.isfinite(cost).sum()) for key, cost in same.items()}
-    return sum(count[id(edge.cost)] for edge in problem.edges) + sum(problem.counts)
+    matrices, which = problem.matrices
+    count = np.array([finite_entries(matrix) for matrix in matrices], dtype=np.intp)
+    return int(count[which].sum()) + sum(problem.counts)

@@ -109,6 +109,6 @@ def forbidding(problem: Problem) -> Problem:
         if id(edge.cost) not in bare:
             finite = np.isfinite(edge.cost)
             bare[id(edge.cost)] = None if finite.all() else np.where(finite, 0.0, np.inf)
-    edges = tuple(replace(edge, cost=cost) for edge in problem.edges if (cost := bare[id(edge.cost)]) is not None)
+    edges = tuple(replace(edge, matrix=cost) for edge in problem.edges if (cost := bare[id(edge.cost)]) is not None)
     costs = tuple(np.where(np.isfinite(cost), 0.0, np.inf) for cost in problem.node_costs)
     return derived(costs, edges, problem.usages, problem.usage_limit)

@@ -25,7 +25,7 @@ from autopar.solve.order import sweep_order
 from autopar.solve.problem import Floats, Problem
 from autopar.solve.reduction import Ints
 from autopar.solve.rows import Rows
-from autopar.solve.thin import thinned
+from autopar.solve.thin import Matrix, entries_of, thin
 
 _ROOM = 1024  # entries, to begin with
 _COPIES = 2  # of every matrix, at most: both ways up
@@ -190,7 +190,7 @@ class Pool:
     def __init__(self) -> None:
         self._entries, self._classes = Growing(np.float64), Growing(np.intp)
         self._where: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
-        self._matrices: list[Floats] = []  # they keep their ids
+        self._matrices: list[Matrix] = []  # they keep their ids
 
     @property
     def entries(self) -> Floats:
@@ -205,20 +205,20 @@ class Pool:
     def put(self, problem: Problem) -> Ints:
         """Where the matrices of each arc are, `where[arc]` as `_put` says; arcs into u, then v, by edge."""
         matrices, which = problem.matrices
-        fresh = {id(cost): cost for cost in matrices if id(cost) not in self._where}
-        self._entries.expect(_COPIES * sum(cost.size for cost in fresh.values()))
-        for key, cost in fresh.items():
-            self._where[key] = self._put(cost)
+        fresh = {id(matrix): matrix for matrix in matrices if id(matrix) not in self._where}
+        self._entries.expect(_COPIES * sum(entries_of(matrix).size for matrix in fresh.values()))
+        for key, matrix in fresh.items():
+            self._where[key] = self._put(matrix)
         self._matrices += fresh.values()
-        where = np.array([self._where[id(cost)] for cost in matrices], dtype=np.intp).reshape(-1, 2, 5)
+        where = np.array([self._where[id(matrix)] for matrix in matrices], dtype=np.intp).reshape(-1, 2, 5)
         return where[which].reshape(-1, 5)
 
-    def _put(self, cost: Floats) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def _put(self, matrix: Matrix) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Where a matrix lies: thin, tall, wide, rows_at, columns_at of the arc into u and of the one into v."""
-        thin, rows, columns = thinned(cost)
-        tall, wide = thin.shape
-        to_u, to_v = self._entries.add(thin.T), self._entries.add(thin)
-        row_at, column_at = self._classes.add(rows), self._classes.add(columns)
+        found = thin(matrix)
+        tall, wide = found.entries.shape
+        to_u, to_v = self._entries.add(found.entries.T), self._entries.add(found.entries)
+        row_at, column_at = self._classes.add(found.rows), self._classes.add(found.columns)
         return (to_u, wide, tall, column_at, row_at), (to_v, tall, wide, row_at, column_at)
 
 

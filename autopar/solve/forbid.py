@@ -12,6 +12,7 @@ from autopar._jit import compiled, compiled_or
 from autopar.solve.problem import Edge, Floats, Infeasible, Problem
 from autopar.solve.proof import Forbid
 from autopar.solve.reduction import Bools, Ints, Reduction, kept, restrict, unchanged
+from autopar.solve.thin import Matrix, entries_of, finite_in
 
 _UNSHARED = 0.5  # of edges: with more distinct matrices, nothing is gained by asking once of each
 
@@ -23,7 +24,7 @@ def drop_forbidden(problem: Problem) -> Reduction:
       Infeasible: if a node loses its last strategy.
     """
     costs = {id(cost): cost for cost in problem.node_costs}
-    if all(map(is_finite, (*costs.values(), *problem.matrices[0]))):
+    if all(map(is_finite, (*costs.values(), *map(entries_of, problem.matrices[0])))):
         return unchanged(problem)
     return restrict(problem, possible(problem), Forbid)
 
@@ -43,7 +44,7 @@ def possible(problem: Problem) -> list[Bools]:
         return _found(_supported_everywhere(problem))
     finite = _Finite()
     alive = [finite.of(cost) for cost in problem.node_costs]
-    partial = [edge for edge in problem.edges if not finite.everywhere(edge.cost)]
+    partial = [edge for edge in problem.edges if not finite.everywhere(edge.matrix)]
     if not partial and all(map(finite.everywhere, problem.node_costs)):
         return alive
     _propagate(alive, partial, finite)
@@ -69,7 +70,7 @@ def _propagate(alive: list[Bools], partial: Sequence[Edge], finite: _Finite) -> 
         e = queue.popleft()
         queued.discard(e)
         edge = partial[e]
-        left = finite.supported(edge.cost, alive[edge.u], alive[edge.v])
+        left = finite.supported(edge.matrix, alive[edge.u], alive[edge.v])
         for v, mask in zip((edge.u, edge.v), left, strict=True):
             if mask is not alive[v]:
                 alive[v] = mask
@@ -80,13 +81,13 @@ def _propagate(alive: list[Bools], partial: Sequence[Edge], finite: _Finite) -> 
 
 def _supported_everywhere(problem: Problem) -> list[Bools]:
     """The strategies without those that have no finite partner: edge by edge, in a compiled loop."""
-    counts, masks = problem.counts, [np.isfinite(edge.cost) for edge in problem.edges]
-    partial = [e for e, mask in enumerate(masks) if not mask.all()]
-    edges = [problem.edges[e] for e in partial]
+    counts = problem.counts
+    edges = [edge for edge in problem.edges if not is_finite(entries_of(edge.matrix))]
+    masks = [finite_in(edge.matrix) for edge in edges]
     start = np.concatenate([[0], np.cumsum(counts)]).astype(np.intp)
     ends = np.array([(edge.u, edge.v) for edge in edges], dtype=np.intp).reshape(-1, 2)
-    place = np.concatenate([[0], np.cumsum([masks[e].size for e in partial])]).astype(np.intp)
-    pool = np.concatenate([np.zeros(0, dtype=np.bool_), *(masks[e].ravel() for e in partial)])
+    place = np.concatenate([[0], np.cumsum([mask.size for mask in masks])]).astype(np.intp)
+    pool = np.concatenate([np.zeros(0, dtype=np.bool_), *(mask.ravel() for mask in masks)])
     by_node = np.argsort(ends.ravel(), kind="stable") // 2
     near = np.concatenate([[0], np.cumsum(np.bincount(ends.ravel(), minlength=len(counts)))]).astype(np.intp)
     left = np.isfinite(np.concatenate(problem.node_costs))
@@ -154,20 +155,20 @@ class _Finite:
         self._same: dict[bytes, Bools] = {}
         self._left: dict[tuple[int, int, int], tuple[Bools, Bools]] = {}
 
-    def of(self, cost: Floats) -> Bools:
+    def of(self, cost: Matrix) -> Bools:
         """Where it is finite."""
         if id(cost) not in self._masks:
-            mask = np.isfinite(cost)
+            mask = finite_in(cost)
             self._masks[id(cost)] = self._shared(mask) if mask.ndim == 1 else mask
         return self._masks[id(cost)]
 
-    def everywhere(self, cost: Floats) -> bool:
+    def everywhere(self, cost: Matrix) -> bool:
         """Whether it is finite everywhere."""
         if id(cost) not in self._everywhere:
-            self._everywhere[id(cost)] = is_finite(cost)
+            self._everywhere[id(cost)] = is_finite(entries_of(cost))
         return self._everywhere[id(cost)]
 
-    def supported(self, cost: Floats, rows: Bools, columns: Bools) -> tuple[Bools, Bools]:
+    def supported(self, cost: Matrix, rows: Bools, columns: Bools) -> tuple[Bools, Bools]:
         """The rows and columns left by an edge; the very arrays that were given where all of them are."""
         key = (id(cost), id(rows), id(columns))
         if key not in self._left:

@@ -23,6 +23,7 @@ from autopar.solve.merge import merge_parallel
 from autopar.solve.problem import Edge, Floats, Problem, Usage, derived
 from autopar.solve.proof import Join
 from autopar.solve.reduction import Choice, Ints, Reduction, unchanged
+from autopar.solve.thin import finite_entries
 
 _MOST_PAIRS = 10_000  # strategies of a node that two become
 _ENTRIES = 6_000_000  # of all edges afterwards
@@ -80,8 +81,8 @@ def _moved(edge: Edge, u: _Place, v: _Place) -> Edge:
 
 def is_thin(problem: Problem) -> bool:
     """Whether few pairs of strategies are left, of all and of those that edges have: then all cycles may be untied."""
-    left = sum(int(np.isfinite(edge.cost).sum()) for edge in problem.edges)
-    return left <= min(_FEW_LEFT, _SHARE_LEFT * sum(edge.cost.size for edge in problem.edges))
+    left = sum(finite_entries(edge.matrix) for edge in problem.edges)
+    return left <= min(_FEW_LEFT, _SHARE_LEFT * sum(edge.matrix.size for edge in problem.edges))
 
 
 def untied(problem: Problem, knots: Sequence[frozenset[int]], upper: float) -> Reduction:

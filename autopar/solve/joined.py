@@ -15,6 +15,7 @@ from autopar.solve.kinds import NONE, Kinds, ascending, is_among, present
 from autopar.solve.problem import Edge, Floats, Problem, derived
 from autopar.solve.proof import Fold, Follow, Messages, Pass, Proof
 from autopar.solve.reduction import Bools, Choice, Ints
+from autopar.solve.thin import whole
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +71,7 @@ def joined(problem: Problem, kinds: Kinds) -> Joined:
     counts = np.array(problem.counts, dtype=np.intp)
     u, v = problem.ends.T
     matrices, which = problem.matrices
-    fixed, edges, followers = _contracted(counts, Edges(u, v, kinds.of(matrices)[which]), kinds)
+    fixed, edges, followers = _contracted(counts, Edges(u, v, kinds.of([*map(whole, matrices)])[which]), kinds)
     stays = np.ones(len(counts), dtype=np.bool_)
     stays[[v for v, _, _ in followers]] = False
     stay = np.flatnonzero(stays)

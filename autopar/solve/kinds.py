@@ -23,7 +23,7 @@ class Kinds:
 
     def __init__(self) -> None:
         self.entries = 0
-        self._same = Same()
+        self._same = Same[Floats]()
         self._of_id: dict[int, int] = {}
         self._made: dict[Hashable, int] = {}
         self._held: list[Floats] = []  # keeps the ids in `_of_id` valid

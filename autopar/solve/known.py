@@ -76,7 +76,7 @@ def is_large(problem: Problem, options: SolveOptions) -> bool:
 
 def edge_entries(problem: Problem) -> int:
     """The pairs of strategies of all edges."""
-    return sum(edge.cost.size for edge in problem.edges)
+    return sum(edge.matrix.size for edge in problem.edges)
 
 
 def _allowed_gap(problem: Problem, options: SolveOptions) -> float:

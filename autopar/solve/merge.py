@@ -2,37 +2,37 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Sequence
+from functools import partial, reduce
 
 import numpy as np
 
-from autopar.solve.problem import Edge, Floats, Problem, Usage, derived
+from autopar.solve.problem import Edge, Problem, Usage, derived
 from autopar.solve.proof import Eliminate, Fold, Look
 from autopar.solve.reduction import Choice, Reduction, compact, unchanged
 from autopar.solve.rows import memory_rows
-from autopar.solve.same import Same
+from autopar.solve.same import A, Same
+from autopar.solve.thin import ALL, Matrix, Thin, added, at, entries_of
 
 
 def share_equal(problem: Problem) -> Reduction:
     """Arrays with the same contents become the same object, so that later work on them is done once."""
-    by_id, same = dict[int, Floats](), Same()
-
-    def shared(array: Floats) -> Floats:
-        if id(array) not in by_id:
-            by_id[id(array)] = same.arrays[same.number(array)]
-        return by_id[id(array)]
-
-    def with_shared(edge: Edge) -> Edge:
-        cost = shared(edge.cost)
-        return edge if cost is edge.cost else Edge(edge.u, edge.v, cost)
-
-    smaller = derived(
-        tuple(shared(cost) for cost in problem.node_costs),
-        tuple(with_shared(edge) for edge in problem.edges),
-        problem.usages,
-        problem.usage_limit,
-    )
+    costs, (matrices, which) = _shared(problem.node_costs), problem.matrices
+    first: list[Matrix] = _shared(matrices)
+    numbers: list[int] = which.tolist()
+    edges = [
+        edge if first[n] is edge.matrix else Edge(edge.u, edge.v, first[n])
+        for edge, n in zip(problem.edges, numbers, strict=True)
+    ]
+    smaller = derived(tuple(costs), tuple(edges), problem.usages, problem.usage_limit)
     return Reduction(smaller, 0.0, lambda choice: choice)
+
+
+def _shared(arrays: Sequence[A]) -> list[A]:
+    """The arrays, equal ones as the first of them."""
+    same = Same[A]()
+    number = {id(array): same.number(array) for array in {id(array): array for array in arrays}.values()}
+    return [same.arrays[number[id(array)]] for array in arrays]
 
 
 def merge_parallel(problem: Problem) -> Reduction:
@@ -42,13 +42,13 @@ def merge_parallel(problem: Problem) -> Reduction:
     groups: dict[tuple[int, int], list[Edge]] = {}
     for edge in problem.edges:
         groups.setdefault((min(edge.u, edge.v), max(edge.u, edge.v)), []).append(edge)
-    sums: dict[tuple[tuple[int, bool], ...], Floats] = {}
+    sums: dict[tuple[tuple[int, bool], ...], Matrix] = {}
 
-    def total(group: list[Edge]) -> Floats:
-        key = tuple((id(edge.cost), edge.u > edge.v) for edge in group)
+    def total(group: list[Edge]) -> Matrix:
+        key = tuple((id(edge.matrix), edge.u > edge.v) for edge in group)
         if key not in sums:
-            parts = [edge.cost.T if edge.u > edge.v else edge.cost for edge in group]
-            sums[key] = np.ascontiguousarray(sum(parts[1:], start=parts[0]))
+            found = reduce(added, [edge.matrix.T if edge.u > edge.v else edge.matrix for edge in group])
+            sums[key] = found if isinstance(found, Thin) else np.ascontiguousarray(found)
         return sums[key]
 
     edges = tuple(group[0] if len(group) == 1 else Edge(u, v, total(group)) for (u, v), group in groups.items())
@@ -66,24 +66,25 @@ def fold_constant(problem: Problem) -> Reduction:
     """An edge whose matrix is constant along one of its nodes (one strategy, or a free edge) goes into the other."""
     folded: dict[int, int | None] = {}
 
-    def constant_axis(cost: Floats) -> int | None:
+    def constant_axis(matrix: Matrix) -> int | None:
+        cost = entries_of(matrix)
         if (cost[0] == cost[0, 0]).all() and (cost == cost[:, :1]).all():  # most fail in the first row
             return 1
         return 0 if (cost[:, 0] == cost[0, 0]).all() and (cost == cost[:1]).all() else None
 
     costs, edges, gone = list(problem.node_costs), list[Edge](), list[tuple[int, int]]()
     for edge in problem.edges:
-        if id(edge.cost) not in folded:
-            folded[id(edge.cost)] = constant_axis(edge.cost)
-        axis = folded[id(edge.cost)]
+        if id(edge.matrix) not in folded:
+            folded[id(edge.matrix)] = constant_axis(edge.matrix)
+        axis = folded[id(edge.matrix)]
         if axis is None:
             edges.append(edge)
             continue
         gone.append((edge.u, edge.v))
         if axis == 1:
-            costs[edge.u] = costs[edge.u] + edge.cost[:, 0]
+            costs[edge.u] = costs[edge.u] + at(edge.matrix, ALL, 0)
         else:
-            costs[edge.v] = costs[edge.v] + edge.cost[0]
+            costs[edge.v] = costs[edge.v] + at(edge.matrix, 0, ALL)
     if not gone:
         return unchanged(problem)
     smaller = derived(tuple(costs), tuple(edges), problem.usages, problem.usage_limit)

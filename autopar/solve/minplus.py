@@ -9,7 +9,7 @@ import numpy as np
 
 from autopar._jit import compiled_or
 from autopar.solve.problem import Floats
-from autopar.solve.thin import distinct_rows
+from autopar.solve.thin import Ints, Matrix, Thin, matrix_of, pairs, thin, thinned, whole
 from autopar.solve.threads import side_by_side
 
 Axes = tuple[int, ...]
@@ -27,13 +27,6 @@ class MinSum:
         self._held: list[Floats] = []  # keeps the ids in `_known` valid
         self.entries = 0  # of all tables made here
 
-    def add(self, a: Floats, b: Floats, flipped: bool = False) -> Floats:
-        """A + b, or a + b transposed."""
-        key = ((id(a), ()), (id(b), (1, 0) if flipped else (0, 1)))
-        if key not in self._known:
-            self._keep(key, [a, b], a + (b.T if flipped else b))
-        return self._known[key]
-
     def eliminate(self, shape: tuple[int, ...], tables: Sequence[tuple[Floats, Axes]]) -> Floats:
         """Min over k of the sum of the tables: result[x] = min_k sum_f table_f[k, x].
 
@@ -44,13 +37,31 @@ class MinSum:
         key = tuple((id(table), axes) for table, axes in tables)
         if key not in self._known:
             pieces = [_aligned(table, axes, len(shape)) for table, axes in tables]
-            self._keep(key, [table for table, _ in tables], _min_sum(shape, pieces))
+            self._held.extend(table for table, _ in tables)
+            self._known[key] = _min_sum(shape, pieces)
+            self.entries += self._known[key].size
         return self._known[key]
 
-    def _keep(self, key: tuple[tuple[int, Axes], ...], inputs: list[Floats], result: Floats) -> None:
-        self._held.extend(inputs)
-        self._known[key] = result
-        self.entries += result.size
+
+def least_to_one(cost: Floats, a: Matrix) -> Floats:
+    """result[s] = min over k of cost[k] + a[s, k]."""
+    if not isinstance(a, Thin):
+        return (a + cost).min(axis=1)
+    return (a.entries + _least_of(cost, a.columns, a.entries.shape[1])).min(axis=1)[a.rows]
+
+
+def least_to_two(cost: Floats, a: Matrix, b: Matrix) -> Matrix:
+    """result[s, t] = min over k of cost[k] + a[s, k] + b[t, k]."""
+    if isinstance(a, Thin) or isinstance(b, Thin) or len(cost) * len(a) * len(b) > _WHOLE_ENTRIES:
+        return _product(cost, thin(a), thin(b))
+    return (cost[:, None, None] + a.T[:, :, None] + b.T[:, None, :]).min(axis=0)
+
+
+def _least_of(cost: Floats, classes: Ints, count: int) -> Floats:
+    """The least cost of each of `count` classes."""
+    least = np.full(count, np.inf)
+    np.minimum.at(least, classes, cost)
+    return least
 
 
 def _aligned(table: Floats, axes: Axes, ndim: int) -> Floats:
@@ -68,7 +79,7 @@ def _min_sum(shape: tuple[int, ...], pieces: list[Floats]) -> Floats:
             total = total + piece
         return np.broadcast_to(total.min(axis=0), shape).copy()
     if len(shape) == 2 and [piece.shape[1:] for piece in pieces] == [(1, 1), (shape[0], 1), (1, shape[1])]:
-        return _product(pieces[0].ravel(), pieces[1][:, :, 0].T, pieces[2][:, 0].T)
+        return whole(_product(pieces[0].ravel(), thinned(pieces[1][:, :, 0].T), thinned(pieces[2][:, 0].T)))
     pieces = [np.ascontiguousarray(piece) for piece in pieces]
     result, step = np.empty(shape), max(1, _BLOCK_ENTRIES * shape[0] // entries)
     for start in range(0, shape[0], step):
@@ -78,17 +89,18 @@ def _min_sum(shape: tuple[int, ...], pieces: list[Floats]) -> Floats:
     return result
 
 
-def _product(cost: Floats, a: Floats, b: Floats) -> Floats:
-    """The min over k of cost[k] + a[s, k] + b[t, k], for all s and t: made once where rows of `a` or `b` are equal."""
-    (a, rows), (b, columns) = distinct_rows(a), distinct_rows(b)
-    least = np.empty((len(a), len(b)))
-    a, turned = np.ascontiguousarray(a), np.ascontiguousarray(b.T)
+def _product(cost: Floats, a: Thin, b: Thin) -> Matrix:
+    """The min over k of cost[k] + a[s, k] + b[t, k]: one of equal rows, and of k with equal columns in both."""
+    of_k, classes = pairs(a.columns, b.columns)
+    cost = _least_of(cost, classes, len(of_k))
+    left = np.ascontiguousarray(a.entries.take(a.columns[of_k], axis=1))
+    right = np.ascontiguousarray(b.entries.T.take(b.columns[of_k], axis=0))
+    least = np.empty((len(left), right.shape[1]))
     if len(cost) * least.size < _LEAST_BESIDE:
-        min_product(cost, a, turned, least)
+        min_product(cost, left, right, least)
     else:
-        side_by_side(lambda i, j: min_product(cost, a[i:j], turned, least[i:j]), len(a) // 2, len(a))
-    least = least if len(b) == len(columns) else least.take(columns, axis=1)
-    return least if len(a) == len(rows) else least.take(rows, axis=0)
+        side_by_side(lambda i, j: min_product(cost, left[i:j], right, least[i:j]), len(left) // 2, len(left))
+    return matrix_of(least, a.rows, b.rows)
 
 
 def _min_product_by_arrays(cost: Floats, a: Floats, b: Floats, result: Floats) -> None:

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from autopar.errors import AutoparError
 from autopar.solve.proof import Proof
+from autopar.solve.thin import Floats, Matrix, at, entries_of, whole
 
-Floats = NDArray[np.float64]
 Stopped = Literal["", "time limit", "keyboard"]
 _SHARED = 8  # edges for each distinct matrix, at least: then entries are read matrix by matrix
 
@@ -56,12 +56,17 @@ class InvalidSolution(AutoparError, ValueError):
 class Edge:
     """A cost for each pair of strategies of two different nodes: `cost[s_u, s_v]`, finite or +inf.
 
-    Equal matrices should be the same array object: the solver shares its work on them.
+    Equal matrices should be the same object: the solver shares its work on them.
     """
 
     u: int
     v: int
-    cost: Floats
+    matrix: Matrix
+
+    @property
+    def cost(self) -> Floats:
+        """The matrix as one array, always the same."""
+        return whole(self.matrix)
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,11 +106,11 @@ class Problem:
         return np.array([[edge.u for edge in self.edges], [edge.v for edge in self.edges]], dtype=np.intp).T
 
     @cached_property
-    def matrices(self) -> tuple[list[Floats], NDArray[np.intp]]:
+    def matrices(self) -> tuple[list[Matrix], NDArray[np.intp]]:
         """The matrices, each object once, in the order in which they come first; and which of them each edge has."""
         first: dict[int, int] = {}
-        which = [first.setdefault(id(edge.cost), len(first)) for edge in self.edges]
-        by_id = {id(edge.cost): edge.cost for edge in self.edges}
+        which = [first.setdefault(id(edge.matrix), len(first)) for edge in self.edges]
+        by_id = {id(edge.matrix): edge.matrix for edge in self.edges}
         return [by_id[key] for key in first], np.array(which, dtype=np.intp)
 
     @cached_property
@@ -118,11 +123,11 @@ class Problem:
         """What each edge costs under `choice`."""
         matrices, which = self.matrices
         if len(which) <= _SHARED * len(matrices):
-            return [float(edge.cost[choice[edge.u], choice[edge.v]]) for edge in self.edges]
+            return [float(at(edge.matrix, choice[edge.u], choice[edge.v])) for edge in self.edges]
         s, t = np.array(choice, dtype=np.intp)[self.ends.T]
         costs = np.empty(len(which))
-        for cost, mine in zip(matrices, self._edges_of, strict=True):
-            costs[mine] = cost[s[mine], t[mine]]
+        for matrix, mine in zip(matrices, self._edges_of, strict=True):
+            costs[mine] = at(matrix, s[mine], t[mine])
         return costs.tolist()
 
 
@@ -169,7 +174,9 @@ def check(problem: Problem) -> None:
         if cost.ndim != 1 or not len(cost) or not _is_cost(cost):
             raise ValueError(f"node {v}: costs must be a vector of at least one number, none NaN or -inf: {cost}")
     counts, (matrices, which) = np.array(problem.counts, dtype=np.intp), problem.matrices
-    shapes = np.array([cost.shape if cost.ndim == 2 else (0, 0) for cost in matrices], dtype=np.intp).reshape(-1, 2)
+    shapes = np.array(
+        [matrix.shape if len(matrix.shape) == 2 else (0, 0) for matrix in matrices], dtype=np.intp
+    ).reshape(-1, 2)
     expected = counts[problem.ends]
     if (problem.ends[:, 0] == problem.ends[:, 1]).any():
         loop = next(edge for edge in problem.edges if edge.u == edge.v)
@@ -177,8 +184,8 @@ def check(problem: Problem) -> None:
     for e in np.flatnonzero((shapes[which] != expected).any(axis=1)).tolist():
         edge = problem.edges[e]
         wanted = (*expected[e].tolist(),)
-        raise ValueError(f"edge ({edge.u}, {edge.v}): matrix {edge.cost.shape}, nodes want {wanted}")
-    if not all(map(_is_cost, matrices)):
+        raise ValueError(f"edge ({edge.u}, {edge.v}): matrix {edge.matrix.shape}, nodes want {wanted}")
+    if not all(_is_cost(entries_of(matrix)) for matrix in matrices):
         raise ValueError("an edge matrix holds NaN or -inf")
     for usage in problem.usages:
         if usage.size_bytes.shape != problem.node_costs[usage.node].shape or usage.start >= usage.stop:

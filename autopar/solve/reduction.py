@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from autopar.solve.problem import Edge, Floats, Infeasible, Problem, Usage, derived
 from autopar.solve.proof import Proof, Step, Unlimit
+from autopar.solve.thin import Ints, Matrix, taken
 
 Choice = tuple[int, ...]
-Ints = NDArray[np.intp]
 Bools = NDArray[np.bool_]
 
 
@@ -88,15 +88,16 @@ def restrict(problem: Problem, keep: Sequence[Bools], because: Callable[[Mapping
         return unchanged(problem)
     name_of = {id(ids): ids.tobytes() for ids in ids_of.values()}
     names = [name_of[id(ids)] for ids in index]
-    matrices: dict[tuple[int, bytes, bytes], Floats] = {}
+    matrices: dict[tuple[int, bytes, bytes], Matrix] = {}
     vectors: dict[tuple[int, bytes], Floats] = {}
 
-    def submatrix(edge: Edge) -> Floats:
-        if len(index[edge.u]) == edge.cost.shape[0] and len(index[edge.v]) == edge.cost.shape[1]:
-            return edge.cost
-        key = (id(edge.cost), names[edge.u], names[edge.v])
+    def submatrix(edge: Edge) -> Matrix:
+        u, v = (None if len(index[node]) == len(keep[node]) else index[node] for node in (edge.u, edge.v))
+        if u is None and v is None:
+            return edge.matrix
+        key = (id(edge.matrix), names[edge.u], names[edge.v])
         if key not in matrices:
-            matrices[key] = edge.cost[index[edge.u][:, None], index[edge.v]]
+            matrices[key] = taken(edge.matrix, u, v)
         return matrices[key]
 
     def subvector(v: int) -> Floats:
@@ -132,7 +133,7 @@ def compact(
     new = {v: i for i, v in enumerate(stay)}
     problem = derived(
         tuple(costs[v] for v in stay),
-        tuple(Edge(new[edge.u], new[edge.v], edge.cost) for edge in edges),
+        tuple(Edge(new[edge.u], new[edge.v], edge.matrix) for edge in edges),
         tuple(Usage(new[use.node], use.start, use.stop, use.size_bytes) for use in usages),
         limit,
     )

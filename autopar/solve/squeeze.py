@@ -48,7 +48,7 @@ def squeeze_windows(certificate: Certificate, cutoff: float, options: SolveOptio
     much longer then. It ends with the first of those that does not come to an end, nor finds a better choice by far.
     Where a choice is known, the window after the first goes up to its cost, unless that leaves too many pairs.
     """
-    total, bound = sum(edge.cost.size for edge in certificate.problem.edges), certificate.bound
+    total, bound = sum(edge.matrix.size for edge in certificate.problem.edges), certificate.bound
     pairs = min(max(_LEAST_SHARE * options.max_cp_sat_entries, _FEW_PAIRS * total), _MOST_PAIRS)
     most_known, best, may_untie, failed = min(_KNOWN * pairs, _MOST_PAIRS), Answer(None, np.inf, bound), False, np.inf
     if _pairs_below(certificate, cutoff) <= most_known:  # without a look at all pairs

@@ -103,8 +103,7 @@ def standing(problem: Problem, options: SolveOptions) -> Standing | None:
     Raises:
       Infeasible: if forbidden entries leave a node no strategy.
     """
-    given = {id(edge.cost): edge.cost for edge in problem.edges}
-    if sum(cost.size for cost in given.values()) > _GIVEN * _MOST_ENTRIES:
+    if sum(matrix.size for matrix in problem.matrices[0]) > _GIVEN * _MOST_ENTRIES:
         return None
     kinds = Kinds()
     whole = joined(problem, kinds)

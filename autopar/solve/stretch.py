@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
-from hashlib import blake2b
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from autopar.solve.order import HUB
 from autopar.solve.problem import Floats, Problem
 from autopar.solve.reduction import Bools, Ints
 from autopar.solve.same import Same
+from autopar.solve.thin import Matrix
 
 _SPARE = 1  # periods more than are needed: near the ends of a stretch choices are not what they are further in
 _PERIODS = 8  # candidates: the most frequent distances of nodes that look alike
@@ -113,9 +113,9 @@ def _periods(looks: Ints) -> list[int]:
     return [int(period) for period in periods[most]]
 
 
-def _alike(arrays: Iterable[Floats], at_a_glance: bool) -> list[int]:
+def _alike(arrays: Iterable[Matrix], at_a_glance: bool) -> list[int]:
     """A number for every array: those of equal numbers are equal up to rounding, as far as looked at."""
-    of_array, same = dict[int, int](), Same(_rounded, at_a_glance=at_a_glance)
+    of_array, same = dict[int, int](), Same[Matrix](_rounded, at_a_glance=at_a_glance)
     result: list[int] = []
     for array in arrays:
         if id(array) not in of_array:
@@ -124,7 +124,6 @@ def _alike(arrays: Iterable[Floats], at_a_glance: bool) -> list[int]:
     return result
 
 
-def _rounded(array: Floats) -> bytes:
+def _rounded(array: Floats) -> Floats:
     scale = float(np.abs(array).max(initial=0.0, where=np.isfinite(array))) or 1.0
-    rounded = np.round(array / (_ALIKE * scale)) + 0.0  # + 0: there is no -0
-    return blake2b(rounded.tobytes(), digest_size=16).digest()
+    return np.round(array / (_ALIKE * scale)) + 0.0  # + 0: there is no -0

@@ -19,6 +19,7 @@ from autopar.solve.order import Ends
 from autopar.solve.problem import Edge, Floats, Problem, derived
 from autopar.solve.reduction import Bools, Choice, Ints
 from autopar.solve.stretch import Stretch, joined_in, looks_of, stretches_of
+from autopar.solve.thin import at
 
 _WORTH = 1 / 3  # of the nodes: if fewer can be left out, none are
 _LAYERS = 1  # that stay of a run, beside one at each of its ends
@@ -102,7 +103,7 @@ class Shortened:
         """What an edge costs with these strategies at its ends."""
         edge = self.whole.edges[e]
         is_turned = edge.u != self.order[self.ends.low[e]]
-        return float(edge.cost[at_high, at_low] if is_turned else edge.cost[at_low, at_high])
+        return float(at(edge.matrix, at_high, at_low) if is_turned else at(edge.matrix, at_low, at_high))
 
 
 def shortened(problem: Problem, flat: Flat, order: Ints, more: int = 0) -> Shortened | None:
@@ -157,7 +158,7 @@ def _without(
     edges, kept = list[Edge](), list[int](ends.edges[stays[high]].tolist())
     for e in kept:
         edge, i, j = problem.edges[e], int(lows[e]), int(image[ends.high[e]])
-        edges.append(Edge(i, j, edge.cost) if edge.u == order[ends.low[e]] else Edge(j, i, edge.cost))
+        edges.append(Edge(i, j, edge.matrix) if edge.u == order[ends.low[e]] else Edge(j, i, edge.matrix))
     nodes: list[int] = order[place].tolist()
     small = derived(tuple(problem.node_costs[v] for v in nodes), tuple(edges))
     name, like = np.cumsum(stays[high]) - 1, np.empty(len(high), dtype=np.intp)

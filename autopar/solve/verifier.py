@@ -8,6 +8,7 @@ import numpy as np
 
 from autopar.solve.check import Proven, proven
 from autopar.solve.problem import Floats, InvalidSolution, Problem, Solution, objective, peak
+from autopar.solve.thin import entries_of
 
 TOLERANCE = 1e-9
 _SMALLEST = 1e-12  # of the largest cost
@@ -37,7 +38,7 @@ def verify(problem: Problem, solution: Solution, search_work: float = 0.0) -> Pr
 def _largest_cost(problem: Problem) -> float:
     """The largest magnitude of a finite entry."""
     arrays: dict[int, Floats] = {id(cost): cost for cost in problem.node_costs}
-    arrays |= {id(edge.cost): edge.cost for edge in problem.edges}
+    arrays |= {id(matrix): entries_of(matrix) for matrix in problem.matrices[0]}
     return max((float(np.abs(x[np.isfinite(x)]).max(initial=0.0)) for x in arrays.values()), default=0.0)
 
 

@@ -411,7 +411,7 @@ LATER = np.array([(s, 0) for s in range(2, 6)], dtype=np.intp)  # a strategy tha
             "dominate._undominated",
             lambda _possible, cost, _: (np.arange(len(cost)) < 2, LATER[: len(cost[2:])]),
         ),
-        ("minplus._min_sum", lambda shape, parts: np.broadcast_to(sum(parts).max(axis=0), shape).copy()),
+        ("contract_chains.least_to_two", lambda cost, a, b: (cost + a[:, None] + b).max(axis=2)),
         (
             "contract._Contraction.taken",
             lambda _self, cost, index, by_row: cost[index[::-1]] if by_row else cost[:, index],
@@ -428,7 +428,7 @@ def test_a_bug_of_the_search_is_seen(monkeypatch: pytest.MonkeyPatch, place: str
     verify(problem, best, search_work=5.0)
     leave_out_squeezing(monkeypatch)  # it would prove this before dominance is asked
     monkeypatch.setattr(f"autopar.solve.{place}", planted)
-    options = SolveOptions() if "minplus" in place else CORE
+    options = SolveOptions() if "least" in place else CORE
     wrong = solve(problem, options=options)
     assert wrong.lower_bound > best.objective * (1 + 1e-6)
     with pytest.raises(InvalidSolution):

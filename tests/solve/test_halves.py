@@ -16,6 +16,7 @@ from autopar.solve.flat import Flat, flatten, messages_in, per_edge
 from autopar.solve.halves import halved, sweep
 from autopar.solve.rows import memory_rows
 from autopar.solve.single import Single
+from autopar.solve.thin import whole
 from autopar.solve.threads import side_by_side
 from tests.solve.draw import chain_with_skips, problems
 from tests.solve.test_swing import grid
@@ -104,10 +105,10 @@ def test_it_comes_as_far_as_sweeps_from_one_end(seed: int, monkeypatch: pytest.M
 
 def test_products_are_the_same_by_two(monkeypatch: pytest.MonkeyPatch) -> None:
     random, found = np.random.default_rng(0), list[np.ndarray]()
-    cost, a, b = random.random(31), random.random((77, 31)), random.random((40, 31))
+    cost, a, b = random.random(51), random.random((77, 51)), random.random((40, 51))
     for least in (0, 10**9):
         monkeypatch.setattr(minplus, "_LEAST_BESIDE", least)
-        found.append(minplus._product(cost, a, b))
+        found.append(whole(minplus.least_to_two(cost, a, b)))
     assert np.array_equal(found[0], found[1])
     assert np.array_equal(found[0], (cost + a[:, None] + b).min(axis=2))
 

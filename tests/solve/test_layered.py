@@ -107,7 +107,7 @@ def cliques(layers: int, *, unlike: float = 0.0) -> Problem:
         edges += [Edge(first + i, first + j, cost) for i, j, cost in pairs]
         edges += [Edge(first, first - 2, link)] if layer else []
     if unlike:
-        edges[-1] = replace(edges[-1], cost=edges[-1].cost - unlike)
+        edges[-1] = replace(edges[-1], matrix=edges[-1].cost - unlike)
         nodes[size * layers // 2] = own[size * layers // 2 % size] - unlike
     return Problem(
         (np.array([0.0, 0.3]), *nodes),

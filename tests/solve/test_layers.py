@@ -102,7 +102,7 @@ def step(layers: int, odd: int | None = None, *, is_across: bool = False, hub: b
     edges += [Edge(at["grad in", n + 1], at["grad out", n], matrices["grad in", "grad out"]) for n in range(layers - 1)]
     if odd is not None:
         changed = len(inner) * layers + odd if is_across else len(inner) * odd
-        edges[changed] = replace(edges[changed], cost=rng.random((3, 3)))
+        edges[changed] = replace(edges[changed], matrix=rng.random((3, 3)))
     to_end, to_hub, end = rng.random((3, 4)), rng.random((4, 3)), len(names) * layers
     edges += [Edge(end, at["in", n], to_hub) for n in range(layers) if hub]
     return Problem(

@@ -1,17 +1,42 @@
-"""Matrices without their repetitions: against a search for the first equal row; kernels read them as the whole."""
+"""Matrices without their repetitions: found as by a search for the first equal row, and as good as the whole ones."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from autopar.solve import Infeasible, solve
+from autopar.solve import thin as module
+from autopar.solve.bar import barred
+from autopar.solve.dual import Dual
 from autopar.solve.flat import flatten
+from autopar.solve.forbid import drop_forbidden
 from autopar.solve.kernels import add_row, entry
+from autopar.solve.merge import merge_parallel
 from autopar.solve.problem import Edge, Floats, Problem
 from autopar.solve.rows import memory_rows
-from autopar.solve.thin import _number_by_bytes, number_rows, thinned
+from autopar.solve.thin import (
+    Thin,
+    _number_by_bytes,
+    added,
+    at,
+    finite_entries,
+    finite_in,
+    in_order,
+    number_rows,
+    part,
+    taken,
+    thinned,
+    twice,
+    whole,
+)
+from autopar.solve.verifier import verify
+from tests.solve.draw import problems
+from tests.solve.test_reductions import NAMES, REDUCTIONS
 
 VALUES = np.array([0.0, -0.0, 1.0, 1.5, np.inf])
 
@@ -38,12 +63,13 @@ matrices = st.builds(repeated, st.integers(0, 999), st.integers(1, 40), st.integ
 @settings(deadline=None)
 @given(matrices)
 def test_a_thin_matrix_says_the_same_and_repeats_nothing(cost: Floats):
-    thin, rows, columns = thinned(cost)
-    assert thin[rows[:, None], columns].tobytes() == cost.tobytes()
+    found = thinned(cost)
+    rows, columns = found.rows, found.columns
+    assert found.entries[rows[:, None], columns].tobytes() == whole(found).tobytes() == cost.tobytes()
     if cost.size >= 256:
         assert rows.tolist() == slowly(cost)
         assert columns.tolist() == slowly(np.ascontiguousarray(cost.T))
-        assert thin.shape == (rows.max() + 1, columns.max() + 1)
+        assert found.entries.shape == (rows.max() + 1, columns.max() + 1)
 
 
 @pytest.mark.parametrize("number", [number_rows, _number_by_bytes])
@@ -76,3 +102,127 @@ def test_kernels_read_the_whole_matrix(cost: Floats):
     for one, rows, matrix in entries_of(cost):
         np.testing.assert_array_equal(one, matrix)
         np.testing.assert_array_equal(rows, matrix)
+
+
+def spread(rng: np.random.Generator, cost: Floats) -> Thin:
+    """A matrix as a thin one, some of its rows and columns there twice, in any order."""
+    classes = [rng.permutation([*range(n), *rng.integers(n, size=2).tolist()]) for n in cost.shape]
+    of_each = []
+    for n, some in zip(cost.shape, classes, strict=True):
+        places = [np.flatnonzero(some == i) for i in range(n)]
+        chosen = [int(rng.choice(place)) for place in places]
+        left = np.setdiff1d(np.arange(len(some)), chosen)
+        of_each.append((np.delete(some, left), np.array([sorted(chosen).index(c) for c in chosen])))
+    (rows, row_of), (columns, column_of) = of_each
+    return Thin(cost[rows][:, columns], row_of, column_of)
+
+
+@pytest.fixture(autouse=True)
+def always_thin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small matrices are thin too, whatever that saves."""
+    monkeypatch.setattr(module, "_SMALL", 0)
+    monkeypatch.setattr(module, "_WORTH", np.inf)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(matrices, st.integers(0, 999))
+def test_what_is_done_with_thin_matrices_is_what_is_done_with_whole_ones(cost: Floats, seed: int):
+    rng = np.random.default_rng(seed)
+    matrix, other = spread(rng, cost), rng.choice(VALUES, size=cost.shape)
+    assert whole(matrix).tobytes() == cost.tobytes()
+    assert (matrix.shape, matrix.size) == (cost.shape, cost.size)
+    assert whole(matrix.T).tobytes() == cost.T.tobytes()
+    rows, columns = (rng.integers(n, size=rng.integers(1, 2 * n + 1)) for n in cost.shape)
+    for some, others in ((rows, columns), (rows, None), (None, columns), (None, None)):
+        expected = cost if some is None else cost[some]
+        expected = expected if others is None else expected[:, others]
+        assert part(matrix, some, others).tobytes() == expected.tobytes()
+        found = taken(matrix, some, others)
+        assert isinstance(found, Thin)
+        assert whole(found).tobytes() == expected.tobytes()
+        assert set(found.rows.tolist()) == set(range(len(found.entries)))
+        assert set(found.columns.tolist()) == set(range(found.entries.shape[1]))
+    assert at(matrix, rows, int(columns[0])).tobytes() == cost[rows, columns[0]].tobytes()
+    assert whole(added(matrix, spread(rng, other))).tobytes() == (cost + other).tobytes()
+    assert whole(added(matrix, other)).tobytes() == (cost + other).tobytes()
+    assert whole(twice(matrix)).tobytes() == np.vstack([cost, cost]).tobytes()
+    assert finite_in(matrix).tolist() == np.isfinite(cost).tolist()
+    assert finite_entries(matrix) == finite_entries(cost) == np.isfinite(cost).sum()
+    one, two = in_order(matrix), in_order(spread(rng, cost))
+    assert [a.tobytes() for a in (one.entries, one.rows)] == [a.tobytes() for a in (two.entries, two.rows)]
+    assert one.rows.tolist() == slowly(cost)
+    assert one.columns.tolist() == two.columns.tolist() == slowly(np.ascontiguousarray(cost.T))
+
+
+def repeating(problem: Problem, rng: np.random.Generator) -> tuple[Problem, Problem]:
+    """The problem with some strategies twice, its matrices whole and thin; equal ones are one object."""
+    index = [rng.integers(n, size=n + 2) for n in problem.counts]
+    wholes = [edge.cost[index[edge.u]][:, index[edge.v]] for edge in problem.edges]
+    thins = [thinned_by(edge.cost, index[edge.u], index[edge.v]) for edge in problem.edges]
+    costs = tuple(cost[ids] for cost, ids in zip(problem.node_costs, index, strict=True))
+    usages = tuple(replace(use, size_bytes=use.size_bytes[index[use.node]]) for use in problem.usages)
+
+    def of(found: list) -> Problem:
+        edges = tuple(replace(edge, matrix=matrix) for edge, matrix in zip(problem.edges, found, strict=True))
+        return Problem(costs, edges, usages, problem.usage_limit)
+
+    return of(wholes), of(thins)
+
+
+def thinned_by(cost: Floats, rows: np.ndarray, columns: np.ndarray) -> Thin:
+    return taken(Thin(cost, np.arange(len(cost)), np.arange(len(cost.T))), rows, columns)
+
+
+def left_of(step, problem: Problem) -> tuple | None:
+    """What a reduction leaves, as numbers."""
+    try:
+        found = step(problem)
+    except Infeasible:
+        return None
+    small = found.problem
+    costs = [cost.tobytes() for cost in small.node_costs]
+    edges = [(edge.u, edge.v, edge.cost.shape, edge.cost.tobytes()) for edge in small.edges]
+    lifted = found.lift(tuple(0 for _ in small.node_costs))
+    return found.offset, costs, edges, lifted, len(found.steps)
+
+
+@pytest.mark.parametrize("step", REDUCTIONS, ids=NAMES)
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(problem=problems(), seed=st.integers(0, 999))
+def test_reductions_leave_of_thin_matrices_what_they_leave_of_whole_ones(step, problem: Problem, seed: int):
+    plain, thin = repeating(problem, np.random.default_rng(seed))
+    assert left_of(step, thin) == left_of(step, plain)
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(problem=problems(), seed=st.integers(0, 999), share=st.floats(0, 1))
+def test_a_window_leaves_of_thin_matrices_what_it_leaves_of_whole_ones(problem: Problem, seed: int, share: float):
+    def barred_of(problem: Problem):
+        problem = drop_forbidden(problem).then(merge_parallel).problem
+        dual = Dual(problem, memory_rows(problem))
+        dual.sweep()
+        certificate = dual.certificate(dual.state())
+        return barred(certificate, share * abs(certificate.bound))
+
+    plain, thin = repeating(problem, np.random.default_rng(seed))
+    assert left_of(barred_of, thin) == left_of(barred_of, plain)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(problem=problems(), seed=st.integers(0, 999))
+def test_thin_problems_have_the_solutions_of_whole_ones(problem: Problem, seed: int):
+    plain, thin = repeating(problem, np.random.default_rng(seed))
+    try:
+        expected = solve(plain)
+    except Infeasible:
+        with pytest.raises(Infeasible):
+            solve(thin)
+        return
+    found = solve(thin)
+    assert (found.objective, found.lower_bound, found.choice) == (
+        expected.objective,
+        expected.lower_bound,
+        expected.choice,
+    )
+    verify(plain, found)
+    verify(thin, expected)

@@ -8,7 +8,16 @@ from math import isfinite
 
 import numpy as np
 
-from cost_models.curves import Curve, Efficiency, Floats, HalfSizes, product_dims, slowest_curve
+from cost_models.curves import (
+    Curve,
+    Efficiency,
+    Floats,
+    HalfSizes,
+    Packing,
+    product_dims,
+    slowest_curve,
+    slowest_packing,
+)
 from cost_models.overlap import Overlap, slowest_overlap
 
 FALLBACKS: dict[str, tuple[str, ...]] = {
@@ -139,8 +148,8 @@ def compute_time_s(
 
         max(flops / peak, size_bytes / memory bandwidth) + launch
 
-    With an `efficiency`, flops / peak gives way to the curve of its kind, and is stretched by half sizes where
-    `elements` are given; size_bytes / memory bandwidth gives way to the curve of memory.
+    With an `efficiency`, flops / peak gives way to the curve of its kind, and is stretched by half sizes, or by what a
+    convolution packs, where `elements` are given; size_bytes / memory bandwidth gives way to the curve of memory.
 
     Args:
       flops: floating-point (or integer) operations; a multiply-add counts two (>= 0).
@@ -148,7 +157,8 @@ def compute_time_s(
       dtype: element type of the operands, as numpy or JAX name it.
       device: the device.
       kind: what is computed, as JAX names its primitives; "": a product.
-      elements: of a product of matrices: those of both operands, and of the result.
+      elements: of a product of matrices: those of both operands, and of the result. A convolution is the product of
+        its patches, unrolled, with its window: see `convolution_elements`.
 
     Raises:
       ValueError: if `flops` or `size_bytes` is negative.
@@ -159,9 +169,9 @@ def compute_time_s(
         raise ValueError(f"flops and size_bytes must be >= 0, got {flops} and {size_bytes}")
     work = None if device.efficiency is None else device.efficiency.of(kind, dtype)
     computing = flops / peak_flops_per_s(device, dtype) if work is None else work.time_s(flops)
-    half = None if elements is None else half_sizes(device, dtype)
-    if half is not None and elements is not None and flops:
-        computing *= half.stretch(*product_dims(*elements, flops))
+    losing = _losing(device, kind, dtype)
+    if losing is not None and elements is not None and flops:
+        computing *= losing.stretch(*product_dims(*elements, flops))
     return max(computing, moving_time_s(size_bytes, device)) + device.launch_s
 
 
@@ -177,14 +187,21 @@ def compute_times_s(
     """`compute_time_s` of several kernels of one kind and type, at once: arrays of one length."""
     work = None if device.efficiency is None else device.efficiency.of(kind, dtype)
     computing = flops / peak_flops_per_s(device, dtype) if work is None else work.times_s(flops)
-    half = None if elements is None else half_sizes(device, dtype)
-    if half is not None and elements is not None and len(flops) and flops.min() > 0:
-        computing *= half.stretch(*product_dims(*elements, flops))
+    losing = _losing(device, kind, dtype)
+    if losing is not None and elements is not None and len(flops) and flops.min() > 0:
+        computing *= losing.stretch(*product_dims(*elements, flops))
     if device.efficiency is None or device.efficiency.memory is None:
         moving = size_bytes / device.memory_bandwidth_bytes_per_s
     else:
         moving = device.efficiency.memory.times_s(size_bytes)
     return np.maximum(computing, moving) + device.launch_s
+
+
+def _losing(device: Device, kind: str, dtype: str) -> HalfSizes | Packing | None:
+    """What thin operands of a product, or of a convolution, lose; None: nothing."""
+    if kind.startswith("conv_general_dilated"):
+        return None if device.efficiency is None else device.efficiency.packing(kind)
+    return half_sizes(device, dtype)
 
 
 def half_sizes(device: Device, dtype: str) -> HalfSizes | None:
@@ -204,6 +221,7 @@ def _slowest_efficiency(devices: tuple[Device, ...]) -> Efficiency | None:
     halves = {dtype: [half_sizes(device, dtype) or HalfSizes(0, 0, 0) for device in devices] for dtype in dtypes}
     kinds = {kind: dict.fromkeys(d for e in known for d in e.work.get(kind, {})) for e in known for kind in e.work}
     fresh = [each.fresh for each in known if each.fresh is not None]
+    packed = {kind: [p for e in known if (p := e.packing(kind)) is not None] for e in known for kind in e.convolutions}
     return Efficiency(
         products={
             dtype: HalfSizes(*(max(h.sizes[n] for h in mine) for n in range(3))) for dtype, mine in halves.items()
@@ -214,6 +232,7 @@ def _slowest_efficiency(devices: tuple[Device, ...]) -> Efficiency | None:
         },
         memory=slowest_curve(tuple(_memory_curve(device) for device in devices)),
         fresh=slowest_curve(tuple(fresh)) if fresh else None,
+        convolutions={kind: slowest_packing(mine) for kind, mine in packed.items()},
     )
 
 

@@ -6,7 +6,7 @@ A device without an `Efficiency` reaches all of every peak, as its roofline says
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import TypeVar
@@ -21,6 +21,8 @@ PRODUCTS = frozenset(
     {"", "dot_general", "scaled_dot", "ragged_dot_general", "conv_general_dilated", "symmetric_product", "attention"}
 )
 """The kinds of operation whose peak is that of products, where they have no rate of their own."""
+CONVOLUTIONS = ("conv_general_dilated", "conv_general_dilated:image", "conv_general_dilated:window")
+"""A convolution, and its gradients of the image and of the window, which are convolutions in another order of dims."""
 OTHER = "other"
 """Among the rates, that of each operation that is no product and has no rate of its own."""
 
@@ -100,6 +102,41 @@ class HalfSizes:
         return (1.0 + self.m / m) * (1.0 + self.n / n) * (1.0 + self.k / k)
 
 
+@dataclass(frozen=True)
+class Packing:
+    """What a convolution takes beside its multiplications, as products: nothing for many channels, most for few.
+
+    It is the product of m patches of k elements with a window of k elements for each of n channels. Kernels lay patches
+    out for that: `patches` for each of their elements, `places` for each patch, `windows` for each element of the
+    window, `depth` for each of a patch's.
+
+        seconds = 2 b (m n k + patches m k + windows n k + places m + depth k) / peak
+
+    Monotone and continuous. Invariant: all are finite and >= 0.
+
+    Reference: Chellapilla, Puri and Simard 2006, "High performance convolutional neural networks for document
+    processing" (convolutions unrolled into products). Measured for XLA on CPU: see `benchmarks/RESULTS.md`.
+    """
+
+    patches: float
+    windows: float
+    places: float
+    depth: float
+
+    def __post_init__(self) -> None:
+        if not all(isfinite(part) and part >= 0 for part in self.parts):
+            raise ValueError(f"what packing takes must be finite and >= 0, got {self.parts}")
+
+    @property
+    def parts(self) -> tuple[float, float, float, float]:
+        """All four."""
+        return self.patches, self.windows, self.places, self.depth
+
+    def stretch(self, m: Number, n: Number, k: Number) -> Number:
+        """How many times as long as its multiplications alone the convolution takes."""
+        return 1.0 + self.patches / n + self.windows / m + self.places / (n * k) + self.depth / (m * n)
+
+
 Curves = Mapping[str, Mapping[str, Curve]]
 
 
@@ -108,6 +145,7 @@ class Efficiency:
     """What a device reaches.
 
     * `products`: for each element type the half sizes of products of matrices; none: the peak at any size.
+    * `convolutions`: for each kind of convolution what packing takes; none: nothing.
     * `work`: seconds by the number of operations of a kind (JAX's names of primitives, `OTHER`), for each element type.
       One rate is a curve without points. What is no product has one operation for every element.
     * `memory`: seconds of a kernel by the bytes that it reads and writes; None: bytes / bandwidth.
@@ -121,6 +159,7 @@ class Efficiency:
     work: Curves = field(default_factory=dict[str, Mapping[str, Curve]], hash=False)
     memory: Curve | None = None
     fresh: Curve | None = None
+    convolutions: Mapping[str, Packing] = field(default_factory=dict[str, Packing], hash=False)
 
     def __post_init__(self) -> None:
         for kind, by_dtype in self.work.items():
@@ -141,6 +180,10 @@ class Efficiency:
             by_dtype = self.work.get(OTHER)
         return None if by_dtype is None else by_dtype.get(dtype, by_dtype["float32"])
 
+    def packing(self, kind: str) -> Packing | None:
+        """What packing takes of a kind of convolution; None: nothing. One without an own is as its family."""
+        return self.convolutions.get(kind, self.convolutions.get(kind.partition(":")[0]))
+
 
 def product_dims(left: Number, right: Number, out: Number, operations: Number) -> tuple[Number, Number, Number]:
     """(m, n, k) of lhs[b, m, k] . rhs[b, k, n], from the elements of both and of the result, and from 2 b m n k."""
@@ -148,8 +191,24 @@ def product_dims(left: Number, right: Number, out: Number, operations: Number) -
     return pairs / right, pairs / left, pairs / out
 
 
+def convolution_elements(
+    window: Number, out: Number, channels: Number, operations: Number
+) -> tuple[Number, Number, Number]:
+    """Of a convolution as a product: the elements of its patches, unrolled, of its window and of its result.
+
+    `channels` are those of the result that read the same channels of the image: all, over the number of groups.
+    `operations` are two for each multiplication.
+    """
+    return operations / 2.0 / channels, window, out
+
+
 def slowest_curve(curves: tuple[Curve, ...]) -> Curve:
     """The curve that is nowhere below any of these: their largest at the sizes of all of them."""
     sizes = tuple(sorted({size for curve in curves for size in curve.sizes}))
     seconds = tuple(max(curve.time_s(size) for curve in curves) for size in sizes)
     return Curve(sizes, seconds, max(curve.slope for curve in curves))
+
+
+def slowest_packing(packings: Sequence[Packing]) -> Packing:
+    """What packing takes at most."""
+    return Packing(*(max(parts) for parts in zip(*[packing.parts for packing in packings], strict=True)))

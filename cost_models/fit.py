@@ -19,7 +19,7 @@ from scipy import optimize
 from cost_models.cluster import Cluster
 from cost_models.collective import collective_time_s
 from cost_models.compute import compute_time_s, fresh_time_s
-from cost_models.curves import Curve, HalfSizes, product_dims
+from cost_models.curves import Curve, HalfSizes, Packing, product_dims
 from cost_models.groups import group
 from cost_models.terms import CollectiveKind, wire_bytes
 from cost_models.topology import Topology
@@ -39,7 +39,7 @@ class Sample:
     |---|---|---|---|
     | moving | any | | read and written |
     | product | a primitive | of all `elements` (of both operands and the result) | read and written |
-    | work | a kind | | read and written |
+    | work | a kind | of convolutions `elements` as `convolution_elements` says | read and written |
     | fresh | any | | touched for the first time |
     | collective | all_reduce, ... | | the larger of a device's before and after |
 
@@ -115,24 +115,56 @@ def fit_products(samples: Sequence[Sample], launch_s: float, memory: Curve) -> t
     if not samples:
         raise ValueError("no product of matrices was measured, so there is no peak")
     samples = [s for s in samples if min(_dims(s)) > 1.5] or samples
-    operations = np.array([s.operations for s in samples])
     m, n, k = np.array([_dims(s) for s in samples]).T
+    found, curve = _stretched(samples, launch_s, memory, 3, lambda x: (1 + x[0] / m) * (1 + x[1] / n) * (1 + x[2] / k))
+    return HalfSizes(*found), curve
+
+
+def fit_convolutions(samples: Sequence[Sample], launch_s: float, memory: Curve) -> tuple[Packing, Curve]:
+    """What packing takes of convolutions of one kind and element type, and the seconds of those of many channels.
+
+        time = max(work(2 b m n k) (1 + patches / n + windows / m + places / (n k) + depth / (m n)), memory(bytes))
+               + launch
+
+    The curve is as in `fit_products`.
+
+    Raises:
+      ValueError: if there are no samples.
+    """
+    if not samples:
+        raise ValueError("no convolution was measured, so there is no rate")
+    m, n, k = np.array([_dims(s) for s in samples]).T
+    shares = np.stack([1 / n, 1 / m, 1 / (n * k), 1 / (m * n)])
+    typical = np.median(shares, axis=1)  # a part that these samples do not tell from the rate is none
+    found, curve = _stretched(samples, launch_s, memory, len(shares), lambda x: 1 + x @ shares, typical)
+    return Packing(*found), curve
+
+
+def _stretched(
+    samples: Sequence[Sample],
+    launch_s: float,
+    memory: Curve,
+    count: int,
+    stretch: Callable[[Floats], Floats],
+    held: Floats | float = 0.0,
+) -> tuple[list[float], Curve]:
+    """`count` numbers >= 0 of a stretch, held weakly to 0 as `held` weighs them, and the curve that it stretches."""
+    operations = np.array([s.operations for s in samples])
     moving = memory.times_s(np.array([s.size_bytes for s in samples]))
     measured = np.array([s.time_s for s in samples])
     start = float(np.log(np.max(operations / measured)))
     knots = _equal_ratios(float(operations.min()), float(operations.max()), max(1, min(5, len(samples) // 4)))
 
     def residuals(x: Floats) -> Floats:
-        stretch = (1 + x[0] / m) * (1 + x[1] / n) * (1 + x[2] / k)
-        busy = np.interp(operations, (0.0, *knots), (0.0, *(knots / np.exp(x[3:])))) * stretch
+        busy = np.interp(operations, (0.0, *knots), (0.0, *(knots / np.exp(x[count:])))) * stretch(x[:count])
         off = np.log((np.maximum(busy, moving) + launch_s) / measured)
-        return np.concatenate([off, _HELD * np.diff(x[3:])])
+        return np.concatenate([off, _HELD * np.diff(x[count:]), _HELD * held * x[:count]])
 
-    lows, highs = [0.0] * 3 + [start - 5] * len(knots), [1e4] * 3 + [start + 5] * len(knots)
-    found = _robust(residuals, [1.0] * 3 + [start] * len(knots), (lows, highs))
-    half = HalfSizes(*(float(x) if x > 1e-3 else 0.0 for x in found[:3]))
-    seconds = np.maximum.accumulate(knots / np.exp(found[3:]))
-    return half, _curve(knots.tolist(), seconds) if len(knots) > 1 else Curve((), (), float(seconds[0] / knots[0]))
+    lows, highs = [0.0] * count + [start - 5] * len(knots), [1e4] * count + [start + 5] * len(knots)
+    found = _robust(residuals, [1.0] * count + [start] * len(knots), (lows, highs))
+    seconds = np.maximum.accumulate(knots / np.exp(found[count:]))
+    numbers = [float(x) if x > 1e-3 else 0.0 for x in found[:count]]
+    return numbers, _curve(knots.tolist(), seconds) if len(knots) > 1 else Curve((), (), float(seconds[0] / knots[0]))
 
 
 def _dims(sample: Sample) -> tuple[float, float, float]:

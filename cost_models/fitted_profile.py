@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import date
 from typing import Literal
 
 from cost_models.cluster import Cluster
-from cost_models.curves import Curve
+from cost_models.curves import CONVOLUTIONS, Curve
 from cost_models.fit import (
     FittedTerms,
     Sample,
     fit_collectives,
+    fit_convolutions,
     fit_fresh,
     fit_link,
     fit_moving,
@@ -28,6 +29,7 @@ from cost_models.profile import (
     HalfSizesProfile,
     LevelProfile,
     Obtained,
+    PackingProfile,
     PointProfile,
     TermsProfile,
     WorkPointProfile,
@@ -97,8 +99,16 @@ def _device(samples: Sequence[Sample], machine: Machine) -> DeviceProfile:
     for dtype, (_, curve) in fits.items():
         what = f"{counts[dtype]} products of {dtype} matrices"
         work["dot_general"][dtype] = _work(curve, part, what, machine)
+    packing: dict[str, PackingProfile] = {}
     for (kind, dtype), mine in works.items():
-        work[kind][dtype] = _work(fit_work(mine, launch_s), part, f"{len(mine)} programs of {kind} of {dtype}", machine)
+        what = f"{len(mine)} programs of {kind} of {dtype}"
+        if kind in CONVOLUTIONS:
+            packed, curve = fit_convolutions(mine, launch_s, memory)
+            amounts = {name: _amount(part, what, machine) for name, part in asdict(packed).items()}
+            packing[kind] = PackingProfile(**amounts)
+        else:
+            curve = fit_work(mine, launch_s)
+        work[kind][dtype] = _work(curve, part, what, machine)
     fresh = fit_fresh(s for s in samples if s.what == "fresh")
     return DeviceProfile(
         name=machine.device,
@@ -115,6 +125,7 @@ def _device(samples: Sequence[Sample], machine: Machine) -> DeviceProfile:
             d: HalfSizesProfile(**{n: _amount(getattr(half, n), f"products of {d} matrices", machine) for n in "mnk"})
             for d, (half, _) in fits.items()
         },
+        convolutions=packing,
         work={kind: by_dtype for kind, by_dtype in work.items() if "float32" in by_dtype},
         memory=_points(memory, part, "kernels that read and write so much, less the launch", machine),
         fresh=[] if fresh is None else _points(fresh, part, "results in new memory, less results in old", machine),

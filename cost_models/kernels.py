@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from math import prod
 
 from cost_models.compute import Device, compute_time_s
+from cost_models.curves import convolution_elements
 
 _BITS = {"bool": 8, "complex64": 64, "complex128": 128}
 
@@ -61,6 +62,8 @@ def convolution_time_s(
 
         max(2 |out| |window| c_in / groups / peak, (|x| + |w| + |out|) itemsize / memory bandwidth) + launch
 
+    Few channels reach less of the peak where the device says so (`curves.Packing`).
+
     `channels` is (c_in, c_out); borders are padded, so out has ceil(image / stride) places in each direction.
 
     Raises:
@@ -77,7 +80,8 @@ def convolution_time_s(
     weights = prod(window) * channels[0] // groups * channels[1]
     flops = 2.0 * made * prod(window) * channels[0] / groups
     size = (given + weights + made) * item_bytes(dtype)
-    return compute_time_s(flops, size, dtype, device, kind="conv_general_dilated")
+    elements = convolution_elements(float(weights), float(made), channels[1] / groups, flops)
+    return compute_time_s(flops, size, dtype, device, kind="conv_general_dilated", elements=elements)
 
 
 def attention_time_s(

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from cost_models.cluster import Cluster, slowest_cluster
 from cost_models.compute import Device
-from cost_models.curves import Curve, Efficiency, HalfSizes
+from cost_models.curves import Curve, Efficiency, HalfSizes, Packing
 from cost_models.overlap import Overlap
 from cost_models.terms import CollectiveKind, Terms
 from cost_models.topology import Level, LevelKind, Link, Topology
@@ -112,6 +112,19 @@ class HalfSizesProfile(Strict):
     k: Amount
 
 
+class PackingProfile(Strict):
+    """See `Packing`."""
+
+    patches: Amount
+    windows: Amount
+    places: Amount
+    depth: Amount
+
+    def packing(self) -> Packing:
+        """What packing takes."""
+        return Packing(self.patches.value, self.windows.value, self.places.value, self.depth.value)
+
+
 class DeviceProfile(Strict):
     """A device file. See `Device` for the meaning of the numbers.
 
@@ -119,10 +132,10 @@ class DeviceProfile(Strict):
     the cluster share: each gets its part, at the same time as the others. Without `overlap`, nothing is computed while
     anything is communicated.
 
-    What a device reaches of its peaks is optional, see `Efficiency`: `half_sizes` of products by element type,
-    `work` by kind of operation and element type, `memory` as points of a curve, which goes on at the memory bandwidth,
-    `fresh` as points of one that goes on as up to the last. Without any of them, all. `compiler`: who compiles for it,
-    where that is known (see `Device`).
+    What a device reaches of its peaks is optional, see `Efficiency`: `half_sizes` of products by element type, what
+    `convolutions` pack by kind, `work` by kind of operation and element type, `memory` as points of a curve, which goes
+    on at the memory bandwidth, `fresh` as points of one that goes on as up to the last. Without any of them, all.
+    `compiler`: who compiles for it, where that is known (see `Device`).
     """
 
     name: Name
@@ -134,6 +147,7 @@ class DeviceProfile(Strict):
     compiler: Literal["", "xla_cpu"] = ""
     overlap: OverlapProfile | None = None
     half_sizes: dict[Name, HalfSizesProfile] = {}
+    convolutions: dict[Name, PackingProfile] = {}
     work: dict[Name, dict[Name, WorkProfile]] = {}
     memory: list[PointProfile] = []
     fresh: list[PointProfile] = []
@@ -159,7 +173,7 @@ class DeviceProfile(Strict):
 
     def _efficiency(self, part: int) -> Efficiency | None:
         """What one of `part` that share the device reaches; None if the file says nothing of that."""
-        if not (self.half_sizes or self.work or self.memory or self.fresh):
+        if not (self.half_sizes or self.convolutions or self.work or self.memory or self.fresh):
             return None
         last = self.fresh[-1] if self.fresh else None
         return Efficiency(
@@ -167,6 +181,7 @@ class DeviceProfile(Strict):
             {kind: {d: work.curve(part) for d, work in mine.items()} for kind, mine in self.work.items()},
             _curve(self.memory, part / self.memory_bandwidth_bytes_per_s.value, part) if self.memory else None,
             _curve(self.fresh, part * last.seconds.value / last.size_bytes, part) if last else None,
+            {kind: packing.packing() for kind, packing in self.convolutions.items()},
         )
 
 

@@ -17,6 +17,7 @@ from cost_models.profile import (
     HalfSizesProfile,
     LevelProfile,
     OverlapProfile,
+    PackingProfile,
     PointProfile,
     TermsProfile,
     WorkPointProfile,
@@ -34,6 +35,7 @@ PARTS = (
     WorkProfile,
     WorkPointProfile,
     HalfSizesProfile,
+    PackingProfile,
     Figure,
 )
 FIELDS = tuple(field for part in PARTS for field in part.model_fields)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from math import prod
 
+from cost_models.curves import CONVOLUTIONS, convolution_elements
 from cost_models.fit import Sample, SampleKind
 from cost_models.kernels import item_bytes
 
@@ -16,8 +17,6 @@ they do. Those of `ELEMENTWISE` stand alone, as in programs: in a chain each wai
 ELEMENTWISE = ("exp", "tanh", "log", "div", "sqrt", "rsqrt", "logistic", "erf", "sin", "pow")
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute")
 TYPES = ("float32", "bfloat16", "float16", "float8_e4m3fn", "int8")
-CONVOLUTIONS = ("conv_general_dilated", "conv_general_dilated:image", "conv_general_dilated:window")
-"""A convolution, and its gradients of the image and of the window, which are convolutions in another order of dims."""
 POOLS = ("reduce_window_max", "select_and_scatter_add")
 """The largest of every 2x2 places, and its gradient."""
 REDUCTIONS = ("reduce_sum", "reduce_max")
@@ -88,7 +87,13 @@ class Case:
 
     @property
     def elements(self) -> tuple[float, float, float] | None:
-        """Of a product those of both operands and of the result."""
+        """Of a product those of both operands and of the result; a convolution is one (see `convolution_elements`)."""
+        if self.kind in CONVOLUTIONS:
+            batch, image, window, c_in, c_out = map(float, self.dims)
+            places = batch * image**2
+            x, w, y = places * c_in, window**2 * c_in * c_out, places * c_out
+            of_result = {CONVOLUTIONS[0]: (w, y, c_out), CONVOLUTIONS[1]: (w, x, c_in), CONVOLUTIONS[2]: (y, w, c_out)}
+            return convolution_elements(*of_result[self.kind], self.operations)
         if self.what != "product":
             return None
         b, m, n, k = map(float, self.dims)
@@ -122,11 +127,11 @@ class Case:
         return f"{self.kind} {shape} {self.dtype}{groups}"
 
     def _moved_elements(self) -> float:
-        if self.elements is not None:
-            return sum(self.elements)
         if self.kind in CONVOLUTIONS:
             batch, image, window, c_in, c_out = self.dims
             return float(batch * image**2 * (c_in + c_out) + window**2 * c_in * c_out)
+        if self.elements is not None:
+            return sum(self.elements)
         if self.kind == "attention":
             return 4.0 * prod(self.dims)
         if self.kind in POOLS:
@@ -263,11 +268,14 @@ def _packing(extent: Extent) -> Iterator[Case]:
 
 
 def _convolutions(extent: Extent) -> Iterator[Case]:
-    channels = max(16, extent.side // 16)
-    for kind in CONVOLUTIONS:
-        for batch, image, c_in in ((4, 16, channels), (2, 32, channels // 2))[: 1 if extent.quick else 2]:
-            count = extent.arrays(4 * batch * image**2 * (c_in + channels))
-            yield Case("work", kind, (batch, image, 3, c_in, channels), arrays=count)
+    """Of many channels and of few, which take longer an operation."""
+    many = max(16, extent.side // 16)
+    shapes = [(4, 16, many, many), (2, 32, many // 2, many)]
+    shapes += [(8, 16, 8, 8), (8, 16, 4, many), (8, 16, many, 4), (2, 8, 16, 16)]
+    for batch, image, c_in, c_out in shapes[: 1 if extent.quick else len(shapes)]:
+        for kind in CONVOLUTIONS:
+            count = extent.arrays(4 * batch * image**2 * (c_in + c_out))
+            yield Case("work", kind, (batch, image, 3, c_in, c_out), arrays=count)
 
 
 def _collectives(extent: Extent, processes: int, local_devices: int) -> Iterator[Case]:

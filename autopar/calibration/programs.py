@@ -12,8 +12,9 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from autopar._compat import make_mesh, shard_map, untyped_jax
-from autopar.calibration.cases import CHAIN, CONVOLUTIONS, PACKED_COLUMNS, POOLS, Case
+from autopar.calibration.cases import CHAIN, PACKED_COLUMNS, POOLS, Case
 from autopar.calibration.collectives import Operands, Shapes, before_and_after, between_kernels, sent
+from cost_models.curves import CONVOLUTIONS
 
 lax = untyped_jax.lax
 jnp = untyped_jax.numpy

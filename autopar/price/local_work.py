@@ -13,8 +13,8 @@ from cost_models.compute import Device
 class LocalWork(NamedTuple):
     """One device's share of `op`: operations, bytes read and written, the type that it computes in, what is computed.
 
-    `elements` are those of both operands and the result, of a product of matrices. What is not `launched` is part of
-    another kernel.
+    `elements` are those of both operands and the result, of a product of matrices and of a convolution as one. What is
+    not `launched` is part of another kernel.
     """
 
     op: OpNode
@@ -29,6 +29,6 @@ class LocalWork(NamedTuple):
         """Seconds on `device`, copies of a product's operands in another order included."""
         op, flops, size_bytes, dtype, kind, elements, launched = self
         time_s = compute_time_s(flops, size_bytes, dtype, device, kind=kind, elements=elements)
-        if elements is not None:
+        if elements is not None and op.kind == "dot_general":
             time_s += product_turns_s(op, elements[:2], dtype, device)
         return time_s if launched else max(0.0, time_s - device.launch_s)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf, prod
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +23,11 @@ from autopar.price.work import VIEWS, materialised, work_flops
 from autopar.redistribute.step import PackPrice, TurnPrice, no_pack, no_turn
 from cost_models import Cluster, Group, collective_time_s, compute_times_s, group
 from cost_models.compute import moving_time_s
+from cost_models.curves import Number, convolution_elements
 
 Floats = NDArray[np.float64]
+
+_PRODUCTS = ("dot_general", "conv_general_dilated")
 
 
 class Pricing(Protocol):
@@ -232,13 +235,13 @@ class Roofline:
         )
         size += self._lengthening_bytes(op, strategy)
         placed = zip((*op.ins, *op.outs), (*strategy.ins, *strategy.outs), strict=True)
-        elements = None
-        if op.kind == "dot_general":
+        flops, elements = work_flops(op) / strategy.split, None
+        if op.kind in _PRODUCTS and flops:
             lhs, rhs, out = (float(placement.local_size(tensor.shape, self.mesh)) for tensor, placement in placed)
-            elements = lhs, rhs, out
+            elements = _as_product(op, (lhs, rhs, out), flops)
         dtype = op.ins[0].dtype if op.ins else op.outs[0].dtype
         launched = any(t.id in self._in_memory for t in op.outs)
-        return LocalWork(op, work_flops(op) / strategy.split, size, dtype, rate_kind(op), elements, launched)
+        return LocalWork(op, flops, size, dtype, rate_kind(op), elements, launched)
 
     def op_costs(self, op: OpNode, strategies: tuple[Strategy, ...], layout: Layout) -> Floats | None:
         """`op_cost` of all strategies that exchange nothing, at once; None for functions treated as one operator."""
@@ -252,10 +255,11 @@ class Roofline:
                 size += tensor.size_bytes // parts
         device = self.cluster.device
         dtype = op.ins[0].dtype if op.ins else op.outs[0].dtype
-        elements = _elements(op, layout.parts) if op.kind == "dot_general" else None
-        flops = work_flops(op) / layout.split
+        flops, elements = work_flops(op) / layout.split, None
+        if op.kind in _PRODUCTS and len(flops) and flops.min() > 0:
+            elements = _as_product(op, _elements(op, layout.parts), flops)
         time_s = compute_times_s(flops, size.astype(np.float64), dtype, device, kind=rate_kind(op), elements=elements)
-        if elements is not None:
+        if elements is not None and op.kind == "dot_general":
             time_s = time_s + product_turns_s(op, elements[:2], dtype, device)
         if self._folds(op):
             time_s = np.where([bool(strategy.ins[0].unreduced) for strategy in strategies], 0.0, time_s)
@@ -311,6 +315,17 @@ class Roofline:
         """All of them."""
         del op
         return strategies
+
+
+def _as_product(op: OpNode, elements: tuple[Number, Number, Number], flops: Number) -> tuple[Number, Number, Number]:
+    """The elements that one device holds of a product, as one of matrices: of a convolution its patches, unrolled."""
+    if op.kind == "dot_general":
+        return elements
+    _, window, out = elements
+    features: int = op.params["dimension_numbers"]["out_spec"][1]
+    groups: int = op.params["feature_group_count"] * op.params["batch_group_count"]
+    channels = cast(Number, np.minimum(2.0 * window * out / flops, op.outs[0].shape[features] / groups))
+    return convolution_elements(window, out, channels, flops)
 
 
 def _elements(op: OpNode, parts: NDArray[np.int64]) -> tuple[Floats, Floats, Floats]:

@@ -30,11 +30,12 @@ from cost_models import (
     slowest_device,
 )
 from cost_models.compute import fresh_time_s, moving_time_s
-from cost_models.curves import product_dims, slowest_curve
+from cost_models.curves import Packing, convolution_elements, product_dims, slowest_curve
 
 PLAIN = Device("plain", 1e9, 1e10, {"float32": 1e12, "bfloat16": 2e12}, 1e-6)
 POSITIVE = st.floats(1e-3, 1e6)
-KINDS = ["", "dot_general", "exp", "transpose", "add"]
+CONVOLVED = ["conv_general_dilated", "conv_general_dilated:window"]
+KINDS = ["", "dot_general", "exp", "transpose", "add", *CONVOLVED]
 
 
 @st.composite
@@ -51,7 +52,9 @@ def devices(draw):
     work = st.dictionaries(st.sampled_from(["exp", "transpose", "other"]), st.fixed_dictionaries({"float32": curves()}))
     memory = st.none() | curves()
     products = st.dictionaries(st.sampled_from(["float32", "bfloat16"]), half)
-    made = st.none() | st.builds(Efficiency, products, work, memory, memory)
+    packing = st.builds(Packing, *[st.floats(0, 100)] * 4)
+    convolutions = st.dictionaries(st.sampled_from(CONVOLVED), packing)
+    made = st.none() | st.builds(Efficiency, products, work, memory, memory, convolutions)
     return replace(PLAIN, efficiency=draw(made))
 
 
@@ -89,6 +92,8 @@ def test_impossible_curves_are_refused():
             Curve(sizes, seconds, slope)
     with pytest.raises(ValueError, match="half sizes"):
         HalfSizes(-1, 0, 0)
+    with pytest.raises(ValueError, match="packing"):
+        Packing(0, 0, float("inf"), 0)
     with pytest.raises(ValueError, match="none for float32"):
         Efficiency(work={"exp": {"bfloat16": Curve((), (), 1.0)}})
     with pytest.raises(ValueError, match="take time"):
@@ -245,3 +250,37 @@ def test_a_kind_without_a_curve_is_as_its_family() -> None:
     assert [found.of(kind, "float32") for kind in ("conv:image", "conv:window", "sin")] == [one, two, other]
     unstated = Efficiency(work={"other": {"float32": other}})
     assert unstated.of("conv_general_dilated:window", "float32") is None
+
+
+SHAPES = st.tuples(*[st.integers(1, 64)] * 5)  # batch, image, window, channels in and out
+
+
+@given(st.builds(Packing, *[st.floats(0, 100)] * 4), SHAPES, st.integers(0, 4))
+@settings(deadline=None)
+def test_a_convolution_packs_more_of_few_channels_and_never_takes_less_for_more(packing, shape, grown):
+    device = replace(PLAIN, efficiency=Efficiency(convolutions={"conv_general_dilated": packing}))
+
+    def time_s(device, batch, image, window, c_in, c_out):
+        return convolution_time_s(batch, (image, image), (window, window), (c_in, c_out), "float32", device)
+
+    more = [size + (n == grown) for n, size in enumerate(shape)]
+    assert time_s(PLAIN, *shape) <= time_s(device, *shape) <= time_s(device, *more) * (1 + 1e-12)
+    batch, image, window, c_in, c_out = shape
+    m, n, k = batch * image**2, c_out, window**2 * c_in
+    adds = packing.patches * m * k + packing.windows * n * k + packing.places * m + packing.depth * k
+    moved = 4.0 * (batch * image**2 * (c_in + c_out) + k * n) / 1e10
+    assert time_s(device, *shape) == pytest.approx(max(2 * (m * n * k + adds) / 1e12, moved) + 1e-6)
+
+
+def test_a_convolution_in_groups_packs_as_each_of_them_does():
+    device = replace(PLAIN, efficiency=Efficiency(convolutions={"conv_general_dilated": Packing(3, 0, 50, 0)}))
+    one = convolution_time_s(4, (16, 16), (3, 3), (8, 2), "float32", device)
+    all_of_them = convolution_time_s(4, (16, 16), (3, 3), (64, 16), "float32", device, groups=8)
+    assert all_of_them - device.launch_s == pytest.approx(8 * (one - device.launch_s))
+
+
+def test_a_kind_of_convolution_without_packing_is_as_its_family():
+    efficiency = Efficiency(convolutions={"conv_general_dilated": Packing(1, 2, 3, 4)})
+    assert efficiency.packing("conv_general_dilated:image") == Packing(1, 2, 3, 4)
+    assert Efficiency().packing("conv_general_dilated") is None
+    assert convolution_elements(36.0, 50.0, 4.0, 3600.0) == (450.0, 36.0, 50.0)

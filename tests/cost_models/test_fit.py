@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cost_models import ProfileError, figures_of, group, load_cluster
-from cost_models.curves import Curve
+from cost_models.curves import CONVOLUTIONS, Curve, Packing, convolution_elements, product_dims
 from cost_models.fit import (
     Sample,
     fit_collectives,
+    fit_convolutions,
     fit_fresh,
     fit_moving,
     fit_products,
@@ -119,6 +120,48 @@ def test_products_with_vectors_hide_nothing_of_thin_matrices():
     )
     assert beside == without
     assert fit_products(vectors, LAUNCH, MEMORY)[1].slope > 0
+
+
+PACKING = Packing(2.0, 3.0, 300.0, 40.0)
+
+
+def convolution_samples(seed=0, spread=0.03, outliers=0.0, kind=CONVOLUTIONS[0]):
+    """Of few and of many places, channels in and channels out."""
+    shapes = [(m, n, 9 * c_in) for m in (2, 16, 4096) for n in (2, 4, 16, 64) for c_in in (2, 8, 64, 512)]
+    operations = [2.0 * m * n * k for m, n, k in shapes]
+    times = [2 * (m * n * k + 2 * m * k + 3 * n * k + 300 * m + 40 * k) / (PEAK / 2) + LAUNCH for m, n, k in shapes]
+    return [
+        Sample("work", kind, "float32", 4.0, float(t), ops, convolution_elements(float(n * k), float(m * n), n, ops))
+        for (m, n, k), ops, t in zip(shapes, operations, noisy(times, seed, spread, outliers), strict=True)
+    ]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_convolutions_give_back_their_rate_and_what_they_pack(seed):
+    packing, curve = fit_convolutions(convolution_samples(seed, outliers=0.05), LAUNCH, MEMORY)
+    assert curve.time_s(1e9) == pytest.approx(2e9 / PEAK, rel=0.1)
+    assert packing.parts == pytest.approx(PACKING.parts, rel=0.5)
+
+
+@pytest.mark.parametrize("count", [1, 3, 7])
+def test_few_convolutions_are_fitted_too(count):
+    samples = convolution_samples(spread=0.0)[-count:]
+    packing, curve = fit_convolutions(samples, LAUNCH, MEMORY)
+    for sample in samples:
+        dims = product_dims(*sample.elements, sample.operations)
+        busy_s = curve.time_s(sample.operations) * packing.stretch(*dims)
+        assert busy_s + LAUNCH == pytest.approx(sample.time_s, rel=0.1)
+
+
+def test_a_profile_says_what_convolutions_pack(tmp_path):
+    gradient = convolution_samples(1, kind=CONVOLUTIONS[2])
+    samples = [*moving_samples(), *product_samples(), *convolution_samples(), *gradient]
+    profile = fitted_profile(samples, MACHINE)
+    path = tmp_path / "made.toml"
+    path.write_text(profile_text(profile), encoding="utf-8")
+    for sample in (*convolution_samples(spread=0.0), *convolution_samples(spread=0.0, kind=CONVOLUTIONS[2])):
+        assert predicted_s(sample, load_cluster(path)) == pytest.approx(sample.time_s, rel=0.25)
+    assert set(profile.device.convolutions) == {CONVOLUTIONS[0], CONVOLUTIONS[2]}
 
 
 def test_moving_gives_back_launch_and_curve():

@@ -74,11 +74,20 @@ def test_what_is_scaled_is_put_in_order_behind_and_what_is_in_two_orders_before(
     assert adds.ins == (scaled, plain)
 
 
+def test_what_is_put_in_two_orders_is_put_in_order_before() -> None:
+    build, whole = Matrices(), Placement(((), ()))
+    x = build.matrix(whole, (16, 8))
+    turned = build.operator("transpose", [x], build.matrix(whole), permutation=(1, 0))
+    exchanged = build.exchanged(build.matrix())
+    mixed = build.operator("add", [exchanged, turned], build.matrix(COLUMNS))
+    assert [n.ins for n in build.nodes([mixed]) if n.elementwise] == [(exchanged, turned)]
+
+
 def test_halves_are_put_in_order_where_they_are_exchanged() -> None:
     build = Matrices()
     one, two = (build.exchanged(build.matrix(dtype="bfloat16"), "bfloat16") for _ in range(2))
     added = build.operator("add", [one, two], build.matrix(COLUMNS, dtype="bfloat16"))
-    assert [n.ins for n in build.nodes([added]) if n.elementwise] == [(one, two)]
+    assert [(n.ins, n.outs) for n in build.nodes([added]) if n.elementwise] == [((one, two), (added,))]
 
 
 @pytest.mark.parametrize(("dims", "is_before"), [((0,), True), ((1,), False)])
@@ -177,6 +186,7 @@ def test_a_copy_for_a_collective_stands_where_that_does_and_one_for_a_product_la
         out = build.operator(
             "dot_general", [x, w], build.matrix(Placement(((), ())), (8, 8)), dimension_numbers=numbers
         )
-    copied = build.nodes([out])[0]
+    copied, *others = build.nodes([out])
     assert copied.ins == (x,)
+    assert all(n.late for n in others if n.view)
     assert copied.late != is_gathered

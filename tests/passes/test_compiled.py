@@ -66,12 +66,55 @@ def test_what_is_written_anyhow_is_computed_again_if_it_reads_one_operand_of_its
     assert written(both, (B, C))[C] == (A,)
 
 
-def test_what_kernels_see_with_dims_merged_is_computed_again_whatever_it_reads() -> None:
+def view(value: int, out: int, **more: bool) -> Node:
+    return Node("loop", (value,), (out,), 0, view=True, **more)
+
+
+def test_a_loop_is_computed_inside_its_buffer_in_another_shape() -> None:
     both, last = loop((X, D), A, unary=False), loop((A,), C)
-    merging = kernel((A,), B, merged=frozenset({A}))
-    assert written([both, merging, last], (B, C))[C] == (X, D)
-    assert written([both, merging, last, kernel((A,), E)], (B, C, E))[C] == (A,)
-    assert written([both, merging, last], (A, B, C))[C] == (A,)
+    seen = [both, view(A, E), kernel((E,), B), last]
+    assert written(seen, (B, C)) == {E: (X, D), B: (E,), C: (X, D)}
+    assert written([*seen, kernel((A,), 6)], (B, C, 6)) == {A: (X, D), B: (A,), C: (A,), 6: (A,)}
+
+
+def test_what_two_kernels_see_in_two_shapes_is_written_twice() -> None:
+    seen = [view(A, B), view(A, C), kernel((B,), D), kernel((C,), E)]
+    assert written([loop((X,), A), *seen], (D, E)) == {B: (X,), C: (X,), D: (B,), E: (C,)}
+    assert written([kernel((X,), A), *seen], (D, E)) == {A: (X,), D: (A,), E: (A,)}
+
+
+def test_pieces_are_put_together_inside_one_kernel_only() -> None:
+    together = loop((X, D), A, unary=False, once=True, pieces=True)
+    assert A not in written([together, loop((A,), B), kernel((B,), C)], (C,))
+    both = [together, loop((A,), B), view(B, 6), view(B, 7), kernel((6,), C), kernel((7,), E)]
+    assert written(both, (C, E)) == {A: (X, D), 6: (A,), 7: (A,), C: (6,), E: (7,)}
+
+
+def test_what_nobody_reads_is_not_made() -> None:
+    assert written([loop((X,), A), loop((A,), B), kernel((X,), C)], (C,)) == {C: (X,)}
+
+
+def test_a_sum_negates_behind() -> None:
+    nodes = [loop((X,), A, negates=True), kernel((A,), B, sums=True)]
+    assert written(nodes, (B,)) == {B: (X,)}
+    assert written([loop((X, D), C, product=True), loop((C,), A, negates=True), nodes[1]], (B,)) == {B: (X, D)}
+    assert written([*nodes, kernel((A,), C)], (B, C)) == {A: (X,), B: (A,), C: (A,)}
+
+
+def test_what_has_large_operands_is_kept_for_who_depends_on_it_by_another_path() -> None:
+    """The kernel that makes C reads what A is computed inside, so what reads A and C could not hold all between."""
+    wide, first, summed = loop((X, D), A, unary=False), loop((A,), B), kernel((B,), C)
+    assert written([wide, first, summed, loop((A, C), E)], (E,))[E] == (A, C)
+    assert written([wide, first, summed, loop((A,), 6), loop((6, C), E)], (E,))[E] == (C, X, D)
+    assert A in written([wide, first, loop((B,), C, dear=True), loop((C,), 6), loop((A, 6, C), E)], (E,))
+    assert A not in written([wide, first, loop((B,), C), loop((A, C), E)], (E,))
+
+
+def test_what_is_computed_inside_a_loop_brings_its_operands_behind() -> None:
+    """The operand made last is taken in first; D and X are there once."""
+    nodes = [loop((X,), A), loop((D, X), B, unary=False), loop((A, B, D), C, unary=False)]
+    assert written(nodes, (C,))[C] == (D, X)
+    assert written([loop((X,), A), loop((D,), B), loop((A, B, E), C, unary=False)], (C,))[C] == (E, D, X)
 
 
 def test_products_merge_several_dims_that_they_keep_or_sum() -> None:
@@ -86,8 +129,10 @@ def test_products_merge_several_dims_that_they_keep_or_sum() -> None:
         0, "dot_general", tuple(tensors[:2]), (tensors[2],), params={"dimension_numbers": (((2,), (0,)), ((), ()))}
     )
     build.instructions.append(Compute(op, Strategy((deep, flat), (deep,)), (x, w), (out,)))
-    (node,) = Unfolding(build.program([out]), lambda _op, _sizes: 0).nodes().nodes
-    assert node.merged == {x}
+    seen, product = Unfolding(build.program([out]), lambda _op, _sizes: 0).nodes().nodes
+    assert seen.view
+    assert seen.ins == (x,)
+    assert product.ins == (*seen.outs, w)
 
 
 def test_a_truth_value_chooses_and_a_sum_of_what_it_chose_multiplies_nothing() -> None:
@@ -390,7 +435,7 @@ def test_the_clock_moves_with_buffers_and_not_with_kernels() -> None:
 
 def test_kernels_know_what_they_read_in_place() -> None:
     (one,) = fused([loop((X,), A), Node("loop", (A, D), (B,), 0, spreads=True)], (B,))
-    assert one.reads == (X, D)
+    assert one.reads == (D, X)
     assert not one.same
     (one,) = fused([loop((X,), A), loop((A, D), B)], (B,))
     assert one.same == {X, D}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from autopar.passes.compiled.draft import NARROW
+from autopar.passes.compiled.node import NARROW
 from autopar.passes.program import Compute, Instruction, ShardedProgram
 
 ADDITIONS = frozenset({"add", "add_any"})

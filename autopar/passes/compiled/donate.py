@@ -77,4 +77,7 @@ def _reading(kernel: Kernel, copies: Mapping[int, int]) -> Kernel:
         return kernel
     reads = tuple(copies.get(value, value) for value in kernel.reads)
     same = frozenset(copies.get(value, value) for value in kernel.same)
-    return replace(kernel, reads=reads, same=same, body=tuple(_reading(inner, copies) for inner in kernel.body))
+    slots = {copies.get(value, value): slot for value, slot in kernel.slots.items()}
+    return replace(
+        kernel, reads=reads, same=same, slots=slots, body=tuple(_reading(inner, copies) for inner in kernel.body)
+    )

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 
-from autopar.passes.compiled.node import Node
+from autopar.passes.compiled.node import NARROW, Node
+from autopar.passes.compiled.sink import Sunk
 from autopar.passes.program import Compute, ShardedProgram
 
 FIRST_NEW = 1_000_000_000
+_APART = -1
+"""No dim: of shapes in which nothing else lies."""
 LONG = 128
 """Arrays side by side along the last dim, so many elements in all, are not put together inside another loop."""
-NARROW = frozenset({"bfloat16", "float16"})
 
 
 @dataclass(eq=False)
@@ -32,7 +35,10 @@ class Scope:
 class Draft:
     """The nodes of `program` so far: a stack of computations, the innermost last.
 
-    `turned` are the products that are made turned round.
+    `turned` are the products that are made turned round, `sunk` what is put in another order and where. `lies` are the
+    shapes in which buffers lie, if not those of their values; `before` says of values what was put in another order to
+    make them, and which of their dims was two. `loops` are the buffers that loops make, `late` those of late copies,
+    `free` those that are made in whatever order of dims is wanted.
     """
 
     program: ShardedProgram
@@ -45,6 +51,12 @@ class Draft:
         self.scopes: list[Scope] = [Scope()]
         self.results = set(program.outputs)
         self.turned = frozenset[int]()
+        self.sunk = Sunk()
+        self.lies: dict[int, tuple[int, ...]] = {}
+        self.before: dict[int, tuple[int, int | None]] = {}
+        self.loops: set[int] = set()
+        self.late: set[int] = set()
+        self.free: set[int] = set()
         self.depth: dict[int, int] = {}
         self.idle: dict[int, tuple[int, Node]] = {}
 
@@ -82,6 +94,45 @@ class Draft:
         v = self.program.values[value]
         return v.placement.local_shape(v.tensor.shape, self.program.mesh)
 
+    def counts(self, value: int) -> int:
+        """The elements of a program value on one device."""
+        return prod(self.local_shape(value))
+
+    def seen(self, buffer: int, shape: tuple[int, ...], position: int) -> int:
+        """A buffer as a kernel sees it that wants it in another shape: once in a computation for each shape."""
+        own = self.lies.get(buffer)
+        if own is None and buffer in self.program.values:
+            own = self.local_shape(buffer)
+        if own is None or own == shape:
+            return buffer
+        known = self.scopes[-1].known
+        if ("seen", buffer, shape) not in known:
+            known["seen", buffer, shape] = (self.made(self.sizes[buffer]),)
+            is_late, outs = buffer in self.late, known["seen", buffer, shape]
+            self.put(Node("loop", (buffer,), outs, position, late=is_late, view=True))
+        return known["seen", buffer, shape][0]
+
+    def put_turned(self, value: int, out: int, position: int) -> None:
+        """A copy of `value` with its elements in another order, as `out`, unless nobody wants it so."""
+        if out in self.sunk.moved:
+            self.view(out, value)
+            return
+        self.put_copy(value, out, position)
+        if out in self.sunk.turns:
+            joined = self.sunk.turns[out].joined
+            self.before[out] = value, joined
+            if joined is not None:
+                self.lies[out] = (_APART, *self.local_shape(out))
+
+    def summed(self, value: int, dims: Collection[int], position: int) -> int | None:
+        """What a sum over `dims` of a value reads instead: its elements before they were put in another order; None if
+        it cannot.
+        """
+        before, joined = self.before.get(value, (None, None))
+        if before is None or not (joined is None or joined in dims):
+            return None
+        return self.seen(before, (_APART, value), position)
+
     def made(self, size_bytes: int) -> int:
         """A new buffer."""
         number = FIRST_NEW + len(self.sizes)
@@ -91,17 +142,23 @@ class Draft:
     def put(self, node: Node) -> None:
         """Appends a node to the innermost computation."""
         self.scopes[-1].nodes.append(node)
+        if node.kind == "loop":
+            self.loops.update(node.outs)
         self.depth.update(dict.fromkeys(node.outs, len(self.scopes)))
 
-    def copied(self, value: int, position: int, *, is_view: bool) -> int:
+    def copied(self, value: int, position: int, *, is_view: bool, late: bool = True) -> int:
         """A copy of a buffer with its elements in another order."""
         if is_view:
             return value
         out = self.made(self.sizes[value])
-        self.put(Node("loop", (value,), (out,), position, late=True))
+        self.put(Node("loop", (value,), (out,), position, late=late))
+        if late:
+            self.late.add(out)
         return out
 
-    def ordered(self, value: int, order: Sequence[int], shape: Sequence[int], position: int) -> int:
+    def ordered(
+        self, value: int, order: Sequence[int], shape: Sequence[int], position: int, *, late: bool = True
+    ) -> int:
         """A copy of a buffer of this shape whose dims lie in `order` in memory, made once in a computation; itself, if
         they do already.
         """
@@ -110,7 +167,8 @@ class Draft:
             return value
         known = self.scopes[-1].known
         if ("order", value, kept) not in known:
-            known["order", value, kept] = (self.copied(value, position, is_view=False),)
+            known["order", value, kept] = (self.copied(value, position, is_view=False, late=late),)
+            self.lies[known["order", value, kept][0]] = tuple(shape[dim] for dim in order)
         return known["order", value, kept][0]
 
     def put_back(self, value: int, out: int, order: Sequence[int], shape: Sequence[int], position: int) -> None:
@@ -151,13 +209,12 @@ class Draft:
         late: bool = False,
         sums: bool = False,
         joins: tuple[object, ...] = (),
-        merged: frozenset[int] = frozenset(),
     ) -> None:
         """A kernel that takes `beside` bytes while it runs."""
         made = (*outs, self.made(beside)) if beside else tuple(outs)
         kept = tuple(over)
         node = Node("kernel", tuple(ins), made, position, late=late, sums=sums, over=kept, inplace=inplace, joins=joins)
-        self.put(replace(node, merged=merged))
+        self.put(node)
 
     def widened(self, value: int, position: int, dtype: str) -> int:
         """A copy of a buffer of a 16-bit type as float32, which is what the CPU computes with; others as they are."""
@@ -181,7 +238,11 @@ class Draft:
     def put_together(self, values: Sequence[int], out: int, position: int, shape: Sequence[int], dim: int) -> None:
         """`values` side by side along `dim` of `shape`: by a kernel of its own where that is the last dim and long."""
         is_kernel = dim == len(shape) - 1 > 0 and shape[dim] >= LONG
-        self.put(Node("kernel" if is_kernel else "loop", tuple(values), (out,), position, unary=False, once=True))
+        self.put(
+            Node(
+                "kernel" if is_kernel else "loop", tuple(values), (out,), position, unary=False, once=True, pieces=True
+            )
+        )
 
     def put_copy(self, value: int, out: int, position: int) -> None:
         """A copy of a buffer with its elements in another order, as `out`."""

@@ -62,4 +62,5 @@ def _together(kernels: Sequence[Kernel]) -> Kernel:
     node = kernels[-1].node
     reads = tuple(dict.fromkeys(value for kernel in kernels for value in kernel.reads))
     outs = tuple(value for kernel in kernels for value in kernel.node.outs)
-    return Kernel(replace(node, ins=reads, outs=outs), reads)
+    slots = {value: slot for kernel in kernels for value, slot in kernel.slots.items()}
+    return Kernel(replace(node, ins=reads, outs=outs), reads, slots=slots)

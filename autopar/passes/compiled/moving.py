@@ -40,7 +40,8 @@ def _along(work: Draft, position: int, move: Move, value: int, out: int) -> None
         return
     order = (dim, *(d for d in range(len(shape)) if d != dim))
     made = work.made(work.sizes[out])
-    work.kernel(position, (work.ordered(value, order, shape, position),), (made,))
+    lying = value if value in work.free else work.ordered(value, order, shape, position, late=False)
+    work.kernel(position, (lying,), (made,))
     work.put_back(made, out, order, work.local_shape(move.outs[0]), position)
 
 
@@ -79,7 +80,8 @@ def _all_to_all(work: Draft, position: int, move: Move, value: int, out: int) ->
     work.kernel(position, pieces, arrived)
     together = work.made(work.sizes[value])
     work.put_together(arrived, together, position, work.local_shape(move.ins[0]), split)
-    work.put_copy(together, out, position)
+    work.lies[together] = work.local_shape(move.ins[0])
+    work.put_turned(together, out, position)
 
 
 def _joined(work: Draft, move: Move) -> tuple[object, ...]:

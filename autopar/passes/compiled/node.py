@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 NodeKind = Literal["loop", "kernel", "control"]
+NARROW = frozenset({"bfloat16", "float16"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,13 +21,15 @@ class Node:
     Of a loop: whether it is `dear` to compute twice; whether it is `elementwise`, made of the elements at the same
     place; whether it `spreads`, reads elements of its operands more than once; whether it is `unary`, at most one
     operand being as large as its result; whether it is a `product` of two; whether it is computed `once` at most, for
-    one reader, as its elements come from several places.
+    one reader, as its elements come from several places, and, if it puts `pieces` together, inside one kernel only;
+    whether it `negates`; whether it is a `view`, the same buffer in another shape if what makes that is not computed
+    inside it.
     Whether it comes `late`: a copy that a compiler adds, what is made of a constant, or a product that sums over the
     first dims of both its operands, as of weights' gradients, which is left to another library.
-    Of a kernel: it sees operands `merged` with fewer dims, which moves nothing; it may write over the operands `over`,
-    if nobody reads them later; one that is `inplace` has to write over the first of them; one that `sums` multiplies
-    first, if nobody else reads the product; all-reduces of equal `joins` become one. Of a control node: `carried` pairs
-    a buffer with the value that becomes its next content.
+    Of a kernel: it may write over the operands `over`, if nobody reads them later; one that is `inplace` has to write
+    over the first of them; one that `sums` multiplies first, if nobody else reads the product, and negates behind the
+    sum; all-reduces of equal `joins` become one. Of a control node: `carried` pairs a buffer with the value that
+    becomes its next content.
     """
 
     kind: NodeKind
@@ -39,7 +42,9 @@ class Node:
     unary: bool = True
     product: bool = False
     once: bool = False
-    merged: frozenset[int] = frozenset()
+    pieces: bool = False
+    negates: bool = False
+    view: bool = False
     late: bool = False
     sums: bool = False
     over: tuple[int, ...] = ()
@@ -55,3 +60,34 @@ class Nodes:
 
     nodes: tuple[Node, ...]
     sizes: Mapping[int, int]
+
+
+def read_inside(node: Node) -> set[int]:
+    """All buffers that the body of a node reads."""
+    return {value for inner in node.body for value in (*inner.ins, *read_inside(inner))}
+
+
+def ranked(operands: Sequence[Sequence[int]], outs: Sequence[Sequence[int]], results: Sequence[int]) -> dict[int, int]:
+    """The place of every buffer when `results` are made one after the other, each one's operands before it.
+
+    Args:
+      operands: what each of several operations reads, in order.
+      outs: what each makes.
+      results: buffers that are wanted first; then all others.
+    """
+    maker = {value: n for n, made in enumerate(outs) for value in made}
+    found: dict[int, int] = {}
+    seen: set[int] = set()
+    for result in (*results, *maker):
+        stack = [maker[result]] if result in maker else []
+        while stack:
+            n = stack[-1]
+            own = () if n in seen else (maker.get(v, n) for v in operands[n])
+            left = [m for m in own if m != n and m not in seen]
+            seen.add(n)
+            stack.extend(reversed(left))
+            if stack[-1] == n:
+                stack.pop()
+                for value in outs[n]:
+                    found.setdefault(value, len(found))
+    return found

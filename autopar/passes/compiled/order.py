@@ -6,15 +6,16 @@ So whatever needs arguments only (masks, gathers of weights, casts) runs at the 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from autopar.passes.compiled.fusion import Kernel
+from autopar.passes.compiled.fusion import Kernel, Slot
+from autopar.passes.compiled.node import ranked
 
 _CONSTANTS = -1
 """No buffer: all constants."""
 
 
-def ready_first(kernels: Sequence[Kernel]) -> tuple[Kernel, ...]:
+def ready_first(kernels: Sequence[Kernel], results: Sequence[int] = ()) -> tuple[Kernel, ...]:
     """The kernels in breadth-first order; those of control nodes stay inside them, as they are.
 
     What is there already comes first. Each of several results is taken out of their tuple by an instruction of its own,
@@ -28,6 +29,7 @@ def ready_first(kernels: Sequence[Kernel]) -> tuple[Kernel, ...]:
         missing.append(len(values))
         for value in values:
             readers.setdefault(value, []).append(n)
+    ranks = post_order(kernels, results)
     queue: deque[int | tuple[int, ...]] = deque([(value,) for value in sorted(readers) if value not in makers])
     first = [n for n, count in enumerate(missing) if not count]
     queue.extend(n for n in first if not kernels[n].node.late)
@@ -44,33 +46,46 @@ def ready_first(kernels: Sequence[Kernel]) -> tuple[Kernel, ...]:
         if len(ready) > 1:
             queue.extend((value,) for value in ready)
             continue
-        waiting = (n for value in ready for n in readers[value])
-        for reader in sorted(waiting, key=lambda n: (kernels[n].node.late, n)):
+        for reader in (n for value in ready for n in _in_line(value, readers[value], kernels, ranks)):
             missing[reader] -= 1
             if not missing[reader]:
                 queue.append(reader)
     return tuple(found)
 
 
+def _in_line(value: int, readers: Sequence[int], kernels: Sequence[Kernel], ranks: Mapping[int, int]) -> list[int]:
+    """The kernels `readers` in the order in which XLA lists those that read a buffer.
+
+    They stand where the node does that reads it. Of several inside which it is computed that which has it for its own,
+    or else the one of the least rank, has its place; the others were made from the last rank to the first, and stand
+    behind all.
+    """
+    slots: dict[Slot, list[int]] = {}
+    for n in readers:
+        slots.setdefault(_slot(kernels[n], value, n), []).append(n)
+
+    def rank(n: int) -> int:
+        return min((ranks[made] for made in kernels[n].node.outs), default=0)
+
+    found: list[int] = []
+    behind: list[int] = []
+    for slot, mine in sorted(slots.items()):
+        first, *others = sorted(mine, key=lambda n: (kernels[n].slot != slot, rank(n)))
+        found.append(first)
+        behind.extend(others)
+    return found + sorted(behind, key=rank, reverse=True)
+
+
+def _slot(kernel: Kernel, value: int, place: int) -> Slot:
+    own = (kernel.node.late, place) if kernel.slot is None else kernel.slot
+    return kernel.slots.get(value, own)
+
+
 def post_order(kernels: Sequence[Kernel], results: Sequence[int]) -> dict[int, int]:
     """The place of every buffer when `results` are made one after the other, and each one's operands before it: those
     of control nodes behind all others, the last node's first.
     """
-    maker = {value: n for n, kernel in enumerate(kernels) for value in kernel.node.outs}
-    found: dict[int, int] = {}
-    seen: set[int] = set()
-    for result in (*results, *maker):
-        stack = [maker[result]] if result in maker else []
-        while stack:
-            n = stack[-1]
-            own = () if n in seen else (maker.get(v, n) for v in _operands(kernels[n]))
-            left = [m for m in own if m != n and m not in seen]
-            seen.add(n)
-            stack.extend(reversed(left))
-            if stack[-1] == n:
-                stack.pop()
-                for value in kernels[n].node.outs:
-                    found.setdefault(value, len(found))
+    found = ranked([_operands(kernel) for kernel in kernels], [kernel.node.outs for kernel in kernels], results)
     for kernel in reversed(kernels):
         if kernel.body:
             inner = post_order(kernel.body, [value for _, value in kernel.node.carried])

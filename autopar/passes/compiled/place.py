@@ -33,15 +33,15 @@ class Timed:
     onto: dict[int, int] = field(default_factory=dict[int, int])
     steps: list[Kernel] = field(default_factory=list[Kernel])
 
-    def run(self, kernels: Sequence[Kernel]) -> None:
+    def run(self, kernels: Sequence[Kernel], results: Sequence[int] = ()) -> None:
         """Puts `kernels` behind what is there."""
-        for kernel in ready_first(kernels):
+        for kernel in ready_first(kernels, results):
             position = len(self.steps)
             self.steps.append(kernel)
             for value in kernel.node.outs:
                 self.made[value] = position
             if kernel.node.kind == "control":
-                self.run(kernel.body)
+                self.run(kernel.body, [value for _, value in kernel.node.carried])
                 self._carry(kernel)
             end = len(self.steps) - 1
             for value in reads_of(kernel):

@@ -31,7 +31,7 @@ def set_aside_bytes(program: ShardedProgram, donated: Sequence[int], workspace: 
     timed = Timed(nodes.sizes)
     kernels = with_copies(kernels, taken, work.sizes, 2 * FIRST_NEW)
     kernels = with_own(kernels, program.inputs, work.sizes, 3 * FIRST_NEW)
-    timed.run(kernels)
+    timed.run(kernels, outputs)
     timed.write_over(outputs)
     rooms: list[Room] = []
     results = [value for value in outputs if value in timed.made]

@@ -30,7 +30,6 @@ def _dot_general(work: Draft, position: int, compute: Compute, ins: tuple[int, .
     """
     summed, batch = cast(Numbers, compute.op.params["dimension_numbers"])
     operands: list[int] = []
-    merged: set[int] = set()
     for n, value in enumerate(ins):
         shape = work.local_shape(compute.ins[n])
         kept = [d for d in range(len(shape)) if d not in summed[n] and d not in batch[n]]
@@ -39,15 +38,17 @@ def _dot_general(work: Draft, position: int, compute: Compute, ins: tuple[int, .
         if sum(shape[d] > 1 for d in kept) <= 1 and sum(shape[d] > 1 for d in summed[n]) <= 1:
             orders.append([*batch[n], *reversed(inner)])
         wide = work.widened(value, position, compute.op.ins[n].dtype)
-        is_view = any(lies_as(order, shape) for order in orders)
-        operands.append(wide if is_view else work.ordered(wide, orders[0], shape, position))
-        if len(kept) != 1 or len(summed[n]) != 1 or compute.ins[n] in work.root:
-            merged.add(operands[-1])
+        order = next((order for order in orders if lies_as(order, shape)), orders[0])
+        lying = wide if lies_as(order, shape) else work.ordered(wide, order, shape, position)
+        sides = [side for side in (kept, list(summed[n])) if side]
+        sides.sort(key=lambda side: order.index(side[0]))
+        merged = (*(shape[d] for d in batch[n]), *(prod(shape[d] for d in side) for side in sides))
+        operands.append(work.seen(lying, merged, position))
     (out,), dtype = compute.outs, compute.op.outs[0].dtype
     made = work.narrowed(out, position, dtype)
     is_plain = all(side == (0,) for side in summed) and not any(batch)
     operands = operands[::-1] if out in work.turned else operands
-    work.kernel(position, operands, (made,), (), beside, late=is_plain, merged=frozenset(merged))
+    work.kernel(position, operands, (made,), (), beside, late=is_plain)
     work.put_narrow(made, out, position)
 
 
@@ -55,7 +56,9 @@ def _convolution(work: Draft, position: int, compute: Compute, ins: tuple[int, .
     """x[n, window, in] with kernel[window, in, out] makes y[n, window, out]: `ConvCanonicalization`."""
     numbers: Mapping[str, tuple[int, ...]] = compute.op.params["dimension_numbers"]
     orders = [_channels_last(numbers["lhs_spec"]), _out_last(numbers["rhs_spec"])]
-    wide = [work.widened(v, position, t.dtype) for v, t in zip(ins, compute.op.ins, strict=True)]
+    lengths = [_lengthened(work, position, compute, n, value) for n, value in enumerate(ins)]
+    beside -= 2 * sum(work.sizes[long] - work.sizes[value] for long, value in zip(lengths, ins, strict=True))
+    wide = [work.widened(v, position, t.dtype) for v, t in zip(lengths, compute.op.ins, strict=True)]
     shapes = [work.local_shape(value) for value in compute.ins]
     wanted = zip(wide, orders, shapes, strict=True)
     operands = [work.ordered(value, order, shape, position) for value, order, shape in wanted]
@@ -67,6 +70,24 @@ def _convolution(work: Draft, position: int, compute: Compute, ins: tuple[int, .
     if not is_view:
         work.put_copy(turned, made, position)
     work.put_narrow(made, out, position)
+
+
+def _lengthened(work: Draft, position: int, compute: Compute, number: int, value: int) -> int:
+    """An operand with what neighbours send of theirs beside it, once in a computation for all that want as much."""
+    halos = [m for m in compute.exchanges if m.kind == "permute" and m.ins == (compute.ins[number],)]
+    key = ("halo", value, *((m.hop, m.axes, m.size_bytes) for m in halos))
+    known = work.scopes[-1].known
+    if not halos or key in known:
+        return known[key][0] if halos else value
+    arrived: list[int] = []
+    for move in halos:
+        piece, there = work.made(move.size_bytes), work.made(move.size_bytes)
+        work.put(Node("loop", (value,), (piece,), position))
+        work.kernel(position, (piece,), (there,))
+        arrived.append(there)
+    known[key] = (work.made(work.sizes[value] + sum(m.size_bytes for m in halos)),)
+    work.put(Node("loop", (*arrived, value), known[key], position, unary=False, once=True, pieces=True))
+    return known[key][0]
 
 
 def _select_and_scatter(work: Draft, position: int, compute: Compute, ins: tuple[int, ...], beside: int) -> None:

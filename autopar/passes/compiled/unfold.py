@@ -13,11 +13,12 @@ from math import prod
 
 from autopar.core.regions import CONTROL, LOOPS
 from autopar.passes.compiled.combine import ADDITIONS, chosen, is_square, scattered_onto, turned_products
-from autopar.passes.compiled.draft import NARROW, Draft, Scope
+from autopar.passes.compiled.draft import Draft, Scope
 from autopar.passes.compiled.hoist import is_idle, may_leave
 from autopar.passes.compiled.moving import unfold_move
-from autopar.passes.compiled.node import Node, Nodes
+from autopar.passes.compiled.node import NARROW, Node, Nodes
 from autopar.passes.compiled.products import UNFOLD
+from autopar.passes.compiled.sink import sunk
 from autopar.passes.program import Compute, Instruction, Move
 from autopar.price.work import is_dear, is_fusible
 
@@ -26,8 +27,10 @@ Workspace = Callable[..., int]
 _VIEWS = frozenset({"reshape", "squeeze", "expand_dims", "copy", "copy_p", "stop_gradient", "optimization_barrier"})
 _VIEWS_TOO = frozenset({"reshard", "sharding_constraint", "pvary", "reduce_precision"})
 _MOVING = frozenset({"slice", "rev", "pad", "iota", "transpose", "dynamic_slice", "concatenate", "gather", "split"})
+_NOT_IN_PLACE = _MOVING | {"broadcast_in_dim", "gather", "dynamic_update_slice", "erfc", "reshape"}
 _LOOPS_TOO = frozenset({"concatenate", "gather"})
 _ONCE = frozenset({"pad", "dynamic_update_slice"})
+_SUMS = frozenset({"reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or"})
 _PRODUCTS = frozenset({"mul", "integer_pow", "square"})
 _OVER_FIRST = ("scatter", "dynamic_update_slice")
 _OVER_ALL = frozenset({"sort", "threefry2x32", "cholesky", "triangular_solve", "lu"})
@@ -44,6 +47,7 @@ class Unfolding(Draft):
         self.scattered = scattered_onto(self.program)
         self.chosen = chosen(self.program)
         self.turned = turned_products(self.program)
+        self.sunk = sunk(self.program, self._is_elementwise, self._is_view)
         self.waiting: dict[int, tuple[Compute, tuple[int, ...]]] = {}
         self.squared: dict[int, int] = {}
 
@@ -83,7 +87,8 @@ class Unfolding(Draft):
         ins = tuple(self.outside(value, depth) for value in ins) if is_moved else ins
         placed = tuple(self.program.values[value].placement for value in instruction.outs)
         known = self.scopes[-1].known
-        whole = (*key, tuple(self._name(v) for v in ins), placed)
+        behind = tuple(self.sunk.turns[value] for value in instruction.outs if value in self.sunk.behind)
+        whole = (*key, tuple(self._name(v) for v in ins), placed, behind)
         if whole in known:
             for value, of in zip(instruction.outs, known[whole], strict=True):
                 self.view(value, self.at(of))
@@ -121,7 +126,7 @@ class Unfolding(Draft):
         op, outs = compute.op, compute.outs
         if self._is_scattered(position, compute, ins):
             return
-        if len(outs) == 1 and len(ins) == 1 and self._is_view(compute):
+        if len(outs) == 1 and len(ins) == 1 and (self._is_view(compute) or self._sinks(compute)):
             self.view(outs[0], ins[0])
             return
         if op.kind == "concatenate" and len(ins) > 1:
@@ -139,6 +144,15 @@ class Unfolding(Draft):
                 self.put(Node("loop", ins, (out,), position))
             return
         self._kernel(position, compute, ins)
+
+    def _is_elementwise(self, compute: Compute) -> bool:
+        op = compute.op
+        if len(compute.outs) != 1 or not is_fusible(op) or op.kind in _NOT_IN_PLACE:
+            return False
+        return not (len(compute.ins) == 1 and self._is_view(compute))
+
+    def _sinks(self, compute: Compute) -> bool:
+        return compute.op.kind == "transpose" and compute.outs[0] in self.sunk.moved
 
     def _is_scattered(self, position: int, compute: Compute, ins: tuple[int, ...]) -> bool:
         """Deals with scatters into zeros that only an addition reads, and with that addition."""
@@ -163,13 +177,25 @@ class Unfolding(Draft):
             UNFOLD[op.kind](self, position, compute, ins, beside)
             return
         beside += self.workspace(op, [self.sizes[v] for v in ins])
+        ins = self._seen(position, compute, ins)
         ins = tuple(self.widened(v, position, tensor.dtype) for v, tensor in zip(ins, op.ins, strict=True))
         made = tuple(self.narrowed(v, position, tensor.dtype) for v, tensor in zip(outs, op.outs, strict=True))
+        if op.kind.startswith("reduce_window") and ins[0] in self.loops:
+            self.free.update(outs)
         over = ins if op.kind in _OVER_ALL else ins[:1] if op.kind.startswith(_OVER_FIRST) else ()
         inplace = op.kind.startswith(_OVER_FIRST)
         self.kernel(position, ins, made, over, beside, inplace=inplace, sums=op.kind == "reduce_sum")
         for value, out in zip(made, outs, strict=True):
             self.put_narrow(value, out, position)
+
+    def _seen(self, position: int, compute: Compute, ins: tuple[int, ...]) -> tuple[int, ...]:
+        """The operands of a kernel in the shapes in which it wants them; a sum of few dims wants any order."""
+        op = compute.op
+        is_sum = op.kind in _SUMS and len(op.outs[0].shape) < 2
+        before = self.summed(ins[0], op.params["axes"], position) if is_sum else None
+        if before is not None:
+            return (before,)
+        return tuple(self.seen(v, self.local_shape(of), position) for v, of in zip(ins, compute.ins, strict=True))
 
     def _is_gaussian(self, position: int, compute: Compute, ins: tuple[int, ...]) -> bool:
         """Deals with erfc(x), which is made of exp(-x * x), and with its derivative, which is that: made once."""
@@ -200,17 +226,25 @@ class Unfolding(Draft):
         spreads = op.kind == "broadcast_in_dim" or op.kind == "gather"
         if op.kind in ("broadcast_in_dim", "iota"):
             self.light.add(out)
-        large = [v for v in ins if v not in self.light and v in self.program.values]
-        large = [v for v in large if prod(self.local_shape(v)) >= size]
+        pairs = zip(ins, compute.ins, strict=True)
+        large = [v for v, value in pairs if v not in self.light and self.counts(value) >= size]
         unary = len(large) <= 1 or sum(self.sizes[v] for v in ins) <= self.sizes[out]
         elementwise = not spreads and op.kind not in _MOVING
         product, once = op.kind in _PRODUCTS and out not in self.chosen, op.kind in _ONCE
-        self.put(Node("loop", ins, (out,), position, is_dear(op), elementwise, spreads, unary, product, once))
+        if op.kind == "select_n" and len(ins) == 3:
+            ins = ins[0], ins[2], ins[1]  # XLA's select names first what is taken where it is true
+        made = self.made(self.sizes[out]) if out in self.sunk.behind else out
+        node = Node("loop", ins, (made,), position, is_dear(op), elementwise, spreads, unary, product, once)
+        self.put(replace(node, negates=op.kind == "neg"))
+        if op.kind == "transpose":
+            self.before[out] = ins[0], None
+        if made != out:
+            self.put_turned(made, out, position)
 
     def _spread(self, buffer: int, value: int, count: int, position: int) -> int:
         """An operand of an elementwise operator, whose dims of size 1 are spread over those of the result."""
         v = self.program.values[value]
-        if v.tensor.literal is not None or prod(self.local_shape(value)) >= count:
+        if v.tensor.literal is not None or self.counts(value) >= count:
             return buffer
         out = self.made(count * v.tensor.itemsize)
         self.light.add(out)

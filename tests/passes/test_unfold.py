@@ -1,0 +1,192 @@
+"""What XLA's CPU compiler sees of a program: where it puts elements in another order, in which shapes kernels read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from autopar.core.graph import OpNode, TensorInfo
+from autopar.core.placement import Placement
+from autopar.core.strategy import Strategy
+from autopar.passes.compiled.fusion import Kernel, Slot, fused
+from autopar.passes.compiled.node import Node
+from autopar.passes.compiled.order import ready_first
+from autopar.passes.compiled.unfold import Unfolding
+from autopar.passes.program import Compute, Move
+from tests.passes.build import Builder
+
+ROWS, COLUMNS = Placement((("x",), ())), Placement(((), ("x",)))
+
+
+class Matrices(Builder):
+    """Builds programs of 8 x 16 matrices."""
+
+    def matrix(self, placement: Placement = ROWS, shape: tuple[int, ...] = (8, 16), dtype: str = "float32") -> int:
+        return self.value(placement, TensorInfo(len(self.values), shape, dtype, 4))
+
+    def operator(self, kind: str, ins: Sequence[int], out: int, **params: Any) -> int:
+        tensors = [self.values[v].tensor for v in (*ins, out)]
+        placed = [self.values[v].placement for v in (*ins, out)]
+        op = OpNode(len(self.instructions), kind, tuple(tensors[:-1]), (tensors[-1],), params=params)
+        self.instructions.append(Compute(op, Strategy(tuple(placed[:-1]), (placed[-1],)), tuple(ins), (out,)))
+        return out
+
+    def exchanged(self, value: int, dtype: str = "float32") -> int:
+        """`value` split along its columns instead of its rows."""
+        out = self.matrix(COLUMNS, dtype=dtype)
+        self.instructions.append(Move("all_to_all", ("x",), (value,), (out,), 256, 0.0, "forward", dim=0, to_dim=1))
+        return out
+
+    def nodes(self, outputs: Sequence[int]) -> tuple[Node, ...]:
+        return Unfolding(self.program(outputs), lambda _op, _sizes: 0).nodes().nodes
+
+
+def reads(nodes: Sequence[Node], out: int) -> tuple[int, ...]:
+    """What the kernel that makes `out` reads."""
+    return next(k.reads for k in fused(nodes, (out,)) if out in k.node.outs)
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_sums_of_what_is_exchanged_are_put_in_order_once(others: int) -> None:
+    """Unless something else wants an operand in order: then both operands are put in order."""
+    build = Matrices()
+    one, two = (build.exchanged(build.matrix()) for _ in range(2))
+    added = build.operator("add", [one, two], build.matrix(COLUMNS))
+    more = [build.operator("reduce_max", [one], build.matrix(Placement(((),)), (8,)), axes=(1,)) for _ in range(others)]
+    nodes = build.nodes([added, *more])
+    (sums,) = (n for n in nodes if n.elementwise)
+    made_by = {value: n for n in nodes for value in n.outs}
+    assert (sums.outs == (added,)) == bool(others)
+    assert all(bool(made_by[v].pieces) == (not others) for v in sums.ins)
+
+
+def test_what_is_scaled_is_put_in_order_behind_and_what_is_in_two_orders_before() -> None:
+    build = Matrices()
+    one, plain = build.exchanged(build.matrix()), build.matrix(COLUMNS)
+    scale = build.value(Placement(()), TensorInfo(99, (), "float32", 4, literal=2.0))
+    scaled = build.operator("mul", [one, scale], build.matrix(COLUMNS))
+    mixed = build.operator("add", [scaled, plain], build.matrix(COLUMNS))
+    nodes = build.nodes([mixed])
+    scales, adds = (n for n in nodes if n.elementwise)
+    assert scales.outs != (scaled,)
+    assert adds.ins == (scaled, plain)
+
+
+def test_what_is_put_in_two_orders_is_put_in_order_before() -> None:
+    build, whole = Matrices(), Placement(((), ()))
+    x = build.matrix(whole, (16, 8))
+    turned = build.operator("transpose", [x], build.matrix(whole), permutation=(1, 0))
+    exchanged = build.exchanged(build.matrix())
+    mixed = build.operator("add", [exchanged, turned], build.matrix(COLUMNS))
+    assert [n.ins for n in build.nodes([mixed]) if n.elementwise] == [(exchanged, turned)]
+
+
+def test_halves_are_put_in_order_where_they_are_exchanged() -> None:
+    build = Matrices()
+    one, two = (build.exchanged(build.matrix(dtype="bfloat16"), "bfloat16") for _ in range(2))
+    added = build.operator("add", [one, two], build.matrix(COLUMNS, dtype="bfloat16"))
+    assert [(n.ins, n.outs) for n in build.nodes([added]) if n.elementwise] == [((one, two), (added,))]
+
+
+@pytest.mark.parametrize(("dims", "is_before"), [((0,), True), ((1,), False)])
+def test_a_sum_reads_what_is_not_in_order_yet_if_it_sums_the_dim_put_together(
+    dims: tuple[int, ...], is_before: bool
+) -> None:
+    build = Matrices()
+    one = build.exchanged(build.matrix())
+    out = build.operator("reduce_sum", [one], build.matrix(Placement(((),)), (16 if dims == (0,) else 8,)), axes=dims)
+    nodes = build.nodes([out])
+    seen = next(n for n in nodes if n.view)
+    assert seen.ins == ((next(n for n in nodes if n.pieces).outs) if is_before else (one,))
+
+
+def test_a_sum_reads_what_is_not_turned_yet() -> None:
+    build = Matrices()
+    x = build.matrix(Placement(((), ())))
+    turned = build.operator("transpose", [x], build.matrix(Placement(((), ())), (16, 8)), permutation=(1, 0))
+    build.inputs.append(x)
+    out = build.operator("reduce_sum", [turned], build.matrix(Placement(((),)), (16,)), axes=(1,))
+    assert reads(build.nodes([out]), out) == (x,)
+
+
+def test_where_it_is_true_comes_first() -> None:
+    build = Matrices()
+    asked, false, true = (build.matrix() for _ in range(3))
+    out = build.operator("select_n", [asked, false, true], build.matrix())
+    (node,) = build.nodes([out])
+    assert node.ins == (asked, true, false)
+
+
+def test_a_convolution_reads_what_neighbours_send_beside_its_operand_and_its_gradient_the_same() -> None:
+    """Twice the same halos are exchanged once; the copy in another order is as long."""
+    build, split = Matrices(), Placement(((), ("x",), (), ()))
+    x, made = build.matrix(split, (4, 8, 8, 4)), build.matrix(split, (4, 8, 8, 4))
+    kernel, grad = (build.matrix(Placement(((), (), (), ())), (3, 3, 4, 4)) for _ in range(2))
+    halo = 4 * 1 * 8 * 4 * 4
+    numbers = {"lhs_spec": (0, 3, 1, 2), "rhs_spec": (3, 2, 0, 1), "out_spec": (0, 3, 1, 2)}
+    turned = {"lhs_spec": (3, 0, 1, 2), "rhs_spec": (3, 0, 1, 2), "out_spec": (2, 3, 0, 1)}
+    for ins, out, spec in (([x, kernel], made, numbers), ([x, made], grad, turned)):
+        build.operator("conv_general_dilated", ins, out, dimension_numbers=spec)
+        sent = (Move("permute", ("x",), (x,), (out,), halo, 0.0, "exchange", hop=hop) for hop in ("next", "previous"))
+        build.instructions[-1] = build.instructions[-1]._replace(exchanges=tuple(sent))  # type: ignore[call-arg]
+    work = Unfolding(build.program([grad]), lambda _op, _sizes: 0)
+    nodes = work.nodes().nodes
+    (long,) = (n for n in nodes if n.pieces)
+    first, last = (n for n in nodes if n.kind == "kernel" and len(n.ins) == 2)
+    assert work.sizes[long.outs[0]] == work.sizes[x] + 2 * halo
+    assert first.ins[0] == long.outs[0]
+    assert first.outs == (made,)
+    assert work.sizes[last.ins[0]] == work.sizes[long.outs[0]]
+    assert sum(n.kind == "kernel" for n in nodes) == 4
+
+
+@pytest.mark.parametrize("pooled", [True, False])
+def test_what_pools_a_loop_leaves_its_dims_as_a_collective_wants_them(pooled: bool) -> None:
+    build = Matrices()
+    x, made, pool = (build.matrix(COLUMNS) for _ in range(3))
+    build.inputs.append(x)
+    build.operator("exp" if pooled else "sort", [x], made)
+    build.operator("reduce_window_max", [made], pool)
+    out = build.matrix(Placement(((), ())))
+    build.instructions.append(Move("all_gather", ("x",), (pool,), (out,), 512, 0.0, "forward", dim=1))
+    nodes = build.nodes([out])
+    (gather,) = (n for n in nodes if n.position == 2 and n.kind == "kernel")
+    assert (gather.ins == (pool,)) == pooled
+
+
+def line(slots: Sequence[tuple[Slot, Slot]]) -> list[int]:
+    """The order in which kernels run that all read the buffer 0: each from a slot, and with one of its own."""
+    kernels = [
+        Kernel(Node("kernel", (0,), (n,), 0), (0,), slots={0: slot}, slot=own) for n, (slot, own) in enumerate(slots, 1)
+    ]
+    return [k.node.outs[0] for k in ready_first(kernels, [*range(1, len(kernels) + 1)])]
+
+
+def test_readers_stand_where_the_node_does_that_reads() -> None:
+    assert line([((False, 3), (False, 8)), ((False, 1), (False, 9)), ((True, 0), (True, 0))]) == [2, 1, 3]
+
+
+def test_of_several_that_hold_one_reader_the_first_has_its_place_and_the_last_comes_next() -> None:
+    shared = [((False, 1), (False, 5 + n)) for n in range(3)]
+    assert line([*shared, ((False, 2), (False, 2))]) == [1, 4, 3, 2]
+    assert line([*shared[:2], ((False, 1), (False, 1)), ((False, 2), (False, 2))]) == [3, 4, 2, 1]
+
+
+@pytest.mark.parametrize("is_gathered", [True, False])
+def test_a_copy_for_a_collective_stands_where_that_does_and_one_for_a_product_last(is_gathered: bool) -> None:
+    build, whole = Matrices(), Placement(((), (), ()))
+    if is_gathered:
+        x, out = build.matrix(COLUMNS), build.matrix(Placement(((), ())))
+        build.instructions.append(Move("all_gather", ("x",), (x,), (out,), 512, 0.0, "forward", dim=1))
+    else:
+        x, w = (build.matrix(whole, (2, 8, 16)) for _ in range(2))
+        numbers = (((0, 2), (0, 2)), ((), ()))
+        out = build.operator(
+            "dot_general", [x, w], build.matrix(Placement(((), ())), (8, 8)), dimension_numbers=numbers
+        )
+    copied, *others = build.nodes([out])
+    assert copied.ins == (x,)
+    assert all(n.late for n in others if n.view)
+    assert copied.late != is_gathered

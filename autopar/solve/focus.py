@@ -18,6 +18,7 @@ from autopar.solve.problem import Problem
 _UP, _MOST_UP, _MORE_UP = 4.0, 10, 2  # times the sum of prices; until choices keep within the limit, and from there on
 _DOWN, _LITTLE = 3.0, 1e-3  # the sum over the next; of the cost: what memory costs where prices end
 _HALVES, _APART = 6, 1.05  # of the way between two sums of prices, as ratios; what is close enough
+_NEARLY_LEAST = 1.01  # of what is proven of all peaks
 _FEWEST = 8  # lines that are kept
 _BESIDE = 6  # lines on each side of a limit, at whose prices choices descend
 
@@ -70,11 +71,16 @@ class Focus(Curve):
             price *= _UP
             self._step(price)
             more -= not self._is_above(limit)
-            if not more or not self.wanted():
+            if not more or self._is_refused(limit) or not self.wanted():
                 break
         while self._lines[-1].middle <= limit and price > _LITTLE * self._dear() and self.wanted():
             price /= _DOWN
             self._step(price)
+
+    def _is_refused(self, limit: float) -> bool:
+        """Whether it is proven that no choice keeps within the limit, and a choice of about the least peak is met."""
+        least, met = self.least_peak, self.choices()
+        return least > limit and bool(met) and met[0].peak <= _NEARLY_LEAST * least
 
     def _dear(self) -> float:
         """The sum of prices at which the memory of the fastest choice costs as much as all else."""

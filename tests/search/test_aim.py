@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from itertools import pairwise, product
 from math import inf
@@ -88,11 +89,9 @@ def test_a_limit_below_all_plans_is_never_kept(case: int) -> None:
         found_within(case, 1)
 
 
-@pytest.mark.parametrize(("most", "below", "is_asked"), [(0, inf, True), (0, 1e9, False), (300_000, 1e9, True)])
-def test_what_takes_long_is_not_asked_of_cp_sat_where_there_is_a_plan(
-    monkeypatch: pytest.MonkeyPatch, most: int, below: float, is_asked: bool
-) -> None:
-    """Whether a smaller choice fits tells nothing of one that costs less than the plan."""
+@pytest.mark.parametrize(("most", "is_asked"), [(0, False), (300_000, True)])
+def test_what_takes_long_is_not_asked_of_cp_sat(monkeypatch: pytest.MonkeyPatch, most: int, is_asked: bool) -> None:
+    """What the prices met prove has to do then."""
     asked = list[float]()
 
     def least(problem: Problem, options: SolveOptions, enough: float) -> LeastPeak:
@@ -101,10 +100,23 @@ def test_what_takes_long_is_not_asked_of_cp_sat_where_there_is_a_plan(
 
     monkeypatch.setattr(aim, "least_peak", least)
     monkeypatch.setattr(aim, "least_use", lambda _: 0.0)
+    monkeypatch.setattr(Focus, "least_peak", 0.0)
     free = found_within(0, None, SearchOptions(solve=SolveOptions(large_gap=1e-2, max_cp_sat_entries=most)))
     with pytest.raises(NoFeasiblePlan if is_asked else Unsolved):
-        aim.plan_within(Place(free.task, free.ground).attempt(), 1, free, below)
+        aim.plan_within(Place(free.task, free.ground).attempt(), 1, free)
     assert asked == [1] * is_asked
+
+
+@pytest.mark.parametrize("case", range(len(CASES)))
+def test_prices_alone_prove_that_nothing_fits(monkeypatch: pytest.MonkeyPatch, case: int) -> None:
+    """Where neither CP-SAT nor the least use of all strategies says so."""
+    monkeypatch.setattr(aim, "least_use", lambda _: 0.0)
+    options = SearchOptions(solve=SolveOptions(large_gap=1e-2, max_cp_sat_entries=0))
+    least = min(used for _, used in every_plan(case))
+    with pytest.raises(NoFeasiblePlan, match="any plan needs") as refused:
+        found_within(case, least // 2, options)
+    told = int(re.search(r"any plan needs ([\d,]+)", str(refused.value))[1].replace(",", ""))
+    assert least // 2 < told <= least
 
 
 def test_a_gap_that_may_not_be_left_is_worked_on_by_full_solves(monkeypatch: pytest.MonkeyPatch) -> None:

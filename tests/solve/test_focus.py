@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from autopar.solve import Infeasible, Problem, SolveOptions, curve, verify
 from autopar.solve.focus import Focus
 from tests.solve.draw import chain_with_skips, problems
-from tests.solve.oracle import optimum
+from tests.solve.oracle import least_peak, optimum
 
 OPTIONS = SolveOptions()
 
@@ -43,6 +43,23 @@ def test_bounds_are_below_and_choices_above_the_optimum_of_every_limit(problem: 
             assert bounded.peak <= limit * (1 + 1e-12)
             assert bounded.objective >= truth - 1e-9 * (1 + truth)
             verify(within, bounded)
+
+
+@settings(deadline=None, max_examples=100)
+@given(problems(limited=True), st.integers(0, 15))
+def test_no_choice_peaks_below_what_prices_prove(problem: Problem, limit: int) -> None:
+    try:
+        focus = focus_on(problem, float(limit))
+    except Infeasible:
+        return
+    assert focus.least_peak <= least_peak(problem) * (1 + 1e-9)
+
+
+def test_prices_prove_the_least_peak_where_messages_are_tight() -> None:
+    """Of a chain they are, so that no choice is looked for below it."""
+    tree = replace(chain(20), edges=tuple(edge for edge in chain(20).edges if edge.v == edge.u + 1))
+    focus = focus_on(tree, 0.0)
+    assert 0.98 * focus.choices()[0].peak <= focus.least_peak <= focus.choices()[0].peak
 
 
 def chain(layers: int = 60) -> Problem:

@@ -38,7 +38,9 @@ _WORTH = 1e-3  # of the cost: what another program has to save
 _ENOUGH = 2e-2  # of the bound of what the Problem counts: a choice as close is not worth another aim
 _CLOSE = 1e-2  # of a peak: another that is as close is not aimed at
 _LESSONS = 8  # programs that are learnt from, where choices are decoded
-_MOST_SOLVED = 10_000  # entries of a Problem that is solved within the limit
+_MOST_BESIDE = 1_000_000  # entries of a Problem on which is focused anew
+_FEW_SOLVED, _MOST_SOLVED = 10_000, 1_000_000  # entries of a Problem that is solved within the limit; ...
+_FAR = 0.05  # of the cost: ... of a larger one than few where the gap is more
 _ENTRIES_ANEW, _MOST_ANEW = 12_000, 6  # entries of all solves beside what is learnt there; solves
 
 
@@ -109,7 +111,7 @@ class Aim:
         halt = self.attempt.task.halt
         try:
             self._search()
-            if _entries(self.attempt) <= FEW_ENTRIES:
+            if _entries(self.attempt) <= _MOST_BESIDE:
                 self._search_beside()
                 self._solve()
             if not self._fitting:
@@ -237,11 +239,10 @@ class Aim:
 
     def _is_worth_solving(self) -> bool:
         """Whether a gap is left, and the Problem is small enough, and this is the last that is looked into."""
-        is_far = self.bound < self._cost * (1 - self.attempt.task.options.solve.large_gap)
-        is_small = _entries(self.attempt) <= _MOST_SOLVED
-        return (
-            is_far and is_small and not self.attempt.task.halt.is_over and self.attempt.is_last(self.free, self._cost)
-        )
+        entries, gap = _entries(self.attempt), self.attempt.task.options.solve.large_gap
+        is_far = self.bound < self._cost * (1 - (gap if entries <= _FEW_SOLVED else max(gap, _FAR)))
+        is_wanted = is_far and entries <= _MOST_SOLVED and not self.attempt.task.halt.is_over
+        return is_wanted and self.attempt.is_last(self.free, self._cost)
 
     def _prove(self) -> None:
         """Takes up what is proven of the limit by lines."""

@@ -25,6 +25,7 @@ from tests.search.test_front import CASES, FOUR, cluster_of, every_plan, task_of
 @pytest.fixture(autouse=True)
 def all_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(aim, "FEW_ENTRIES", 0)
+    monkeypatch.setattr(aim, "_MOST_BESIDE", 0)
 
 
 def found_within(case: int, limit: int | None, options: SearchOptions | None = None) -> Planned:
@@ -187,7 +188,7 @@ def test_what_is_learnt_of_a_program_rules_out_its_choice(case: int) -> None:
 
 def test_small_problems_are_solved_within_the_limit_and_proven(monkeypatch: pytest.MonkeyPatch) -> None:
     """Most plans are proven optimal then; without it fewer, and none costs less."""
-    monkeypatch.setattr(aim, "FEW_ENTRIES", 30_000)
+    monkeypatch.setattr(aim, "_MOST_BESIDE", 30_000)
     limits = limits_of(2)
     solved = [found_within(2, limit).plan for limit in limits]
     monkeypatch.setattr(aim, "_MOST_SOLVED", 0)
@@ -198,3 +199,14 @@ def test_small_problems_are_solved_within_the_limit_and_proven(monkeypatch: pyte
         assert less.lower_bound_s * (1 - 1e-9) <= some.lower_bound_s <= best * (1 + 1e-9)
     assert sum(not plan.gap for plan in solved) >= sum(not plan.gap for plan in focused)
     assert sum(plan.gap for plan in solved) < sum(plan.gap for plan in focused)
+
+
+def test_larger_ones_are_solved_where_the_gap_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aim, "_MOST_BESIDE", 30_000)
+    monkeypatch.setattr(aim, "_FEW_SOLVED", 0)
+    gaps = dict[float, list[float]]()
+    for far in (inf, 0.0):
+        monkeypatch.setattr(aim, "_FAR", far)
+        gaps[far] = [found_within(2, limit).plan.gap for limit in limits_of(2)]
+    assert sum(gaps[0.0]) < sum(gaps[inf])
+    assert all(less <= more + 1e-9 for less, more in zip(gaps[0.0], gaps[inf], strict=True))

@@ -4,9 +4,10 @@ Choices and bounds for all limits near the one asked for come of one `Focus` (`s
 the Problem counts, by about the same factor where peaks are close: so choices are looked for that leave this much free,
 and the cheapest whose program keeps within the limit is the plan. The bound is that of the limit itself.
 
-On small Problems, which are focused on in no time, choices are looked for that leave free what programs were seen to
-hold, at the times at which they did (`beside`). Last the Problem is solved within the limit, with little work: that
-proves more, and where the program of what is found does not fit, what is learnt of it is counted and it is solved anew.
+On Problems that are not large, which are focused on in no time, choices are looked for that leave free what programs
+were seen to hold, at the times at which they did (`beside`). Last the Problem is solved within the limit, with little
+work: that proves more, and where the program of what is found does not fit, what is learnt of it is counted and it is
+solved anew.
 """
 
 from __future__ import annotations

@@ -4,9 +4,10 @@ Choices and bounds for all limits near the one asked for come of one `Focus` (`s
 the Problem counts, by about the same factor where peaks are close: so choices are looked for that leave this much free,
 and the cheapest whose program keeps within the limit is the plan. The bound is that of the limit itself.
 
-On small Problems, which are focused on in no time, choices are looked for that leave free what programs were seen to
-hold, at the times at which they did (`beside`). Last the Problem is solved within the limit, with little work: that
-proves more, and where the program of what is found does not fit, what is learnt of it is counted and it is solved anew.
+On Problems that are not large, which are focused on in no time, choices are looked for that leave free what programs
+were seen to hold, at the times at which they did (`beside`). Last the Problem is solved within the limit, with little
+work: that proves more, and where the program of what is found does not fit, what is learnt of it is counted and it is
+solved anew.
 """
 
 from __future__ import annotations
@@ -36,10 +37,11 @@ _AIMS = 2  # peaks as the Problem counts that choices are made for
 _PROGRAMS = 5  # for each
 _WORTH = 1e-3  # of the cost: what another program has to save
 _ENOUGH = 2e-2  # of the bound of what the Problem counts: a choice as close is not worth another aim
-_MOST_AN_EDGE = 5_000  # entries
 _CLOSE = 1e-2  # of a peak: another that is as close is not aimed at
 _LESSONS = 8  # programs that are learnt from, where choices are decoded
-_MOST_SOLVED = 10_000  # entries of a Problem that is solved within the limit
+_MOST_BESIDE = 1_000_000  # entries of a Problem on which is focused anew
+_FEW_SOLVED, _MOST_SOLVED = 10_000, 1_000_000  # entries of a Problem that is solved within the limit; ...
+_FAR = 0.05  # of the cost: ... of a larger one than few where the gap is more
 _ENTRIES_ANEW, _MOST_ANEW = 12_000, 6  # entries of all solves beside what is learnt there; solves
 
 
@@ -55,7 +57,7 @@ def plan_within(attempt: Attempt, limit: int, free: Planned, below: float = inf)
       NothingCheaper: none was found that costs less than `below`.
       KeyboardInterrupt: the search was interrupted before.
     """
-    if not attempt.task.halt.within(attempt.task.options.solve).large_gap or _is_wide(attempt):
+    if not attempt.task.halt.within(attempt.task.options.solve).large_gap:
         return Tightening(attempt).within(limit, free, below)
     try:
         with ending_at(attempt.task.halt.ends):
@@ -69,11 +71,6 @@ def plan_within(attempt: Attempt, limit: int, free: Planned, below: float = inf)
 def _entries(attempt: Attempt) -> int:
     """Of all edges of the Problem."""
     return sum(edge.matrix.size for edge in attempt.problem(0.0).edges)
-
-
-def _is_wide(attempt: Attempt) -> bool:
-    """Whether the Problem has many entries an edge: sweeps take too long for many lines then."""
-    return _entries(attempt) > max(FEW_ENTRIES, _MOST_AN_EDGE * len(attempt.problem(0.0).edges))
 
 
 @dataclass(eq=False)
@@ -115,7 +112,7 @@ class Aim:
         halt = self.attempt.task.halt
         try:
             self._search()
-            if _entries(self.attempt) <= FEW_ENTRIES:
+            if _entries(self.attempt) <= _MOST_BESIDE:
                 self._search_beside()
                 self._solve()
             if not self._fitting:
@@ -138,21 +135,19 @@ class Aim:
           NoFeasiblePlan: proven that none keeps within the limit.
         """
         smallest = self.focus.choices()[:_PROGRAMS]
-        if all(met.peak > self.limit for met in smallest) and self._may_ask_for_less():
+        if all(met.peak > self.limit for met in smallest):
             smallest = [*self._least(smallest), *smallest]
         for met in smallest:
             self._lower(met)
 
-    def _may_ask_for_less(self) -> bool:
-        """Whether a smaller choice is looked for, costs aside: not at length where there is a plan to be undercut."""
-        is_quick = _entries(self.attempt) <= self.attempt.task.options.solve.max_cp_sat_entries
-        return (is_quick or self.below == inf) and not self.attempt.task.halt.is_over
-
     def _least(self, smallest: Sequence[Met]) -> list[Met]:
-        """The choice of least peak that the solver finds, if any."""
+        """The choice of least peak that the solver finds, if any, where nothing proves yet that none is small enough.
+
+        Where the Problem is too large for CP-SAT, what the prices met prove has to do.
+        """
         problem = self.attempt.problem(float(self.limit))
-        least = LeastPeak(None, inf, least_use(problem))
-        if not smallest or least.bound <= self.limit or _entries(self.attempt) <= FEW_ENTRIES:
+        least = LeastPeak(None, inf, max(least_use(problem), self.focus.least_peak))
+        if self._may_ask(least.bound > self.limit or not smallest):
             least = least_peak(problem, self.attempt.task.options.solve, enough=self.limit)
         found = [] if least.choice is None else [met_as(problem, least.choice)]
         if least.bound > self.limit * (1 + TOLERANCE):
@@ -161,6 +156,15 @@ class Aim:
             least_bytes = least.bound if isfinite(least.bound) else None
             raise misfit(self.attempt, self.limit, self._smallest, Infeasible("", least_peak_bytes=least_bytes))
         return found
+
+    def _may_ask(self, is_known: bool) -> bool:
+        """Whether CP-SAT is asked for a small choice: of small Problems, though it be known that none is small enough.
+
+        It tells what the least is.
+        """
+        entries, halt = _entries(self.attempt), self.attempt.task.halt
+        is_small = entries <= self.attempt.task.options.solve.max_cp_sat_entries
+        return is_small and not halt.is_over and (not is_known or entries <= FEW_ENTRIES)
 
     @property
     def _smallest(self) -> Planned:
@@ -236,11 +240,10 @@ class Aim:
 
     def _is_worth_solving(self) -> bool:
         """Whether a gap is left, and the Problem is small enough, and this is the last that is looked into."""
-        is_far = self.bound < self._cost * (1 - self.attempt.task.options.solve.large_gap)
-        is_small = _entries(self.attempt) <= _MOST_SOLVED
-        return (
-            is_far and is_small and not self.attempt.task.halt.is_over and self.attempt.is_last(self.free, self._cost)
-        )
+        entries, gap = _entries(self.attempt), self.attempt.task.options.solve.large_gap
+        is_far = self.bound < self._cost * (1 - (gap if entries <= _FEW_SOLVED else max(gap, _FAR)))
+        is_wanted = is_far and entries <= _MOST_SOLVED and not self.attempt.task.halt.is_over
+        return is_wanted and self.attempt.is_last(self.free, self._cost)
 
     def _prove(self) -> None:
         """Takes up what is proven of the limit by lines."""
@@ -274,7 +277,8 @@ class Aim:
         spent = [(planned.account.peak_memory_bytes, met.peak) for met, planned in self.lowered.items()]
         top, counted = min(spent, key=lambda pair: abs(pair[0] - self.limit), default=(1, 1.0))
         aim = self.limit * min(1.0, counted / max(1, top))
-        low = max((met.peak for met in self._fitting), default=0.0)
+        least = min((met.peak for met in self.focus.choices()), default=0.0)
+        low = max((met.peak for met in self._fitting), default=least)
         missed = [met.peak for met in self.lowered if not self._fits(met) and met.peak > low]
         high = min(missed, default=inf)
         return aim if low < aim < high else (low + min(high, self.limit)) / 2

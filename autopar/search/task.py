@@ -40,8 +40,8 @@ class SearchOptions:
 
     `max_mesh_axes` (1 to 4) bounds the mesh shapes searched where none is given: more axes hold better plans and take
     many times as long; `max_tightenings` (>= 1) how often a memory limit is tightened for what only the program counts,
-    where each limit is solved fully (`SolveOptions.large_gap` 0, or edges of thousands of entries); `while_trips` how
-    often a while loop is held to go round. `operators` says what becomes of functions that were made operators
+    where each limit is solved fully (`SolveOptions.large_gap` 0); `while_trips` how often a while loop is held to go
+    round. `operators` says what becomes of functions that were made operators
     (`autopar.operator`): "kept" whole, "expanded", or "best": both are planned and the better plan is kept. `recompute`
     says whether activations may be computed once more in the backward pass, rather than kept: "never", or "auto": it is
     looked into where nothing fits in the memory limit otherwise, or the limit costs more than 5 % of the objective, as

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import pairwise
 
 import numpy as np
@@ -25,7 +25,7 @@ from autopar.solve.kernels import cost_of
 from autopar.solve.merge import merge_usages
 from autopar.solve.options import SolveOptions
 from autopar.solve.pareto import Met, Pareto
-from autopar.solve.problem import Floats, Problem, Solution, derived, objective, peak
+from autopar.solve.problem import Floats, Problem, Solution, dearest, derived, objective, peak
 from autopar.solve.reduce import reduce_cheaply
 from autopar.solve.reduction import Choice, Ints, unchanged
 from autopar.solve.rows import memory_rows
@@ -119,6 +119,23 @@ class Curve:
     def bound(self, limit: float) -> float:
         """No choice within the limit costs less, rounding errors included."""
         return self._highest(limit).proven(limit) + self.reduction.offset
+
+    @property
+    def least_peak(self) -> float:
+        """No choice peaks below this.
+
+        It costs at most what all nodes and edges do at their dearest; what a line proves beyond that is memory.
+        """
+        lines = [line for line in self._lines if line.slope > 0]
+        return max((self._least_of(line) for line in lines), default=0.0)
+
+    def _least_of(self, line: Line) -> float:
+        return (line.proven(0.0) + self.reduction.offset - self._dearest) / line.slope
+
+    @cached_property
+    def _dearest(self) -> float:
+        """No choice that is not forbidden costs more."""
+        return dearest(self.problem)
 
     def choices(self) -> list[Met]:
         """The choices met, the smallest first: each costs less than all before."""

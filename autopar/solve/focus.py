@@ -8,6 +8,7 @@ ones. Of what was decoded on the way, choices about the limit are made (`blend`)
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 
@@ -18,6 +19,8 @@ from autopar.solve.problem import Problem
 _UP, _MOST_UP, _MORE_UP = 4.0, 10, 2  # times the sum of prices; until choices keep within the limit, and from there on
 _DOWN, _LITTLE = 3.0, 1e-3  # the sum over the next; of the cost: what memory costs where prices end
 _HALVES, _APART = 6, 1.05  # of the way between two sums of prices, as ratios; what is close enough
+_NEARLY_LEAST = 1.01  # of what is proven of all peaks
+_FALLS = 3  # of the bound, one after another
 _FEWEST = 8  # lines that are kept
 _BESIDE = 6  # lines on each side of a limit, at whose prices choices descend
 
@@ -70,11 +73,21 @@ class Focus(Curve):
             price *= _UP
             self._step(price)
             more -= not self._is_above(limit)
-            if not more or not self.wanted():
+            if not more or self._is_refused(limit) or self._is_vain(limit) or not self.wanted():
                 break
         while self._lines[-1].middle <= limit and price > _LITTLE * self._dear() and self.wanted():
             price /= _DOWN
             self._step(price)
+
+    def _is_refused(self, limit: float) -> bool:
+        """Whether it is proven that no choice keeps within the limit, and a choice of about the least peak is met."""
+        least, met = self.least_peak, self.choices()
+        return least > limit and bool(met) and met[0].peak <= _NEARLY_LEAST * least
+
+    def _is_vain(self, limit: float) -> bool:
+        """Whether no choice was met yet, and higher prices prove less and less: the bound is concave in them."""
+        last = [line.at(limit) for line in self._lines[-_FALLS - 1 :]]
+        return not self._pareto.met and len(last) > _FALLS and all(a > b for a, b in pairwise(last))
 
     def _dear(self) -> float:
         """The sum of prices at which the memory of the fastest choice costs as much as all else."""

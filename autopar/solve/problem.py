@@ -213,6 +213,19 @@ def objective(problem: Problem, choice: tuple[int, ...]) -> float:
     return total + sum(problem.taken(choice))
 
 
+def dearest(problem: Problem) -> float:
+    """No choice that takes no forbidden entry costs more: every node and edge at its dearest."""
+    matrices, which = problem.matrices
+    most = np.array([_largest(cost) for cost in matrices])
+    nodes = {id(cost): _largest(cost) for cost in problem.node_costs}
+    return sum(nodes[id(cost)] for cost in problem.node_costs) + float(most[which].sum() if len(which) else 0.0)
+
+
+def _largest(cost: Floats) -> float:
+    """Of what is not forbidden; where all is, there is no choice."""
+    return float(cost.max(initial=-np.inf, where=np.isfinite(cost)))
+
+
 def usage_over_time(problem: Problem, choice: tuple[int, ...]) -> Floats:
     """The bytes in use at every time 0, 1, ... up to the last stop."""
     end = max((usage.stop for usage in problem.usages), default=0)

@@ -69,8 +69,8 @@ def settle(problem: Problem, options: SolveOptions, messages: Floats | None = No
         return Settled(small.lift(quick.choice), quick.objective, quick.bound, small.steps + quick.proof, unmoved)
     mask = None if small.problem is problem else _kept_messages(problem, keep)
     start = messages if messages is None or mask is None else messages[mask]
-    ascent = _begun(small.problem, options, start)
-    best, certificate = _swept(ascent, options, Best(problem, options.time_limit_s, None))
+    ascent, is_hopeful = _begun(small.problem, options, start)
+    best, certificate = _swept(ascent, is_hopeful, options, Best(problem, options.time_limit_s, None))
     bound, proof = certificate.bound, certificate.proof()
     if not _meet(bound, best.objective) and (exact := exactly(small.problem, options)) is not None:
         best, bound, proof = exact, exact.bound, exact.proof
@@ -90,22 +90,26 @@ def _quickly(problem: Problem, options: SolveOptions) -> Answer | None:
     return exactly(problem, replace(options, max_elimination_work=min(options.max_elimination_work, _QUICK)))
 
 
-def _begun(problem: Problem, options: SolveOptions, messages: Floats | None) -> Ascent:
-    """The ascent at `messages`; without, at those that a problem of few of the equal layers settles at, if any are."""
+def _begun(problem: Problem, options: SolveOptions, messages: Floats | None) -> tuple[Ascent, bool]:
+    """The ascent at `messages`; without, at those that a problem of few of the equal layers settles at, if any are.
+
+    And whether sweeps may prove the problem: where they do not prove few of its layers, they do not prove all.
+    """
     ascent = Ascent(problem, options, messages, eager=True, enough=_ENOUGH)
     short = None if messages is not None else shortened(problem, ascent.dual.flat, ascent.dual.order)
-    if short is not None and len(short.order) - len(short.problem.counts) >= _SHORTER * len(short.order):
-        few = Ascent(short.problem, options, eager=True, enough=_ENOUGH)
-        few.sweeps(np.inf, Best(short.problem, options.time_limit_s, None))
-        ascent.start_from(short.messages(ascent.dual.flat, per_edge(few.dual.flat, few.held.messages)))
-        ascent.options = replace(options, max_sweeps=1)
-    return ascent
+    if short is None or len(short.order) - len(short.problem.counts) < _SHORTER * len(short.order):
+        return ascent, True
+    few = Ascent(short.problem, options, eager=True, enough=_ENOUGH)
+    best, certificate = few.sweeps(np.inf, Best(short.problem, options.time_limit_s, None))
+    ascent.start_from(short.messages(ascent.dual.flat, per_edge(few.dual.flat, few.held.messages)))
+    ascent.options = replace(options, max_sweeps=1)
+    return ascent, _meet(certificate.bound, best.objective)
 
 
-def _swept(ascent: Ascent, options: SolveOptions, watch: Watch) -> tuple[Answer, Certificate]:
+def _swept(ascent: Ascent, is_hopeful: bool, options: SolveOptions, watch: Watch) -> tuple[Answer, Certificate]:
     """What sweeps give: few of them, where the ascent is to take few; as many as usual, if these do not prove it."""
     best, certificate = ascent.sweeps(np.inf, watch)
-    if not _meet(certificate.bound, best.objective) and ascent.options is not options:
+    if is_hopeful and not _meet(certificate.bound, best.objective) and ascent.options is not options:
         ascent.options = options
         more, certificate = ascent.sweeps(best.objective, watch)
         best = better(best, more)

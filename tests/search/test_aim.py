@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from itertools import pairwise, product
 from math import inf
@@ -24,6 +25,7 @@ from tests.search.test_front import CASES, FOUR, cluster_of, every_plan, task_of
 @pytest.fixture(autouse=True)
 def all_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(aim, "FEW_ENTRIES", 0)
+    monkeypatch.setattr(aim, "_MOST_BESIDE", 0)
 
 
 def found_within(case: int, limit: int | None, options: SearchOptions | None = None) -> Planned:
@@ -88,11 +90,9 @@ def test_a_limit_below_all_plans_is_never_kept(case: int) -> None:
         found_within(case, 1)
 
 
-@pytest.mark.parametrize(("most", "below", "is_asked"), [(0, inf, True), (0, 1e9, False), (300_000, 1e9, True)])
-def test_what_takes_long_is_not_asked_of_cp_sat_where_there_is_a_plan(
-    monkeypatch: pytest.MonkeyPatch, most: int, below: float, is_asked: bool
-) -> None:
-    """Whether a smaller choice fits tells nothing of one that costs less than the plan."""
+@pytest.mark.parametrize(("most", "is_asked"), [(0, False), (300_000, True)])
+def test_what_takes_long_is_not_asked_of_cp_sat(monkeypatch: pytest.MonkeyPatch, most: int, is_asked: bool) -> None:
+    """What the prices met prove has to do then."""
     asked = list[float]()
 
     def least(problem: Problem, options: SolveOptions, enough: float) -> LeastPeak:
@@ -101,10 +101,23 @@ def test_what_takes_long_is_not_asked_of_cp_sat_where_there_is_a_plan(
 
     monkeypatch.setattr(aim, "least_peak", least)
     monkeypatch.setattr(aim, "least_use", lambda _: 0.0)
+    monkeypatch.setattr(Focus, "least_peak", 0.0)
     free = found_within(0, None, SearchOptions(solve=SolveOptions(large_gap=1e-2, max_cp_sat_entries=most)))
     with pytest.raises(NoFeasiblePlan if is_asked else Unsolved):
-        aim.plan_within(Place(free.task, free.ground).attempt(), 1, free, below)
+        aim.plan_within(Place(free.task, free.ground).attempt(), 1, free)
     assert asked == [1] * is_asked
+
+
+@pytest.mark.parametrize("case", range(len(CASES)))
+def test_prices_alone_prove_that_nothing_fits(monkeypatch: pytest.MonkeyPatch, case: int) -> None:
+    """Where neither CP-SAT nor the least use of all strategies says so."""
+    monkeypatch.setattr(aim, "least_use", lambda _: 0.0)
+    options = SearchOptions(solve=SolveOptions(large_gap=1e-2, max_cp_sat_entries=0))
+    least = min(used for _, used in every_plan(case))
+    with pytest.raises(NoFeasiblePlan, match="any plan needs") as refused:
+        found_within(case, least // 2, options)
+    told = int(re.search(r"any plan needs ([\d,]+)", str(refused.value))[1].replace(",", ""))
+    assert least // 2 < told <= least
 
 
 def test_a_gap_that_may_not_be_left_is_worked_on_by_full_solves(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,7 +188,7 @@ def test_what_is_learnt_of_a_program_rules_out_its_choice(case: int) -> None:
 
 def test_small_problems_are_solved_within_the_limit_and_proven(monkeypatch: pytest.MonkeyPatch) -> None:
     """Most plans are proven optimal then; without it fewer, and none costs less."""
-    monkeypatch.setattr(aim, "FEW_ENTRIES", 30_000)
+    monkeypatch.setattr(aim, "_MOST_BESIDE", 30_000)
     limits = limits_of(2)
     solved = [found_within(2, limit).plan for limit in limits]
     monkeypatch.setattr(aim, "_MOST_SOLVED", 0)
@@ -186,3 +199,14 @@ def test_small_problems_are_solved_within_the_limit_and_proven(monkeypatch: pyte
         assert less.lower_bound_s * (1 - 1e-9) <= some.lower_bound_s <= best * (1 + 1e-9)
     assert sum(not plan.gap for plan in solved) >= sum(not plan.gap for plan in focused)
     assert sum(plan.gap for plan in solved) < sum(plan.gap for plan in focused)
+
+
+def test_larger_ones_are_solved_where_the_gap_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aim, "_MOST_BESIDE", 30_000)
+    monkeypatch.setattr(aim, "_FEW_SOLVED", 0)
+    gaps = dict[float, list[float]]()
+    for far in (inf, 0.0):
+        monkeypatch.setattr(aim, "_FAR", far)
+        gaps[far] = [found_within(2, limit).plan.gap for limit in limits_of(2)]
+    assert sum(gaps[0.0]) < sum(gaps[inf])
+    assert all(less <= more + 1e-9 for less, more in zip(gaps[0.0], gaps[inf], strict=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -11,8 +12,9 @@ from hypothesis import strategies as st
 
 from autopar.solve import Infeasible, Problem, SolveOptions, curve, verify
 from autopar.solve.focus import Focus
+from autopar.solve.pareto import Pareto
 from tests.solve.draw import chain_with_skips, problems
-from tests.solve.oracle import optimum
+from tests.solve.oracle import least_peak, optimum
 
 OPTIONS = SolveOptions()
 
@@ -43,6 +45,23 @@ def test_bounds_are_below_and_choices_above_the_optimum_of_every_limit(problem: 
             assert bounded.peak <= limit * (1 + 1e-12)
             assert bounded.objective >= truth - 1e-9 * (1 + truth)
             verify(within, bounded)
+
+
+@settings(deadline=None, max_examples=100)
+@given(problems(limited=True), st.integers(0, 15))
+def test_no_choice_peaks_below_what_prices_prove(problem: Problem, limit: int) -> None:
+    try:
+        focus = focus_on(problem, float(limit))
+    except Infeasible:
+        return
+    assert focus.least_peak <= least_peak(problem) * (1 + 1e-9)
+
+
+def test_prices_prove_the_least_peak_where_messages_are_tight() -> None:
+    """Of a chain they are, so that no choice is looked for below it."""
+    tree = replace(chain(20), edges=tuple(edge for edge in chain(20).edges if edge.v == edge.u + 1))
+    focus = focus_on(tree, 0.0)
+    assert 0.98 * focus.choices()[0].peak <= focus.least_peak <= focus.choices()[0].peak
 
 
 def chain(layers: int = 60) -> Problem:
@@ -109,3 +128,20 @@ def test_where_there_is_little_room_few_lines_are_kept(monkeypatch: pytest.Monke
 def test_the_same_problem_gives_the_same() -> None:
     first, second = ([(met.whole, met.cost) for met in focus_on(chain(), 60.0).choices()] for _ in range(2))
     assert first == second
+
+
+def test_prices_do_not_rise_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no choice is met, they rise only as long as that proves more, or did a moment before."""
+    least = focus_on(chain(), 0.0).choices()[0].peak
+    monkeypatch.setattr(Pareto, "meet", lambda *_: None)
+    assert 3 <= rises(monkeypatch, 1.2 * least) < rises(monkeypatch, 0.5 * least)
+
+
+def rises(monkeypatch: pytest.MonkeyPatch, limit: float) -> int:
+    """How often prices rise, if choices are taken to exceed the limit."""
+    focus, steps = Focus(chain(), OPTIONS), list[float]()
+    step = focus._step  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(focus, "_step", lambda price: (steps.append(price), step(price)))
+    monkeypatch.setattr(focus, "_is_above", lambda _: True)
+    focus.turn_to(limit)
+    return sum(later > price for price, later in pairwise(steps))

@@ -194,6 +194,36 @@ def test_few_of_the_equal_layers_are_swept_first(monkeypatch: pytest.MonkeyPatch
     assert found.objective == pytest.approx(by_all.objective, rel=1e-9)
 
 
+def cliques(seed: int, blocks: int = 300, nodes: int = 4, strategies: int = 3) -> Problem:
+    """Equal blocks, in which all nodes are joined, in a row: messages prove the optimum of some."""
+    rng = np.random.default_rng(seed)
+    inner = [(i, j, rng.random((strategies, strategies))) for i in range(nodes) for j in range(i)]
+    outer = [rng.random((strategies, strategies)) for _ in range(nodes)]
+    own = [rng.random(strategies) for _ in range(nodes)]
+    first = range(0, blocks * nodes, nodes)
+    edges = [Edge(at + i, at + j, cost) for at in first for i, j, cost in inner]
+    edges += [Edge(at + i, at + nodes + i, cost) for at in first[:-1] for i, cost in enumerate(outer)]
+    return Problem(tuple(own * blocks), tuple(edges))
+
+
+@pytest.mark.parametrize(("seed", "is_proven"), [(1, False), (4, False), (7, False), (3, True), (5, True), (6, True)])
+def test_all_are_swept_on_only_where_few_are_proven(
+    seed: int, is_proven: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What messages do not prove of few of the equal layers they do not prove of all: one sweep tells the bound."""
+    swept: dict[int, int] = {}
+    original = Dual.sweep
+
+    def sweep(self: Dual) -> None:
+        count = len(self.problem.counts)
+        swept[count] = swept.get(count, 0) + 1
+        original(self)
+
+    monkeypatch.setattr(Dual, "sweep", sweep)
+    assert (standing(cliques(seed), SMALL) is not None) == is_proven
+    assert (swept[max(swept)] > 1) == is_proven
+
+
 def stood_by(problem: Problem, options: SolveOptions) -> Solution:
     base = standing(problem, options)
     assert base is not None

@@ -39,6 +39,8 @@ _WORTH = 1e-3  # of the cost: what another program has to save
 _ENOUGH = 2e-2  # of the bound of what the Problem counts: a choice as close is not worth another aim
 _CLOSE = 1e-2  # of a peak: another that is as close is not aimed at
 _LESSONS = 8  # programs that are learnt from, where choices are decoded
+_MOST_AN_EDGE = 5_000  # entries
+_MOST_EDGES = 2_000  # of a Problem that is solved once: choices of more take long to anneal
 _MOST_BESIDE = 1_000_000  # entries of a Problem on which is focused anew
 _FEW_SOLVED, _MOST_SOLVED = 10_000, 1_000_000  # entries of a Problem that is solved within the limit; ...
 _FAR = 0.05  # of the cost: ... of a larger one than few where the gap is more
@@ -59,6 +61,9 @@ def plan_within(attempt: Attempt, limit: int, free: Planned, below: float = inf)
     """
     if not attempt.task.halt.within(attempt.task.options.solve).large_gap:
         return Tightening(attempt).within(limit, free, below)
+    planned = _at_once(attempt, limit, free, below) if _is_wide(attempt) else None
+    if planned is not None:
+        return planned
     try:
         with ending_at(attempt.task.halt.ends):
             return Aim(attempt, limit, free, below).plan()
@@ -71,6 +76,25 @@ def plan_within(attempt: Attempt, limit: int, free: Planned, below: float = inf)
 def _entries(attempt: Attempt) -> int:
     """Of all edges of the Problem."""
     return sum(edge.matrix.size for edge in attempt.problem(0.0).edges)
+
+
+def _is_wide(attempt: Attempt) -> bool:
+    """Whether the Problem has many entries an edge, and few edges: one solve takes less time than many lines do."""
+    edges = len(attempt.problem(0.0).edges)
+    return edges <= _MOST_EDGES and _entries(attempt) > max(FEW_ENTRIES, _MOST_AN_EDGE * edges)
+
+
+def _at_once(attempt: Attempt, limit: int, free: Planned, below: float) -> Planned | None:
+    """The plan that messages alone find, if its program keeps within the limit and its gap is small."""
+    options = replace(attempt.task.options.solve, max_rounds=0)
+    try:
+        found = attempt.solve(float(limit), options, below)
+    except (Infeasible, NothingCheaper, Unsolved):
+        return None
+    bound = min(max(free.plan.lower_bound_s, found.plan.lower_bound_s), found.plan.objective_s)
+    if found.account.peak_memory_bytes > limit or bound < found.plan.objective_s * (1 - _FAR):
+        return None
+    return replace(found, plan=replace(found.plan, lower_bound_s=bound))
 
 
 @dataclass(eq=False)

@@ -216,7 +216,7 @@ def objective(problem: Problem, choice: tuple[int, ...]) -> float:
 def dearest(problem: Problem) -> float:
     """No choice that takes no forbidden entry costs more: every node and edge at its dearest."""
     matrices, which = problem.matrices
-    most = np.array([_largest(cost) for cost in matrices])
+    most = np.array([_largest(entries_of(matrix)) for matrix in matrices])
     nodes = {id(cost): _largest(cost) for cost in problem.node_costs}
     return sum(nodes[id(cost)] for cost in problem.node_costs) + float(most[which].sum() if len(which) else 0.0)
 

@@ -136,7 +136,7 @@ class Aim:
         halt = self.attempt.task.halt
         try:
             self._search()
-            if _entries(self.attempt) <= _MOST_BESIDE:
+            if _entries(self.attempt) <= (_MOST_BESIDE if self._is_far(_FAR) else FEW_ENTRIES):
                 self._search_beside()
                 self._solve()
             if not self._fitting:
@@ -264,10 +264,14 @@ class Aim:
 
     def _is_worth_solving(self) -> bool:
         """Whether a gap is left, and the Problem is small enough, and this is the last that is looked into."""
-        entries, gap = _entries(self.attempt), self.attempt.task.options.solve.large_gap
-        is_far = self.bound < self._cost * (1 - (gap if entries <= _FEW_SOLVED else max(gap, _FAR)))
+        entries = _entries(self.attempt)
+        is_far = self._is_far(0.0 if entries <= _FEW_SOLVED else _FAR)
         is_wanted = is_far and entries <= _MOST_SOLVED and not self.attempt.task.halt.is_over
         return is_wanted and self.attempt.is_last(self.free, self._cost)
+
+    def _is_far(self, gap: float) -> bool:
+        """Whether a larger gap is left, and more than may be."""
+        return self.bound < self._cost * (1 - max(gap, self.attempt.task.options.solve.large_gap))
 
     def _prove(self) -> None:
         """Takes up what is proven of the limit by lines."""

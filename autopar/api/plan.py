@@ -204,7 +204,7 @@ class Plan:
           InvalidSolution: the bound is not proven: a bug.
           AutoparError: for a plan that was loaded: it holds no proof.
         """
-        found = recheck(self.bound.planned, search_work)
+        found = recheck(self.bound.planned, self.summary.lower_bound_s, search_work)
         if found is None:
             raise AutoparError("this plan holds no proof of its bound, as it was loaded: plan anew, then verify")
         return found

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 
 import autopar
 from autopar.errors import NoFeasiblePlan
+from autopar.search.recheck import recheck
 from tests.api.same import PARAMS, SLOW, W, X, arrays, assert_same, check, layer, step
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -78,6 +80,21 @@ def assert_verified(plan: autopar.Plan) -> None:
 def test_the_bound_of_a_plan_is_verified() -> None:
     assert_verified(autopar.plan(step, PARAMS, X, cluster=SLOW))
     assert_verified(autopar.plan(step, PARAMS, X, cluster=SLOW, mesh=MESH, mode="data_parallel"))
+
+
+def test_what_is_proven_without_the_limit_is_proven_within_it() -> None:
+    """The witness of a plan within a limit may prove less, and what nothing at hand proves is said to be so."""
+    free = autopar.plan(step, PARAMS, X, cluster=SLOW, mesh=MESH)
+    plan = autopar.plan(step, PARAMS, X, cluster=SLOW, mesh=MESH, memory_limit_bytes=2 * free.peak_memory_bytes)
+    planned = replace(plan.bound.planned, unlimited=free.bound.planned)
+    assert planned.solution is not None
+    idle = replace(planned, solution=replace(planned.solution, lower_bound=0.0, witness=()))
+    alone, beside = (recheck(each, free.lower_bound_s, 0.0) for each in (replace(idle, unlimited=None), idle))
+    assert alone is not None
+    assert beside is not None
+    assert alone.bound_s < beside.bound_s == pytest.approx(free.lower_bound_s, rel=1e-9)
+    assert "was proven of another Problem" in str(alone)
+    assert "was proven of another Problem" not in str(beside)
 
 
 def test_planning_for_devices_that_are_not_there() -> None:

@@ -31,7 +31,11 @@ _UPPER = np.uint64(32)  # bits: the upper ones of a product depend on all bits o
 
 @dataclass(frozen=True, eq=False)
 class Thin:
-    """A matrix by its distinct rows and columns: all of those of `entries` occur, and few of them twice."""
+    """A matrix by its distinct rows and columns: all of those of `entries` occur, and few of them twice.
+
+    Invariant: `rows` and `columns` are numbered as they come first. So they are 0, 1, 2, ... where no two are equal,
+    and kernels need not look them up.
+    """
 
     entries: Floats
     rows: Ints
@@ -115,21 +119,12 @@ def taken(matrix: Matrix, rows: Ints | None, columns: Ints | None) -> Matrix:
         return part(matrix, rows, columns)
     entries, of_rows, of_columns = matrix.entries, matrix.rows, matrix.columns
     if rows is not None:
-        used, of_rows = _renumbered(of_rows[rows], len(entries))
-        entries = entries if used is None else entries.take(used, axis=0)
+        used, of_rows = _as_they_come(of_rows[rows])
+        entries = entries.take(used, axis=0)
     if columns is not None:
-        used, of_columns = _renumbered(of_columns[columns], entries.shape[1])
-        entries = entries if used is None else entries.take(used, axis=1)
+        used, of_columns = _as_they_come(of_columns[columns])
+        entries = entries.take(used, axis=1)
     return matrix_of(entries, of_rows, of_columns)
-
-
-def _renumbered(classes: Ints, count: int) -> tuple[Ints | None, Ints]:
-    """Those of `count` classes that occur, None if all do, and each class by its place among them."""
-    occurs = np.zeros(count, dtype=np.bool_)
-    occurs[classes] = True
-    if occurs.all():
-        return None, classes
-    return np.flatnonzero(occurs), (np.cumsum(occurs) - 1)[classes]
 
 
 def added(a: Matrix, b: Matrix) -> Matrix:
@@ -145,9 +140,12 @@ def added(a: Matrix, b: Matrix) -> Matrix:
 
 
 def pairs(a: Ints, b: Ints) -> tuple[Ints, Ints]:
-    """Where each distinct pair of classes comes first, and for every place which of the pairs it has."""
+    """Where each distinct pair of classes comes first, in that order, and for every place which of the pairs it has."""
     _, first, each = np.unique(a * (int(b.max(initial=0)) + 1) + b, return_index=True, return_inverse=True)
-    return first, each
+    order = np.argsort(first)
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    return first[order], place[each]
 
 
 def twice(matrix: Matrix) -> Matrix:

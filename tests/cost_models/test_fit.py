@@ -76,7 +76,7 @@ def collective_samples(machine, terms, meshes, sizes=(1e3, 1e5, 1e6, 1e7)):
 @settings(max_examples=5, deadline=None)
 def test_products_give_back_peak_and_half_sizes(seed):
     half, curve = fit_products(product_samples(seed, outliers=0.05), LAUNCH, MEMORY)
-    assert 1 / curve.slope == pytest.approx(PEAK, rel=0.04)
+    assert 1 / curve.slope == pytest.approx(PEAK, rel=0.06)  # of 1,000 seeds; that of 81 is 4.1 % off
     assert curve.time_s(1e9) == pytest.approx(1e9 / PEAK, rel=0.05)
     assert half.sizes == pytest.approx(HALF, rel=0.15, abs=2.0)
 

@@ -21,6 +21,7 @@ from autopar.solve.problem import Edge, Floats, Problem
 from autopar.solve.rows import memory_rows
 from autopar.solve.thin import (
     Thin,
+    _as_they_come,
     _number_by_bytes,
     added,
     at,
@@ -82,12 +83,12 @@ def test_rows_are_numbered_as_they_come_first(number, cost: Floats):
     assert first[:count].tolist() == [classes.tolist().index(n) for n in range(count)]
 
 
-def entries_of(cost: Floats) -> list[tuple[Floats, Floats, Floats]]:
+def entries_of(cost) -> list[tuple[Floats, Floats, Floats]]:
     """Each way up: the matrix as kernels read it by entry, by row, and as it is."""
     problem = Problem((np.zeros(cost.shape[0]), np.zeros(cost.shape[1])), (Edge(0, 1, cost),), (), None)
     flat = flatten(problem, memory_rows(problem))
     found = []
-    for arc, matrix in zip(flat.arcs[0], (cost.T, cost), strict=True):
+    for arc, matrix in zip(flat.arcs[0], (whole(cost).T, whole(cost)), strict=True):
         one = np.array([[entry(flat, arc, s, t) for t in range(matrix.shape[1])] for s in range(matrix.shape[0])])
         rows = np.zeros(matrix.shape)
         for s in range(len(rows)):
@@ -114,7 +115,8 @@ def spread(rng: np.random.Generator, cost: Floats) -> Thin:
         left = np.setdiff1d(np.arange(len(some)), chosen)
         of_each.append((np.delete(some, left), np.array([sorted(chosen).index(c) for c in chosen])))
     (rows, row_of), (columns, column_of) = of_each
-    return Thin(cost[rows][:, columns], row_of, column_of)
+    (by_row, row_of), (by_column, column_of) = _as_they_come(row_of), _as_they_come(column_of)
+    return Thin(cost[rows][:, columns][by_row][:, by_column], row_of, column_of)
 
 
 @pytest.fixture(autouse=True)
@@ -140,10 +142,11 @@ def test_what_is_done_with_thin_matrices_is_what_is_done_with_whole_ones(cost: F
         found = taken(matrix, some, others)
         assert isinstance(found, Thin)
         assert whole(found).tobytes() == expected.tobytes()
-        assert set(found.rows.tolist()) == set(range(len(found.entries)))
-        assert set(found.columns.tolist()) == set(range(found.entries.shape[1]))
+        assert_in_order(found)
     assert at(matrix, rows, int(columns[0])).tobytes() == cost[rows, columns[0]].tobytes()
-    assert whole(added(matrix, spread(rng, other))).tobytes() == (cost + other).tobytes()
+    both = added(matrix, spread(rng, other))
+    assert whole(both).tobytes() == (cost + other).tobytes()
+    assert_in_order(both)
     assert whole(added(matrix, other)).tobytes() == (cost + other).tobytes()
     assert whole(twice(matrix)).tobytes() == np.vstack([cost, cost]).tobytes()
     assert finite_in(matrix).tolist() == np.isfinite(cost).tolist()
@@ -152,6 +155,25 @@ def test_what_is_done_with_thin_matrices_is_what_is_done_with_whole_ones(cost: F
     assert [a.tobytes() for a in (one.entries, one.rows)] == [a.tobytes() for a in (two.entries, two.rows)]
     assert one.rows.tolist() == slowly(cost)
     assert one.columns.tolist() == two.columns.tolist() == slowly(np.ascontiguousarray(cost.T))
+
+
+def assert_in_order(matrix) -> None:
+    """All rows and columns of the entries occur, in the order in which they come first."""
+    assert isinstance(matrix, Thin)
+    assert list(dict.fromkeys(matrix.rows.tolist())) == list(range(len(matrix.entries)))
+    assert list(dict.fromkeys(matrix.columns.tolist())) == list(range(matrix.entries.shape[1]))
+
+
+def test_columns_that_are_taken_out_of_order_stay_apart():
+    """Of three columns the first and the last are equal; the last two are as many as there are strategies then."""
+    cost = np.array([[1.0, 5.0, 1.0]] * 4)
+    matrix = taken(Thin(cost[:1, :2], np.zeros(4, dtype=np.intp), np.array([0, 1, 0])), None, np.array([1, 2]))
+    for one, rows, expected in entries_of(matrix):
+        assert one.tolist() == rows.tolist() == expected.tolist()
+    problem = Problem((np.zeros(4), np.array([0.0, 10.0])), (Edge(0, 1, matrix),), (), None)
+    dual = Dual(problem, memory_rows(problem))
+    dual.sweep()
+    assert dual.certificate(dual.state()).bound == 5.0
 
 
 def repeating(problem: Problem, rng: np.random.Generator) -> tuple[Problem, Problem]:

@@ -89,7 +89,7 @@ def test_a_false_bound_of_a_plan_that_recomputes_is_refused() -> None:
     false += [replace(planned, solution=replace(solution, lower_bound=solution.objective))] if solution.gap else []
     for plan in false:
         with pytest.raises(InvalidSolution, match="but its witness proves"):
-            recheck(plan, 20.0)
+            recheck(plan, plan.plan.lower_bound_s, 20.0)
 
 
 def test_its_values_are_the_plain_functions() -> None:

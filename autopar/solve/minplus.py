@@ -91,10 +91,10 @@ def _min_sum(shape: tuple[int, ...], pieces: list[Floats]) -> Floats:
 
 def _product(cost: Floats, a: Thin, b: Thin) -> Matrix:
     """The min over k of cost[k] + a[s, k] + b[t, k]: one of equal rows, and of k with equal columns in both."""
-    of_k, classes = pairs(a.columns, b.columns)
-    cost = _least_of(cost, classes, len(of_k))
-    left = np.ascontiguousarray(a.entries.take(a.columns[of_k], axis=1))
-    right = np.ascontiguousarray(b.entries.T.take(b.columns[of_k], axis=0))
+    of_a, of_b, classes = pairs(a.columns, b.columns)
+    cost = _least_of(cost, classes, len(of_a))
+    left = np.ascontiguousarray(a.entries.take(of_a, axis=1))
+    right = np.ascontiguousarray(b.entries.T.take(of_b, axis=0))
     least = np.empty((len(left), right.shape[1]))
     if len(cost) * least.size < _LEAST_BESIDE:
         min_product(cost, left, right, least)

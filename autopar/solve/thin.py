@@ -130,22 +130,19 @@ def taken(matrix: Matrix, rows: Ints | None, columns: Ints | None) -> Matrix:
 def added(a: Matrix, b: Matrix) -> Matrix:
     """The sum of two matrices."""
     if not (isinstance(a, Thin) and isinstance(b, Thin)):
-        return whole(a) + whole(b)
-    rows_of, rows = pairs(a.rows, b.rows)
-    columns_of, columns = pairs(a.columns, b.columns)
-    of_a, of_b = (
-        thin.entries.take(thin.columns[columns_of], axis=1).take(thin.rows[rows_of], axis=0) for thin in (a, b)
-    )
+        return part(a) + part(b)
+    rows_of_a, rows_of_b, rows = pairs(a.rows, b.rows)
+    columns_of_a, columns_of_b, columns = pairs(a.columns, b.columns)
+    of_a = a.entries.take(columns_of_a, axis=1).take(rows_of_a, axis=0)
+    of_b = b.entries.take(columns_of_b, axis=1).take(rows_of_b, axis=0)
     return matrix_of(of_a + of_b, rows, columns)
 
 
-def pairs(a: Ints, b: Ints) -> tuple[Ints, Ints]:
-    """Where each distinct pair of classes comes first, in that order, and for every place which of the pairs it has."""
-    _, first, each = np.unique(a * (int(b.max(initial=0)) + 1) + b, return_index=True, return_inverse=True)
-    order = np.argsort(first)
-    place = np.empty_like(order)
-    place[order] = np.arange(len(order))
-    return first[order], place[each]
+def pairs(a: Ints, b: Ints) -> tuple[Ints, Ints, Ints]:
+    """The distinct pairs of classes, those of a and those of b, as they come; and which of them every place has."""
+    width = int(b.max(initial=0)) + 1
+    found, each = _as_they_come(a * width + b)
+    return *divmod(found, width), each
 
 
 def twice(matrix: Matrix) -> Matrix:
@@ -184,11 +181,11 @@ def in_order(matrix: Thin) -> Thin:
 
 def _as_they_come(classes: Ints) -> tuple[Ints, Ints]:
     """The classes in the order in which they come first, and each by its place in that order."""
-    found, first = np.unique(classes, return_index=True)
+    found, first, each = np.unique(classes, return_index=True, return_inverse=True)
     order = np.argsort(first)
-    place = np.empty(int(found[-1]) + 1, dtype=np.intp)
-    place[found[order]] = np.arange(len(found))
-    return found[order], place[classes]
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    return found[order], place[each]
 
 
 def distinct_rows(cost: Floats) -> tuple[Floats, Ints]:

@@ -169,17 +169,23 @@ def test_whatever_is_left_to_messages_answers_are_right(problem: Problem, most: 
         assert found is None or found.objective == found.lower_bound == pytest.approx(best, rel=1e-9, abs=1e-12)
 
 
-def test_few_of_the_equal_layers_are_swept_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sweeps of all nodes are then as few, whatever the number of layers; nothing is lost."""
-    swept: dict[int, int] = {}
+@pytest.fixture
+def swept(monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
+    """How often problems of so many nodes are swept."""
+    found: dict[int, int] = {}
     original = Dual.sweep
 
     def sweep(self: Dual) -> None:
         count = len(self.problem.counts)
-        swept[count] = swept.get(count, 0) + 1
+        found[count] = found.get(count, 0) + 1
         original(self)
 
     monkeypatch.setattr(Dual, "sweep", sweep)
+    return found
+
+
+def test_few_of_the_equal_layers_are_swept_first(swept: dict[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sweeps of all nodes are then as few, whatever the number of layers; nothing is lost."""
     problem = wide_problem(3, nodes=900)
     base = standing(problem, SMALL)
     assert base is not None
@@ -207,19 +213,8 @@ def cliques(seed: int, blocks: int = 300, nodes: int = 4, strategies: int = 3) -
 
 
 @pytest.mark.parametrize(("seed", "is_proven"), [(1, False), (4, False), (7, False), (3, True), (5, True), (6, True)])
-def test_all_are_swept_on_only_where_few_are_proven(
-    seed: int, is_proven: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_are_swept_on_only_where_few_are_proven(seed: int, is_proven: bool, swept: dict[int, int]) -> None:
     """What messages do not prove of few of the equal layers they do not prove of all: one sweep tells the bound."""
-    swept: dict[int, int] = {}
-    original = Dual.sweep
-
-    def sweep(self: Dual) -> None:
-        count = len(self.problem.counts)
-        swept[count] = swept.get(count, 0) + 1
-        original(self)
-
-    monkeypatch.setattr(Dual, "sweep", sweep)
     assert (standing(cliques(seed), SMALL) is not None) == is_proven
     assert (swept[max(swept)] > 1) == is_proven
 

@@ -54,6 +54,31 @@ def test_plans_keep_within_the_limit_and_bounds_are_below_the_best_of_all_plans(
         assert found.plan.objective_s <= 1.3 * best
 
 
+@pytest.mark.parametrize(("most_edges", "is_once"), [(10_000, True), (0, False)])
+@pytest.mark.parametrize("case", [0, 2])
+def test_wide_problems_of_few_edges_are_solved_once(
+    monkeypatch: pytest.MonkeyPatch, case: int, most_edges: int, is_once: bool
+) -> None:
+    """One solve is enough where its program fits and its gap is small; elsewhere the limit is aimed at."""
+    monkeypatch.setattr(aim, "_MOST_AN_EDGE", 0)
+    monkeypatch.setattr(aim, "_MOST_EDGES", most_edges)
+    once: list[Planned | None] = []
+    at_once = aim._at_once
+    monkeypatch.setattr(aim, "_at_once", lambda *given: once.append(at_once(*given)) or once[-1])
+    for limit in limits_of(case):
+        best = min(cost for cost, used in every_plan(case) if used <= limit)
+        try:
+            found = found_within(case, limit)
+        except Unsolved:
+            continue
+        assert found.account.peak_memory_bytes <= limit
+        assert found.plan.lower_bound_s <= best * (1 + 1e-9)
+        assert best <= found.plan.objective_s * (1 + 1e-9)
+    assert bool(once) == is_once
+    assert any(planned is not None for planned in once) == (is_once and case == 0)  # others leave a larger gap
+    assert all(planned is None or planned.plan.gap <= aim._FAR for planned in once)
+
+
 @pytest.mark.parametrize("case", range(len(CASES)))
 def test_within_what_the_fastest_needs_it_is_the_fastest(case: int) -> None:
     free = found_within(case, None)

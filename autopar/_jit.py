@@ -32,3 +32,45 @@ def compiled_or(plain: Callable[P, R]) -> Callable[[Callable[P, R]], Callable[P,
         return compiled(kernel) if FAST else plain
 
     return choose
+
+
+def _loaded(numbers: Any, at: int) -> int:
+    return int(numbers[at])
+
+
+def _exchanged(numbers: Any, at: int, value: int) -> int:
+    before, numbers[at] = int(numbers[at]), value
+    return before
+
+
+def _atomic() -> tuple[Callable[[Any, int], int], Callable[[Any, int, int], int]]:
+    numba: Any = import_module("numba")
+    arrays: Any = import_module("numba.np.arrayobj")
+    number = numba.types.int64
+
+    def place(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array = arrays.make_array(signature.args[0])(context, builder, arguments[0])
+        return builder.gep(array.data, [arguments[1]])
+
+    def loaded(typing_context: Any, numbers: Any, at: Any) -> Any:
+        def load(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builder.load_atomic(place(context, builder, signature, arguments), "acquire", 8)
+
+        del typing_context, at
+        return number(numbers, number), load
+
+    def exchanged(typing_context: Any, numbers: Any, at: Any, value: Any) -> Any:
+        def exchange(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builder.atomic_rmw("xchg", place(context, builder, signature, arguments), arguments[2], "acq_rel")
+
+        del typing_context, at, value
+        return number(numbers, number, number), exchange
+
+    intrinsic: Any = import_module("numba.extending").intrinsic
+    return intrinsic(loaded), intrinsic(exchanged)
+
+
+loaded, exchanged = _atomic() if FAST else (_loaded, _exchanged)
+"""loaded(numbers, at) and exchanged(numbers, at, value): what an array of 64-bit integers had there, of which only one
+thread at a time takes or changes one. Whoever is told a value sees all that was written before it was put there.
+"""

@@ -19,13 +19,14 @@ import numpy as np
 
 from autopar.solve import buffers
 from autopar.solve.flat import Flat, Pool, flatten, per_edge, with_messages
-from autopar.solve.kernels import add_prices, bound_of, decode, reparametrise, sweep, use_of
+from autopar.solve.kernels import add_prices, bound_of, decode, reparametrise, use_of
 from autopar.solve.momentum import Momentum
 from autopar.solve.order import sweep_order
 from autopar.solve.problem import Floats, Problem
 from autopar.solve.proof import Exceed, Messages, Pass, Price, Prices, Proof
 from autopar.solve.reduction import Bools, Ints
 from autopar.solve.rows import Rows
+from autopar.solve.sweep import bound_after, sweep
 
 _SWING = 0.9  # of the way of the last sweep, at most
 
@@ -165,8 +166,7 @@ class Dual:
     def swept(self) -> State:
         """As `state`, right after a sweep: the least cost' of every edge is 0 then, which saves half a sweep."""
         limit = float(self.prices.sum()) * self.rows.limit if self.rows.count else 0.0
-        least = np.minimum.reduceat(self.nodes, self.flat.start[:-1])
-        return State(self.messages.copy(), self.prices, float(least.sum(dtype=np.float64)) - limit)
+        return State(self.messages.copy(), self.prices, bound_after(self.flat, self.nodes) - limit)
 
     def restore(self, state: State) -> None:
         """Goes back to the messages and prices of an earlier moment."""

@@ -48,11 +48,7 @@ class Memory(NamedTuple):
 
 
 class Flat(NamedTuple):
-    """Costs, arcs and memory rows of a problem. `widest`: the most strategies of a node; `size`: of all messages.
-
-    `halves`: no edge is between the nodes before the first of these places and those from there to the second (see
-    `halves`); both 0 where nothing is known of that.
-    """
+    """Costs, arcs and memory rows of a problem. `widest`: the most strategies of a node; `size`: of all messages."""
 
     start: Ints
     cost: Floats
@@ -72,7 +68,6 @@ class Flat(NamedTuple):
     class_of: Ints
     size: int
     memory: Memory
-    halves: tuple[int, int] = (0, 0)
 
 
 def flatten(problem: Problem, rows: Rows, order: Ints | None = None, pool: Pool | None = None) -> Flat:
@@ -96,13 +91,14 @@ def flatten(problem: Problem, rows: Rows, order: Ints | None = None, pool: Pool 
     into, other = into[arcs], other[arcs]
     where = places[arcs].T
     near = _starts(np.bincount(into, minlength=len(counts)))
+    split = near[:-1] + np.bincount(into[other < into], minlength=len(counts))
     mail = _starts(counts[into])
     return Flat(
         start=_starts(counts),
         cost=np.concatenate([np.zeros(0), *(problem.node_costs[v] for v in nodes)]),
         widest=int(counts.max(initial=0)),
         near=near,
-        split=near[:-1] + np.bincount(into[other < into], minlength=len(counts)),
+        split=split,
         other=other,
         mail=mail[:-1],
         back=arc_of[partner[arcs]],
@@ -132,13 +128,6 @@ def with_per_edge(flat: Flat, messages: Sequence[tuple[Floats, Floats]]) -> Floa
         result[ends[i] : ends[i + 1]] = to_u
         result[ends[j] : ends[j + 1]] = to_v
     return result
-
-
-def messages_in(flat: Flat, other: Flat) -> Ints:
-    """For every message where it is among those of `other`, which has the same problem's nodes in another order."""
-    arcs = other.arcs.ravel()[np.argsort(flat.arcs.ravel())]
-    counts = np.diff(np.append(flat.mail, flat.size))
-    return np.arange(flat.size) + np.repeat(other.mail[arcs] - flat.mail, counts)
 
 
 def owners(problem: Problem) -> Ints:

@@ -21,10 +21,11 @@ import numpy as np
 from autopar._jit import compiled
 from autopar.solve.dual import Dual, State
 from autopar.solve.flat import Flat
-from autopar.solve.kernels import add_up, visit
+from autopar.solve.kernels import add_up
 from autopar.solve.momentum import Momentum
 from autopar.solve.problem import Floats
 from autopar.solve.reduction import Ints
+from autopar.solve.sweep import bound_after, sweep
 from autopar.solve.watch import Watch
 
 _HEAT = 0.2  # of a node's share of the gap
@@ -57,15 +58,15 @@ def glide(
     """
     dual.restore(held)
     course, last, stalls = _Course(dual, upper), held.bound, 0
-    for sweep in range(1, most_sweeps + 1):
+    for count in range(1, most_sweeps + 1):
         held = course.after_sweep(held)
-        if meet is not None and sweep % _SWEEPS_PER_CHOICE == 0:
+        if meet is not None and count % _SWEEPS_PER_CHOICE == 0:
             meet(dual.decode())
-        if meet is not None and sweep % _SWEEPS_PER_ROUGH_CHECK == 0:
+        if meet is not None and count % _SWEEPS_PER_ROUGH_CHECK == 0:
             if held.bound - last <= _CREEPING * abs(last):
                 break
             last = held.bound
-        if meet is None and sweep % _SWEEPS_PER_CHECK == 0:
+        if meet is None and count % _SWEEPS_PER_CHECK == 0:
             stalls = stalls + 1 if held.bound - last <= _STALLED * course.gap(held.bound) else 0
             last = held.bound
             if stalls >= _MAX_STALLS:
@@ -94,8 +95,8 @@ class _Course:
     def after_sweep(self, held: State) -> State:
         """The better of the state after one sweep and the one held; prices move, or all goes back to the one held."""
         dual = self.dual
-        low = sweep_with_beliefs(dual.flat, dual.nodes, dual.messages, self.belief)
-        low -= float(dual.prices.sum()) * dual.rows.limit
+        sweep(dual.flat, False, dual.nodes, dual.messages, self.belief)
+        low = bound_after(dual.flat, dual.nodes) - float(dual.prices.sum()) * dual.rows.limit
         self.sweeps += 1
         held = State(dual.messages.copy(), dual.prices, low) if low > held.bound else held
         if not self.momentum.rises(low):
@@ -120,24 +121,6 @@ class _Course:
         norm = max(float(np.sum(active * active)), _LEAST_NORM)
         step = min(self.rate, 1.0 / norm) * gap / self.scale
         dual.set_prices(np.maximum(0.0, dual.prices + step * excess))
-
-
-@compiled
-def sweep_with_beliefs(p: Flat, nodes: Floats, messages: Floats, belief: Floats) -> float:
-    """A sweep; writes what every strategy costs at least, above the same for all of a node's, on the way back.
-
-    Returns the bound without the prices' constant: after a sweep every edge's least cost is 0.
-    """
-    gain, count, total = np.empty(3 * p.widest, dtype=p.pool.dtype), len(p.start) - 1, 0.0
-    for v in range(count):
-        visit(p, v, False, (p.near[v], p.split[v]), (p.split[v], p.near[v + 1]), nodes, messages, gain)
-    for v in range(count - 1, -1, -1):
-        visit(p, v, False, (p.split[v], p.near[v + 1]), (0, 0), nodes, messages, gain)
-        for s in range(p.start[v], p.start[v + 1]):
-            belief[s] = nodes[s]
-        visit(p, v, False, (0, 0), (p.near[v], p.split[v]), nodes, messages, gain)
-        total += float(nodes[p.start[v] : p.start[v + 1]].min())
-    return total
 
 
 @compiled

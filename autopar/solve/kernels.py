@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from autopar._jit import compiled, compiled_or
+from autopar._jit import compiled, compiled_or, exchanged, loaded
 from autopar.solve.flat import Flat, Memory
 from autopar.solve.problem import Floats
 from autopar.solve.reduction import Ints
+
+AHEAD = 64  # visits that are looked at for one that can begin
+PATIENCE = 1000  # looks at as many: a visit takes less
 
 
 @compiled
@@ -137,26 +140,68 @@ def visit(
 
 
 @compiled
-def sweep_up(p: Flat, eager: bool, nodes: Floats, messages: Floats, first: int, stop: int) -> None:
-    """Nodes first <= v < stop, upwards, collect from lower ones and hand on to higher ones."""
-    gain = np.empty(3 * p.widest, dtype=p.pool.dtype)
-    for v in range(first, stop):
+def visit_in_turn(
+    p: Flat, turn: int, eager: bool, nodes: Floats, messages: Floats, belief: Floats, gain: Floats
+) -> None:
+    """The visit of a sweep whose turn it is: of all nodes upwards, then of all downwards.
+
+    On the way down, what each strategy costs in between is written to `belief`, unless that is empty.
+    """
+    v = turn
+    if turn < len(p.split):
         visit(p, v, eager, (p.near[v], p.split[v]), (p.split[v], p.near[v + 1]), nodes, messages, gain)
+        return
+    v = 2 * len(p.split) - 1 - turn
+    visit(p, v, eager, (p.split[v], p.near[v + 1]), (0, 0), nodes, messages, gain)
+    if len(belief):
+        belief[p.start[v] : p.start[v + 1]] = nodes[p.start[v] : p.start[v + 1]]
+    visit(p, v, eager, (0, 0), (p.near[v], p.split[v]), nodes, messages, gain)
 
 
 @compiled
-def sweep_down(p: Flat, eager: bool, nodes: Floats, messages: Floats, first: int, stop: int) -> None:
-    """As `sweep_up`, downwards."""
+def sweep_alone(p: Flat, eager: bool, nodes: Floats, messages: Floats, belief: Floats) -> None:
+    """All visits of a sweep in turn."""
     gain = np.empty(3 * p.widest, dtype=p.pool.dtype)
-    for v in range(stop - 1, first - 1, -1):
-        visit(p, v, eager, (p.split[v], p.near[v + 1]), (p.near[v], p.split[v]), nodes, messages, gain)
+    for turn in range(2 * len(p.split)):
+        visit_in_turn(p, turn, eager, nodes, messages, belief, gain)
 
 
 @compiled
-def sweep(p: Flat, eager: bool, nodes: Floats, messages: Floats) -> None:
-    """Every node, upwards and then downwards, collects from where the sweep comes and hands on to where it goes."""
-    sweep_up(p, eager, nodes, messages, 0, len(p.start) - 1)
-    sweep_down(p, eager, nodes, messages, 0, len(p.start) - 1)
+def can_begin(p: Flat, turn: int, done: Ints) -> bool:
+    """Whether all visits are done that this one reads of: a node's own upwards, and its neighbours' on their way."""
+    last, is_ready = 2 * len(p.split) - 1, True
+    if turn < len(p.split):
+        for k in range(p.near[turn], p.split[turn]):
+            is_ready = is_ready and loaded(done, p.other[k]) != 0
+        return is_ready
+    v = last - turn
+    for k in range(p.split[v], p.near[v + 1]):
+        is_ready = is_ready and loaded(done, last - p.other[k]) != 0
+    return is_ready and loaded(done, v) != 0
+
+
+@compiled
+def sweep_shared(
+    p: Flat, eager: bool, nodes: Floats, messages: Floats, belief: Floats, taken: Ints, done: Ints
+) -> bool:
+    """Takes visits of a sweep that can begin, the first ones first, which others do too; whether all are taken.
+
+    It gives up where none can begin for a while: another thread may have been halted within a visit.
+    """
+    gain, first, waited = np.empty(3 * p.widest, dtype=p.pool.dtype), 0, 0
+    while waited < PATIENCE:
+        while first < len(taken) and loaded(taken, first):
+            first += 1
+        if first == len(taken):
+            return True
+        waited += 1
+        for turn in range(first, min(first + AHEAD, len(taken))):
+            if not loaded(taken, turn) and can_begin(p, turn, done) and not exchanged(taken, turn, 1):
+                visit_in_turn(p, turn, eager, nodes, messages, belief, gain)
+                exchanged(done, turn, 1)
+                waited = 0
+                break
+    return False
 
 
 def _push_by_arrays(p: Flat, far: float, before: Floats, nodes: Floats, messages: Floats) -> None:

@@ -99,7 +99,8 @@ def _product(cost: Floats, a: Thin, b: Thin) -> Matrix:
     if len(cost) * least.size < _LEAST_BESIDE:
         min_product(cost, left, right, least)
     else:
-        side_by_side(lambda i, j: min_product(cost, left[i:j], right, least[i:j]), len(left) // 2, len(left))
+        middle = len(left) // 2
+        side_by_side(lambda rows: min_product(cost, left[rows], right, least[rows]), slice(middle), slice(middle, None))
     return matrix_of(least, a.rows, b.rows)
 
 

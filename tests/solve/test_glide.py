@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from autopar.solve import Edge, Problem, SolveOptions, solve, verify
 from autopar.solve.ascent import Ascent
 from autopar.solve.dual import Dual
-from autopar.solve.glide import glide, soft_use, sweep_with_beliefs
+from autopar.solve.glide import glide, soft_use
 from autopar.solve.momentum import Momentum
 from autopar.solve.proof import Prices
 from autopar.solve.rows import memory_rows
+from autopar.solve.sweep import bound_after, sweep
 from autopar.solve.watch import Best
 from tests.solve.draw import chain_with_skips, problems
 from tests.solve.oracle import optimum
@@ -83,7 +84,8 @@ def test_a_sweep_with_beliefs_is_a_sweep(problem: Problem) -> None:
     belief = np.zeros(len(other.flat.cost))
     for _ in range(3):
         plain.sweep()
-        low = sweep_with_beliefs(other.flat, other.nodes, other.messages, belief)
+        sweep(other.flat, False, other.nodes, other.messages, belief)
+        low = bound_after(other.flat, other.nodes)
         np.testing.assert_array_equal(other.messages, plain.messages)
         assert low == pytest.approx(plain.state().bound, abs=_ROUNDING * (1 + abs(low)))
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autopar.solve import Edge, Problem, halves, kernels, proven, single, solve
+from autopar.solve import Edge, Problem, kernels, proven, single, solve, sweep
 from autopar.solve.ascent import Ascent
 from autopar.solve.dual import Dual
 from autopar.solve.flat import Pool
@@ -29,12 +29,11 @@ OPTIONS = SolveOptions(max_sweeps=60)
 @settings(max_examples=40, deadline=None)
 @given(problem=problems(limited=False).filter(is_finite))
 def test_no_bound_exceeds_the_optimum(least: int, problem: Problem) -> None:
-    """Neither of sweeps from one end, nor of those of two halves."""
+    """Neither by one processor, nor by two."""
     best = optimum(problem)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(single, "_LARGE", 0)
-        patch.setattr(halves, "_LEAST", least)
-        patch.setattr(halves, "_WORTH", 2.0)
+        patch.setattr(sweep, "_LEAST", least)
         ascent = Ascent(problem, OPTIONS, rough=True)
         assert ascent._begins_singly()
         found, certificate = ascent.sweeps(np.inf, Best(problem, None, None))
@@ -50,7 +49,7 @@ def test_whatever_messages_it_finds_only_what_they_prove_is_said(problem: Proble
     noise = np.random.default_rng(seed).standard_normal
 
     def settled(self: Single, *_: object) -> np.ndarray:
-        return noise(len(self.messages))
+        return noise(len(self.dual.messages))
 
     best = optimum(problem)
     with pytest.MonkeyPatch.context() as patch:

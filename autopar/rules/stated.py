@@ -29,13 +29,13 @@ def _table(*groups: tuple[str, str]) -> Mapping[str, str]:
 
 
 TRACED = _table(
-    (_CALL, "call closed_call composite core_call custom_vmap_call eval_jaxpr jit pjit"),
+    (_CALL, "call closed_call composite core_call custom_vmap_call eval_jaxpr jit pjit xla_metadata_call"),
     (_DERIVATIVE, "custom_jvp_call custom_vjp_call custom_vjp_call_jaxpr linear_call remat_opt"),
     ("the function that solves is walked in place: derivatives have been taken before", "custom_linear_solve"),
     ("a region: its body is walked in place and emitted as a whole", "checkpoint remat remat2"),
     (_LOOP, "cond scan while"),
     (_KEYS, "random_bits random_fold_in random_seed random_split"),
-    (_NOTHING, "copy_p random_clone"),
+    (_NOTHING, "copy_p random_clone xla_metadata_value"),
     (_EFFECT, "check dce_sink inspect_sharding"),
     (_PLACEMENT, "layout_constraint relayout with_memory_space_constraint"),
 )

@@ -40,9 +40,12 @@ CALLS = {
     "linear_call": "callee",
     "pjit": "jaxpr",
     "remat_opt": "fwd_jaxpr",
+    "xla_metadata_call": "jaxpr",
 }
 REMATS = frozenset({"checkpoint", "remat", "remat2"})
-ALIASES = frozenset({"copy", "copy_p", "random_clone", "random_unwrap", "random_wrap", "stop_gradient"})
+ALIASES = frozenset({
+    "copy", "copy_p", "random_clone", "random_unwrap", "random_wrap", "stop_gradient", "xla_metadata_value",
+})  # fmt: skip
 CALLBACKS = frozenset({"debug_callback", "debug_print", "io_callback"})
 KEY_AGNOSTIC = frozenset({"optimization_barrier"})
 IMPLEMENTED = frozenset({

@@ -18,7 +18,7 @@ from autopar.report.groups import group_collectives, group_operators
 from cost_models import load_cluster
 
 LAYERS, WIDTH, BATCH = 6, 4096, 2048
-CLUSTER, APART = "8xh100", "2x4xh100"
+CLUSTER = "8xh100"
 
 
 def spec(*shape: int) -> jax.ShapeDtypeStruct:
@@ -42,12 +42,12 @@ def unrolled(params: Any, x: Any) -> Any:
 PARAMS = {"up": spec(LAYERS, WIDTH, 4 * WIDTH), "down": spec(LAYERS, 4 * WIDTH, WIDTH)}
 
 
-def plan(loss: Any, params: Any, mesh: dict[str, int], cluster: str = CLUSTER, **options: Any) -> autopar.Plan:
+def plan(loss: Any, params: Any, mesh: dict[str, int], **options: Any) -> autopar.Plan:
     def step(params: Any, x: Any) -> Any:
         grads, below = jax.grad(loss, argnums=(0, 1))(params, x)
         return jax.tree.map(lambda p, g: p - 0.01 * g, params, grads), below
 
-    return autopar.plan(step, params, spec(BATCH, WIDTH), cluster=cluster, mesh=mesh, **options)
+    return autopar.plan(step, params, spec(BATCH, WIDTH), cluster=CLUSTER, mesh=mesh, **options)
 
 
 def product_of(made: autopar.Plan) -> set[tuple[Any, ...]]:
@@ -69,7 +69,7 @@ class Apart(Roofline):
 
 
 def apart(graph: OpGraph, mesh: DeviceMesh) -> Apart:
-    return Apart(graph, mesh, load_cluster(CLUSTER))
+    return Apart(graph, mesh, load_cluster("2x4xh100"))
 
 
 @pytest.mark.parametrize("mesh", [{"x": 8}, {"x": 2, "y": 4}])
@@ -79,7 +79,7 @@ def test_a_scan_over_layers_has_the_plan_of_the_unrolled_model(mesh: dict[str, i
     The gradient of the data is asked for too: a scan computes it in any case, the unrolled model does not. Where all
     links are equal, other plans on two axes cost the same.
     """
-    inside, outside = (plan(loss, PARAMS, mesh, APART, pricing=apart) for loss in (scanned, unrolled))
+    inside, outside = (plan(loss, PARAMS, mesh, pricing=apart) for loss in (scanned, unrolled))
     assert inside.gap == outside.gap == 0
     assert product_of(inside) == product_of(outside)
     one, other = communicated(inside), communicated(outside)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from autopar._compat import pcast_varying, varying_axes
 from autopar.emit.localize_shard import Array, LocalOp, Run
 
 
@@ -15,7 +16,8 @@ def ragged_dot_general(local: LocalOp) -> Run:
     """The product of the local rows with the local groups.
 
     Rows of groups that other devices hold are put into two groups more, before and after the local ones: their
-    matrices are zeros (rows kept), or their products are left out (rows summed up).
+    matrices are zeros (rows kept), or their products are left out (rows summed up). Summed up, only the result is split
+    along the groups: its widths vary where neither operand does.
     """
     op, params = local.op, local.op.params["ragged_dot_dimension_numbers"]
     row: int = params["lhs_ragged_dimensions"][0]
@@ -37,6 +39,7 @@ def ragged_dot_general(local: LocalOp) -> Run:
         starts, ends = (lax.dynamic_slice_in_dim(x, first, count, axis=-1) for x in (starts, ends))
         widths = jnp.concatenate([starts[..., :1], ends - starts, lhs.shape[row] - ends[..., -1:]], axis=-1)
         if summed:
+            lhs, rhs = (pcast_varying(x, varying_axes(widths)) for x in (lhs, rhs))
             return [multiply(lhs, rhs, widths)[0][1:-1]]
         around = [(int(d in group), int(d in group), 0) for d in range(rhs.ndim)]
         return multiply(lhs, lax.pad(rhs, np.zeros((), rhs.dtype), around), widths)

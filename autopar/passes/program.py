@@ -19,6 +19,8 @@ from autopar.core.strategy import Hop, Strategy
 from autopar.redistribute.step import LOCAL_KINDS
 
 _UNFOLLOWED = frozenset({"core_map", "pallas_call"}) | BOUNDARY
+_LOWERED_TO_LOOPS = frozenset({"regularized_incomplete_beta"})
+"""What JAX lowers to a loop whose first carry it does not mark as varying, so that its own check refuses it."""
 REDUCTIONS = frozenset({"all_reduce", "reduce_scatter"})
 """The moves that add up what is unreduced."""
 FUSED_KINDS = ("all_reduce", "reduce_scatter", "all_gather")
@@ -165,7 +167,8 @@ class ShardedProgram:
         Three things are right but beyond it: a permute that changes over which axes a value is replicated; a bucket of
         values that are replicated over different axes (its result counts as varying wherever one does); and what cannot
         be looked into: a shard_map in the user's function that is not checked there, a kernel that is called anew, a
-        loop in a function treated as one operator, which knows nothing of how what it carries varies.
+        loop in a function treated as one operator, or of JAX's own making, which knows nothing of how what it carries
+        varies.
         """
         checked = all(_is_checked(i.op) for i in self.instructions if isinstance(i, Compute))
         return checked and all(self._is_followed(move) for move in self.collectives if move.role != "exchange")
@@ -220,7 +223,7 @@ def _is_checked(op: OpNode) -> bool:
     """Whether JAX's check can look into the operator."""
     if op.body is not None and any(inner.kind in _UNFOLLOWED or not _is_checked(inner) for inner in op.body.ops):
         return False
-    return op.kind != "shard_map" or bool(op.params["proves"])
+    return op.kind not in _LOWERED_TO_LOOPS and (op.kind != "shard_map" or bool(op.params["proves"]))
 
 
 def _line(program: ShardedProgram, instruction: Instruction) -> str:

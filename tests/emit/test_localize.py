@@ -109,6 +109,15 @@ def test_strategies_under_shard_map(name: str) -> None:
             )
 
 
+def test_groups_of_a_result_are_split_where_no_operand_is() -> None:
+    """What the devices write is told apart by where their groups begin alone."""
+    found = built("ragged_dot_general rows summed up")
+    strategies = [s for s in enumerate_strategies(rule_of(found.op), MESH) if not any(p.varying_axes for p in s.ins)]
+    (strategy,) = (s for s in strategies if s.outs[0].dims[0] == ("x",))
+    for result, whole in zip(run_sharded(found, strategy), found.results, strict=True):
+        assert_close(result, whole, str(strategy))
+
+
 @pytest.mark.parametrize("draw", [*WINDOWED, *RANKED, *MOVED], ids=lambda draw: draw.__name__)
 def test_exchanges_under_shard_map(draw: Callable[[Rng], Case]) -> None:
     """Of drawn operators the first that can exchange over both axes (dynamic slices: that can be split so)."""

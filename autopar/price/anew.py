@@ -51,8 +51,9 @@ Steps = list[tuple[int, Floats]]
 class Anew:
     """The work of finding all `Longer`s. `placed` gives the placements of an operand or result of each strategy.
 
-    `once` keeps the sizes, which equal layers share. `gone` says from when on a tensor's memory is counted by nobody
-    yet, by its id.
+    `once` keeps the sizes, which equal layers share. `may_go` are operators that may not be there, which hold nothing.
+    `gone` says from when on a tensor's memory is counted by nobody yet, by its id. `kept` are tensors that are counted
+    elsewhere from then on, if a choice says so: from `until` on, when nothing waits for them any longer.
     """
 
     graph: OpGraph
@@ -61,7 +62,10 @@ class Anew:
     in_memory: Collection[int]
     placed: Placed
     once: Once
+    may_go: Collection[int] = frozenset()
+    kept: Collection[int] = frozenset()
     gone: dict[int, int] = field(init=False)
+    until: dict[int, int] = field(default_factory=dict[int, int], init=False)
 
     def __post_init__(self) -> None:
         graph = self.graph
@@ -73,8 +77,10 @@ class Anew:
     def longer(self) -> Iterator[Longer]:
         """All of them: first what waits in registers, then the tensors that are read last come first."""
         for op in self.graph.ops:
-            if op.phase != "update" and is_fusible(op) and len(op.outs) == 1:
+            if op.phase != "update" and is_fusible(op) and len(op.outs) == 1 and op.id not in self.may_go:
                 yield from self._waiting(op)
+        self.until = {tensor: self.gone[tensor] for tensor in self.kept}
+        self.gone.update(dict.fromkeys(self.kept, len(self.graph.ops) + 1))
         again = recomputed(self.graph)
         copies = [copy for copy in self.flow.copies if copy.stored and copy.tensor.id in again]
         for copy in sorted(copies, key=lambda copy: (-self.held.sure[copy.tensor.id], copy.id)):
@@ -92,11 +98,11 @@ class Anew:
             if any(t.id not in self.in_memory and t.literal is None for t in op.ins):
                 yield from self._of(op, None, op.id, op.id + 1)
             return
-        (use,) = self.flow.uses[tensor.id]
-        if use.region == op.region and self._is_near(op, use.time):
-            size = self._bytes(tensor, self.placed(op.id, "outs", 0))
-            for longer in self._of(op, None, op.id, use.time):
-                yield replace(longer, sizes=self._lesser(longer.sizes, size))
+        for use in self.flow.uses.get(tensor.id, ()):  # one, or none that is sure to be there
+            if use.region == op.region and self._is_near(op, use.time):
+                size = self._bytes(tensor, self.placed(op.id, "outs", 0))
+                for longer in self._of(op, None, op.id, use.time):
+                    yield replace(longer, sizes=self._lesser(longer.sizes, size))
 
     def _is_near(self, op: OpNode, time: int) -> bool:
         return self.graph.ops[time].region == op.region if time < len(self.graph.ops) else False
@@ -130,6 +136,8 @@ class Anew:
             begin = self.gone[tensor.id]
             self.gone[tensor.id] = max(begin, stop)
             return [(begin, whole)] if begin < stop else []
+        if maker.id in self.may_go:
+            return []
         made = self.placed(maker.id, "outs", result)
         return [
             (begin, self._lesser(whole, self._least(made, sizes, placed)))

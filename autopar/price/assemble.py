@@ -42,7 +42,6 @@ def assemble(
     limit_bytes: float | None = None,
     *,
     tensors_only: bool = False,
-    detailed: bool = True,
     caches: Caches | None = None,
 ) -> Problem:
     """The Problem of choosing from `space`.
@@ -50,10 +49,10 @@ def assemble(
     With a limit, a copy that is not stored has every candidate twice: as an alias of its source, which takes no
     memory and must have the source's placement, and fresh (`placement_choice` undoes this). So has a stored copy under
     which operands are held longer (`price.anew`): as its operator makes it, and otherwise. With `tensors_only` the
-    memory is that of tensors between their making and their last use, and nothing else; what is not `detailed` counts
-    as a Problem with recomputation does. `caches` are what assemblies of this space at these prices share.
+    memory is that of tensors between their making and their last use, and nothing else. `caches` are what assemblies of
+    this space at these prices share.
     """
-    build = Builder(graph, flow, space, router, limit_bytes is not None, detailed, caches)
+    build = Builder(graph, flow, space, router, limit_bytes is not None, caches)
     usages = build.usages(tensors_only) if limit_bytes is not None else ()
     return Problem(build.node_costs(pricing), build.edges(), usages, limit_bytes)
 

@@ -16,18 +16,22 @@ Copies of a phase under a join belong to the readers that are always there; twin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autopar.core.dataflow import Copy, Dataflow, Use, until
-from autopar.core.graph import OpGraph, TensorInfo
+from autopar.core.graph import TensorInfo
 from autopar.core.recompute import Rewritten
 from autopar.core.space import Space
+from autopar.price.anew import Anew
 from autopar.price.assemble import Builder
 from autopar.price.columns import Column
+from autopar.price.held import Held, held
+from autopar.price.lasting import clipped, is_join, is_twin, lasting
 from autopar.price.pricing import Pricing
 from autopar.price.work import materialised
 from autopar.redistribute.route import Router
@@ -81,35 +85,9 @@ def assemble_recompute(
       limit_bytes: what a device may use.
       tensors_only: count tensors between their making and their last use, and nothing else.
     """
-    build = RecomputeBuilder(
-        rewritten.graph, _clipped(rewritten.graph, flow), space, router, True, False, rewritten=rewritten
-    )
+    build = RecomputeBuilder(rewritten.graph, clipped(rewritten.graph, flow), space, router, True, rewritten=rewritten)
     problem = Problem(build.node_costs(pricing), build.edges(), build.usages(tensors_only), limit_bytes)
     return RecomputeProblem(problem, build)
-
-
-def _clipped(graph: OpGraph, flow: Dataflow) -> Dataflow:
-    """`flow` with stored copies that end at their last reader that is always there; twins hold them longer."""
-
-    def clip(copy: Copy) -> Copy:
-        lasting = [use for use in copy.uses if not _is_twin(graph, use)]
-        if not copy.stored or not copy.uses:
-            return copy
-        if not lasting and _is_join(graph, copy):
-            return copy
-        stop = max((until(graph, copy.region, use) for use in lasting), default=copy.start) + 1
-        return replace(copy, stop=stop)
-
-    return Dataflow(tuple(map(clip, flow.copies)), flow.source, flow.uses)
-
-
-def _is_twin(graph: OpGraph, use: Use) -> bool:
-    return use.op is not None and graph.ops[use.op].recomputes is not None
-
-
-def _is_join(graph: OpGraph, copy: Copy) -> bool:
-    producer = graph.producers.get(copy.tensor.id)
-    return copy.stored and producer is not None and producer.recomputes is not None
 
 
 @dataclass(eq=False, kw_only=True)
@@ -124,7 +102,7 @@ class RecomputeBuilder(Builder):
         graph = self.graph
         self.written = materialised(graph)
         self.twins = {twin.op: twin for twin in self.rewritten.twins}
-        self.joins = {copy.id for copy in self.flow.copies if _is_join(graph, copy)}
+        self.joins = {copy.id for copy in self.flow.copies if is_join(graph, copy)}
         self.stored = {copy.tensor.id: copy for copy in self.flow.copies if copy.stored}
         self.join_of = {
             kept.id: self.stored[new.id].id
@@ -185,7 +163,7 @@ class RecomputeBuilder(Builder):
             if copy.tensor.id in self.repeated and copy.stored and self._lasting_uses(copy.tensor) < 2:
                 cost = self._same(made, wanted)
             if self._doubled(copy):
-                cost = self._aliased(cost, made, wanted)
+                cost = self._aliased(cost, made, wanted, copy.stored)
             edge = self._widened(Edge(node, target, cost), copy.source)
             found.append(self._with_absent(edge, copy.tensor, copy.source, copy.id in self.optional_copies))
         for use, source in self.flow.source.items():
@@ -213,7 +191,7 @@ class RecomputeBuilder(Builder):
 
     def _needs_kept(self, tensor: TensorInfo, use: Use) -> bool:
         """Whether a twin reads what is computed anew only later: it needs it kept."""
-        return tensor.id in self.join_of and _is_twin(self.graph, use)
+        return tensor.id in self.join_of and is_twin(self.graph, use)
 
     def _kept_edge(self, tensor: TensorInfo, use: Use, wanted: Column) -> Edge:
         """From the join of what is kept to a twin that reads it early."""
@@ -240,14 +218,22 @@ class RecomputeBuilder(Builder):
         made = source in self.optional_copies if source is not None else producer and producer.id in self.optional
         if not made and not reader:
             return edge
-        key = (id(edge.matrix), "absent", bool(made), reader)
+        alone = source is not None and self._serves_one(self.flow.copies[source])
+        key = (id(edge.matrix), "absent", bool(made), reader, alone)
         if key not in self._matrices:
             self._matrices[id(edge.matrix), "alive"] = edge.matrix
             cost = np.pad(part(edge.matrix), ((0, int(bool(made))), (0, int(reader))), constant_values=np.inf)
             if reader:
                 cost[:, -1] = 0.0
+            if reader and alone:
+                cost[:-1, -1] = np.inf
             self._matrices[key] = cost
         return Edge(edge.u, edge.v, self._matrices[key])
+
+    def _serves_one(self, copy: Copy) -> bool:
+        """Whether a copy is there for one reader only: without that it is absent, and so is what makes it."""
+        maker = self.graph.ops[self.made_by[copy.tensor.id][0]] if copy.tensor.id in self.made_by else None
+        return copy.id in self.joins & self.optional_copies and len(copy.uses) == len(maker.outs if maker else ()) == 1
 
     def _join(self, copy: Copy, made: Edge, candidates: Column) -> list[Edge]:
         """A join between its twin and what would be kept."""
@@ -280,7 +266,7 @@ class RecomputeBuilder(Builder):
         join = self.join_of.get(tensor.id)
         later = () if join is None else self.flow.copies[join].uses
         uses = (*self.flow.uses.get(tensor.id, ()), *later)
-        return sum(not _is_twin(self.graph, use) for use in uses)
+        return sum(not is_twin(self.graph, use) for use in uses)
 
     def _kept(self, copy: Copy) -> TensorInfo | None:
         """What a join reads where nothing is recomputed; None where there is no such tensor, or none in memory."""
@@ -302,7 +288,7 @@ class RecomputeBuilder(Builder):
         """The stretches at the end of a tensor's life in which only twins read it, if those are there."""
         late: dict[tuple[int, int | None], list[Use]] = {}
         for use, source in self.flow.source.items():
-            if use.op is None or not _is_twin(self.graph, use):
+            if use.op is None or not is_twin(self.graph, use):
                 continue
             if self.graph.ops[use.op].ins[use.position].id not in self.join_of:
                 late.setdefault((self.graph.ops[use.op].ins[use.position].id, source), []).append(use)
@@ -327,7 +313,7 @@ class RecomputeBuilder(Builder):
     def _last_use(self, tensor: TensorInfo, default: int = 0) -> int:
         """The last use that is always there."""
         made_in = self.graph.made_in(tensor)
-        uses = (use for use in self.flow.uses.get(tensor.id, ()) if not _is_twin(self.graph, use))
+        uses = (use for use in self.flow.uses.get(tensor.id, ()) if not is_twin(self.graph, use))
         return max((until(self.graph, made_in, use) for use in uses), default=default)
 
     def _hold_edges(self) -> list[Edge]:
@@ -343,6 +329,8 @@ class RecomputeBuilder(Builder):
             for op in sorted({use.op for use in hold.uses if use.op is not None}):
                 needs = np.zeros((len(placements) + 1, len(self.space.strategies[op]) + 1))
                 needs[-1, :-1] = np.inf
+                if len(hold.uses) == 1:
+                    needs[:-1, -1] = np.inf
                 found.append(Edge(self.first_hold + n, self.op_node[op], needs))
         return found
 
@@ -353,35 +341,60 @@ class RecomputeBuilder(Builder):
 
     def usages(self, tensors_only: bool) -> tuple[Usage, ...]:
         """Bytes over time: of inputs, operators and copies while they are surely needed, of joins and holds."""
-        copies = {self.first_copy + copy.id: copy for copy in self.flow.copies}
         optional = {self.op_node[op] for op in self.optional}
         optional |= {self.first_copy + copy for copy in self.optional_copies}
-        found: list[Usage] = []
-        for usage in super().usages(tensors_only):
-            copy = copies.get(usage.node)
-            if copy is not None and copy.tensor.id not in self.written:
-                continue
-            if copy is not None and copy.id in self.joins:
-                found += self._join_usages(copy, usage)
-            elif usage.node in optional:
-                found.append(replace(usage, size_bytes=np.append(usage.size_bytes, 0.0)))
-            else:
-                found.append(usage)
+        apart = {self.first_copy + copy.id for copy in self.flow.copies if self._is_apart(copy)}
+        found = [
+            replace(usage, size_bytes=np.append(usage.size_bytes, 0.0)) if usage.node in optional else usage
+            for usage in super().usages(tensors_only)
+            if usage.node not in apart
+        ]
+        for copy, candidates in self._copies():
+            if copy.id in self.joins and copy.tensor.id in self.written:
+                found += self._join_usages(copy, self._bytes(copy.tensor, self._candidates(candidates)), tensors_only)
         for n, hold in enumerate(self.holds):
             if not tensors_only and hold.tensor.id in self.input_node:
                 continue  # inputs have memory all along
-            size = np.append(self._bytes(hold.tensor, self._from(hold.tensor, hold.source)[1]), 0.0)
-            found.append(Usage(self.first_hold + n, hold.start, hold.stop, size))
+            start = hold.start if tensors_only else self._anew.until[hold.tensor.id]
+            if start < hold.stop:
+                size = np.append(self._bytes(hold.tensor, self._from(hold.tensor, hold.source)[1]), 0.0)
+                found.append(Usage(self.first_hold + n, start, hold.stop, size))
         return tuple(found)
 
-    def _join_usages(self, copy: Copy, usage: Usage) -> list[Usage]:
-        zeros, absent = np.zeros(len(usage.size_bytes)), np.zeros(int(copy.id in self.optional_copies))
-        found = [replace(usage, size_bytes=np.concatenate([usage.size_bytes, zeros, absent]))]
-        kept = self._kept(copy)
-        if kept is None:
-            return found
-        start = self.stored[kept.id].stop if kept.id in self.stored else self.graph.producers[kept.id].id + 1
-        if start < usage.stop:
-            size = np.concatenate([zeros, usage.size_bytes, absent])
-            found.append(replace(usage, start=start, size_bytes=size))
-        return found
+    def _is_apart(self, copy: Copy) -> bool:
+        """Whether a copy is not in memory, or counts otherwise than copies do."""
+        return copy.id in self.joins or copy.tensor.id not in self.written
+
+    def _join_usages(self, copy: Copy, size: Floats, tensors_only: bool) -> Iterator[Usage]:
+        """Of a join: recomputed, from the twin on; kept, from when on nobody else counts what is kept."""
+        node, kept = self.first_copy + copy.id, self._kept(copy)
+        stop = copy.stop if tensors_only else self.held.end[copy.tensor.id]
+        since = stop if kept is None else self._kept_since(kept) if tensors_only else self._anew.until[kept.id]
+        zeros, absent = np.zeros(len(size)), np.zeros(int(copy.id in self.optional_copies))
+        if copy.start < stop:
+            yield Usage(node, copy.start, stop, np.concatenate([size, zeros, absent]))
+        if since < stop:
+            yield Usage(node, since, stop, np.concatenate([zeros, size, absent]))
+
+    def _kept_since(self, kept: TensorInfo) -> int:
+        """When the last reader that is always there was reached."""
+        return self.stored[kept.id].stop if kept.id in self.stored else self.graph.producers[kept.id].id + 1
+
+    @cached_property
+    def held(self) -> Held:
+        """How long what is made is surely held: by readers that are always there."""
+        return held(self.graph, self._sure, self.in_memory)
+
+    @cached_property
+    def _anew(self) -> Anew:
+        kept = {hold.tensor.id for hold in self.holds if hold.tensor.id not in self.input_node} | self.join_of.keys()
+        return Anew(self.graph, self._sure, self.held, self.in_memory, self._placed, self._once, self._may_go, kept)
+
+    @cached_property
+    def _sure(self) -> Dataflow:
+        return lasting(self.graph, self.flow, self._may_go, self.join_of)
+
+    @cached_property
+    def _may_go(self) -> frozenset[int]:
+        """The operators that some choices leave out."""
+        return self.optional | {op for op, key in enumerate(self.rewritten.keys) if key[0] != "op"}

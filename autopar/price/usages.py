@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -28,39 +28,34 @@ class Usages(Variables):
     def usages(self, tensors_only: bool) -> tuple[Usage, ...]:
         """The bytes of every variable over time."""
         if tensors_only:
-            return *self._inputs(whole=False), *self._made(frozenset()), *self._of_copies(frozenset())
-        if self.detailed:
-            results = (usage for _, usage in self._results())
-            return *self._inputs(whole=True), *results, *self._held_values(), *self._beside()
-        taken = frozenset(t.id for n, t in enumerate(self.graph.outputs) if self._may_be_taken(n))
-        return *self._inputs(whole=True), *self._made(taken), *self._of_copies(taken), *self._ahead(), *self._beside()
+            return *self._inputs(whole=False), *self._made(), *self._of_copies()
+        return *self._inputs(whole=True), *self._results(), *self._held_values(), *self._beside()
 
     def _inputs(self, *, whole: bool) -> Iterator[Usage]:
         """Of inputs: they have memory from beginning to end; where not `whole`, donated ones to their last use."""
         end = len(self.graph.ops) + 1
         for n, (tensor, candidates) in enumerate(zip(self.graph.inputs, self.space.inputs, strict=True)):
             stop = end if whole or n not in self.graph.donated else self._last_use(tensor) + 1
-            reads = self.held.read.get(tensor.id, ()) if whole and self.detailed else ()
+            reads = self.held.read.get(tensor.id, ()) if whole else ()
             for start, later in zip((0, *(time + 1 for time in reads)), (*reads, stop), strict=True):
                 if start < later:
                     yield Usage(n, start, later, self._bytes(tensor, self._candidates(candidates)))
 
-    def _made(self, left_out: frozenset[int]) -> Iterator[Usage]:
-        """Of what operators make, but of some tensors: until it is stored in a copy, or to its last use."""
+    def _made(self) -> Iterator[Usage]:
+        """Of what operators make: until it is stored in a copy, or to its last use."""
         graph, stored = self.graph, {copy.tensor.id for copy in self.flow.copies if copy.stored}
         for op in graph.ops:
             for k, tensor in enumerate(op.outs):
-                if tensor.id in self.in_memory and tensor.id not in left_out:
+                if tensor.id in self.in_memory:
                     stop = graph.ready_at(op) + 1 if tensor.id in stored else self._last_use(tensor, op.id) + 1
                     size = self._bytes(tensor, self._placed(op.id, "outs", k))
                     yield Usage(self.op_node[op.id], self._start(op), self._until(op, stop), size)
 
-    def _of_copies(self, left_out: frozenset[int]) -> Iterator[Usage]:
-        """Of copies, but of some tensors, to their last use."""
+    def _of_copies(self) -> Iterator[Usage]:
+        """Of copies, to their last use."""
         for copy, candidates in self._copies():
-            if copy.tensor.id not in left_out:
-                node, size = self.first_copy + copy.id, self._sizes_of(copy, self._candidates(candidates))
-                yield Usage(node, copy.start, copy.stop, size)
+            node, size = self.first_copy + copy.id, self._sizes_of(copy, self._candidates(candidates))
+            yield Usage(node, copy.start, copy.stop, size)
 
     def _held_values(self) -> Iterator[Usage]:
         """Of what operators make and of copies, as long as `held` says, but of results of the function."""
@@ -128,22 +123,14 @@ class Usages(Variables):
     def _any(self) -> dict[int, bool]:
         return {}
 
-    def _results(self) -> Iterator[tuple[int, Usage]]:
-        """Of the function's results, by position, but of those that may take a donated input's memory: all along."""
+    def _results(self) -> Iterator[Usage]:
+        """Of the function's results, but of those that may take a donated input's memory: all along."""
         for position, tensor in enumerate(self.graph.outputs):
             if tensor.literal is None and not self._may_be_taken(position):
                 node = self.output_node[position]
                 candidates = self.space.outputs[position] or self.space.inputs[node]
                 size = self._bytes(tensor, self._candidates(candidates))
-                yield position, Usage(node, 0, len(self.graph.ops) + 1, size)
-
-    def _ahead(self) -> Iterator[Usage]:
-        """The same until they are made: from then on their tensors count."""
-        for position, usage in self._results():
-            producer = self.graph.producers.get(self.graph.outputs[position].id)
-            stop = usage.stop if producer is None else self._start(producer)
-            if stop > 0:
-                yield replace(usage, stop=stop)
+                yield Usage(node, 0, len(self.graph.ops) + 1, size)
 
     def _may_be_taken(self, position: int) -> bool:
         """Whether a result may lie in the memory of a donated input of its shape and type: its own, or any that is not
@@ -169,7 +156,7 @@ class Usages(Variables):
             if not strategies:
                 continue
             read = tuple([tensor.id in self.in_memory for tensor in op.ins])
-            last = self.held.last.get(op.id, ()) if self.detailed else ()
+            last = self.held.last.get(op.id, ())
             key = (id(strategies), self.graph.alike[op.id], read, last, "beside")
             size = self._arrays.get(key)
             if size is None:

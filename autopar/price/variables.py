@@ -58,7 +58,6 @@ class Variables:
     space: Space
     router: Router
     limited: bool
-    detailed: bool = True
     caches: Caches | None = None
 
     def __post_init__(self) -> None:
@@ -92,9 +91,11 @@ class Variables:
     @cached_property
     def longer(self) -> tuple[Longer, ...]:
         """What operands hold longer than is counted of them elsewhere."""
-        if not self.limited or not self.detailed:
-            return ()
-        return tuple(Anew(self.graph, self.flow, self.held, self.in_memory, self._placed, self._once).longer())
+        return tuple(self._anew.longer()) if self.limited else ()
+
+    @cached_property
+    def _anew(self) -> Anew:
+        return Anew(self.graph, self.flow, self.held, self.in_memory, self._placed, self._once)
 
     @cached_property
     def _held_longer(self) -> frozenset[int]:

@@ -33,7 +33,8 @@ from autopar.solve.reduction import Choice
 from autopar.solve.rows import least_use
 from autopar.solve.verifier import TOLERANCE
 
-_AIMS = 2  # peaks as the Problem counts that choices are made for
+_AIMS = 2  # peaks as the Problem counts that choices are made for; ...
+_MOST_AIMS, _LOWER = 6, 0.03  # ... as long as no program fits, each at least this share below the one before
 _PROGRAMS = 5  # for each
 _WORTH = 1e-3  # of the cost: what another program has to save
 _ENOUGH = 2e-2  # of the bound of what the Problem counts: a choice as close is not worth another aim
@@ -201,9 +202,10 @@ class Aim:
         self._prove()
         self._lower_next()
         aimed = inf
-        for _ in range(_AIMS):
-            aim = self._aim()
-            if self.attempt.task.halt.is_over or abs(aim - aimed) <= _CLOSE * aim:
+        for n in range(_MOST_AIMS):
+            aim = self._aim() if self._fitting else min(self._aim(), aimed * (1 - _LOWER))
+            is_enough = self._fitting and (n >= _AIMS or abs(aim - aimed) <= _CLOSE * aim)
+            if self.attempt.task.halt.is_over or is_enough:
                 return
             self.focus.turn_to(aim)
             self._prove()
@@ -211,7 +213,7 @@ class Aim:
                 return
             self.focus.mix(aim)
             for _ in range(_PROGRAMS):
-                if not self._lower_next():
+                if not self._lower_next(inf if self._fitting else aim):
                     break
             if self._cost <= self.focus.bound(self._aim()) * (1 + _ENOUGH):
                 return
@@ -311,9 +313,9 @@ class Aim:
         high = min(missed, default=inf)
         return aim if low < aim < high else (low + min(high, self.limit)) / 2
 
-    def _lower_next(self) -> bool:
-        """Lowers the choice that promises most; whether there was one."""
-        met = self.focus.best(self._aim())
+    def _lower_next(self, most: float = inf) -> bool:
+        """Lowers the choice that promises most, of those that count at most that much; whether there was one."""
+        met = self.focus.best(min(most, self._aim()))
         if met is None or met in self.lowered or met.cost > self._cost / (1 + _WORTH):
             return False
         self._lower(met)

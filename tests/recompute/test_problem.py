@@ -102,7 +102,7 @@ class Setting:
         flow = dataflow(graph)
         pricing = Roofline(graph, MESH, CLUSTER)
         space = build_space(graph, flow, MESH, keep=pricing.keep)
-        return assemble(graph, flow, space, pricing, router_of(graph, MESH, pricing), 1e12, detailed=False)
+        return assemble(graph, flow, space, pricing, router_of(graph, MESH, pricing), 1e12, tensors_only=True)
 
     def best(self, limit: float) -> float | None:
         """The least objective over all choices of what to recompute."""
@@ -148,7 +148,7 @@ def test_its_optimum_is_the_best_of_all_choices(name: str, part: str, share: flo
     assert free is not None
     limit = share * free.peak
     expected = here.best(limit)
-    problem = here.attempt.problem(limit)
+    problem = here.attempt.problem(limit, tensors_only=True)
     found = solved(problem, limit)
     assert (found is None) == (expected is None)
     if found is None:

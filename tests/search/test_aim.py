@@ -175,6 +175,22 @@ def test_a_plan_that_is_not_the_best_has_a_bound_below_the_best(monkeypatch: pyt
     assert worse >= 3
 
 
+def test_as_long_as_no_program_fits_choices_of_lower_peaks_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each time for 3 % less at least, a few times; once one fits, twice."""
+    free, limit = found_within(0, None), limits_of(0)[-1]
+    turned: list[float] = []
+    turn_to = Focus.turn_to
+    monkeypatch.setattr(Focus, "turn_to", lambda focus, aim: turned.append(aim) or turn_to(focus, aim))
+    monkeypatch.setattr(Focus, "bound", lambda *_: 0.0)
+    aim.Aim(Place(free.task, free.ground).attempt(), limit, free)._search()
+    assert len(turned) <= 1 + aim._AIMS
+    turned.clear()
+    monkeypatch.setattr(aim.Aim, "_fits", lambda *_: False)
+    aim.Aim(Place(free.task, free.ground).attempt(), limit, free)._search()
+    assert len(turned) == 1 + aim._MOST_AIMS
+    assert all(low <= high * (1 - aim._LOWER) for high, low in pairwise(turned[1:]))
+
+
 # what programs hold beside the bytes counted --------------------------------------------------------------------------
 
 

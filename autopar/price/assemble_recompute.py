@@ -218,22 +218,14 @@ class RecomputeBuilder(Builder):
         made = source in self.optional_copies if source is not None else producer and producer.id in self.optional
         if not made and not reader:
             return edge
-        alone = source is not None and self._serves_one(self.flow.copies[source])
-        key = (id(edge.matrix), "absent", bool(made), reader, alone)
+        key = (id(edge.matrix), "absent", bool(made), reader)
         if key not in self._matrices:
             self._matrices[id(edge.matrix), "alive"] = edge.matrix
             cost = np.pad(part(edge.matrix), ((0, int(bool(made))), (0, int(reader))), constant_values=np.inf)
             if reader:
                 cost[:, -1] = 0.0
-            if reader and alone:
-                cost[:-1, -1] = np.inf
             self._matrices[key] = cost
         return Edge(edge.u, edge.v, self._matrices[key])
-
-    def _serves_one(self, copy: Copy) -> bool:
-        """Whether a copy is there for one reader only: without that it is absent, and so is what makes it."""
-        maker = self.graph.ops[self.made_by[copy.tensor.id][0]] if copy.tensor.id in self.made_by else None
-        return copy.id in self.joins & self.optional_copies and len(copy.uses) == len(maker.outs if maker else ()) == 1
 
     def _join(self, copy: Copy, made: Edge, candidates: Column) -> list[Edge]:
         """A join between its twin and what would be kept."""
@@ -329,8 +321,6 @@ class RecomputeBuilder(Builder):
             for op in sorted({use.op for use in hold.uses if use.op is not None}):
                 needs = np.zeros((len(placements) + 1, len(self.space.strategies[op]) + 1))
                 needs[-1, :-1] = np.inf
-                if len(hold.uses) == 1:
-                    needs[:-1, -1] = np.inf
                 found.append(Edge(self.first_hold + n, self.op_node[op], needs))
         return found
 

@@ -79,9 +79,8 @@ def _better(
     again: RecomputeAttempt, limit: int, free: Planned, position: int, finish: Finish[Planned]
 ) -> Finish[Planned] | None:
     """`finish` after `again` was solved too, which is at `position`; None where the solver's work did not suffice."""
-    unbounded = replace(free, plan=replace(free.plan, lower_bound_s=0.0))
     try:
-        planned = plan_within(again, limit, unbounded, finish.objective)
+        planned = _within(again, limit, free, finish)
     except NothingCheaper:
         planned = None
     except (NoFeasiblePlan, Unsolved) as error:
@@ -95,6 +94,24 @@ def _better(
         return finish
     planned = replace(planned, unlimited=replace(free, task=again.task, is_unlimited=True))
     return replace(finish, winner=position, found=planned, objective=planned.plan.objective_s)
+
+
+def _within(again: RecomputeAttempt, limit: int, free: Planned, finish: Finish[Planned]) -> Planned:
+    """The plan within the limit; where none is met, and none known, the one met where tensors alone are counted.
+
+    Raises:
+      NoFeasiblePlan, Unsolved, NothingCheaper: as `plan_within`.
+    """
+
+    def bounded(bound: float) -> Planned:
+        return replace(free, plan=replace(free.plan, lower_bound_s=bound))
+
+    try:
+        return plan_within(again, limit, bounded(0.0), finish.objective)
+    except Unsolved:
+        if finish.found is not None:
+            raise
+    return plan_within(again.of_tensors(), limit, bounded(again.bound_within(limit)), finish.objective)
 
 
 def recompute_attempt(task: Task, attempt: Attempt, rewritten: Rewritten) -> RecomputeAttempt:
@@ -153,11 +170,13 @@ def padded(left: Restriction, counts: Sequence[int]) -> Restriction:
 class RecomputeAttempt(Attempt):
     """Solving for what to keep and what to compute once more.
 
-    `ground` is that of `rewritten`, `base` that of the graph which keeps everything.
+    `ground` is that of `rewritten`, `base` that of the graph which keeps everything. If `by_tensors`, only tensors are
+    counted.
     """
 
     base: Ground
     rewritten: Rewritten
+    by_tensors: bool = False
     _assembled: dict[bool, RecomputeProblem] = field(default_factory=dict[bool, RecomputeProblem])
 
     def problem(self, limit_bytes: float | None, *, tensors_only: bool = False) -> Problem:
@@ -170,6 +189,13 @@ class RecomputeAttempt(Attempt):
             raise Infeasible("without a memory limit nothing is recomputed")
         return replace(self.assembled(tensors_only).problem, usage_limit=limit_bytes)
 
+    def of_tensors(self) -> RecomputeAttempt:
+        """The same, where only tensors are counted: less, so that what is proven holds, and more is met."""
+        ground, left = self.ground, self.left
+        return RecomputeAttempt(
+            self.task, ground, left, self.step_kinds, base=self.base, rewritten=self.rewritten, by_tensors=True
+        )
+
     def groups(self) -> tuple[Group, ...]:
         """What every constraint leaves of the free Problem by itself."""
         every = each_alone(self.ground.graph, self.ground.space, self.task.all_constraints)
@@ -180,6 +206,7 @@ class RecomputeAttempt(Attempt):
 
     def assembled(self, tensors_only: bool = False) -> RecomputeProblem:
         """The Problem without a limit or constraints yet."""
+        tensors_only = tensors_only or self.by_tensors
         if tensors_only not in self._assembled:
             ground, steps = self.ground, self.step_kinds
             args = self.rewritten, ground.flow, ground.space, ground.pricing(steps), ground.router(steps)

@@ -16,9 +16,10 @@ from autopar.core.dataflow import dataflow
 from autopar.core.recompute import with_recomputed
 from autopar.emit.hlo import peak_memory_bytes
 from autopar.emit.wrap import device_mesh, wrap
-from autopar.errors import InvalidOption, NoFeasiblePlan, PlanFileError
+from autopar.errors import InvalidOption, NoFeasiblePlan, PlanFileError, Unsolved
 from autopar.passes.pipeline import build_program
 from autopar.redistribute.route import Router
+from autopar.search import recompute
 from autopar.search.recheck import recheck
 from autopar.search.recomputable import recomputable
 from autopar.search.space import build_space
@@ -65,6 +66,28 @@ def test_there_is_a_plan_where_none_keeps_everything() -> None:
     assert plan.lower_bound_s <= plan.objective_s
     assert plan.record.recomputed
     assert "kept or recomputed on x=8" in plan.summary.space
+
+
+def test_where_nothing_is_met_tensors_alone_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Less is counted so, and more is met; what is proven where all is counted still holds."""
+    limit, asked, within = int(0.6 * free().peak_memory_bytes), list[bool](), recompute.plan_within
+    proven = 0.5 * limited(0.6).lower_bound_s
+
+    def failing(attempt: Any, limit: int, *given: Any) -> Any:
+        asked.append(attempt.by_tensors)
+        if attempt.by_tensors:
+            return within(attempt, limit, *given)
+        attempt.prove(limit, proven)
+        raise Unsolved("nothing was met")
+
+    monkeypatch.setattr(recompute, "plan_within", failing)
+    plan = autopar.plan(scanned, *specs(scanned, ARGS)[1], **SETTING, memory_limit_bytes=limit)
+    assert asked == [False, True]
+    assert plan.peak_memory_bytes <= limit
+    assert plan.record.recomputed
+    assert proven <= plan.lower_bound_s <= plan.objective_s
+    assert plan.lower_bound_s <= limited(0.6).objective_s
+    assert plan.verify().bound_s <= plan.objective_s
 
 
 def test_the_bound_of_a_plan_that_recomputes_is_verified() -> None:

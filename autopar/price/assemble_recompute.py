@@ -85,16 +85,18 @@ def assemble_recompute(
       limit_bytes: what a device may use.
       tensors_only: count tensors between their making and their last use, and nothing else.
     """
-    build = RecomputeBuilder(rewritten.graph, clipped(rewritten.graph, flow), space, router, True, rewritten=rewritten)
+    args = rewritten.graph, clipped(rewritten.graph, flow), space, router, True
+    build = RecomputeBuilder(*args, rewritten=rewritten, may_keep=tensors_only)
     problem = Problem(build.node_costs(pricing), build.edges(), build.usages(tensors_only), limit_bytes)
     return RecomputeProblem(problem, build)
 
 
 @dataclass(eq=False, kw_only=True)
 class RecomputeBuilder(Builder):
-    """The Builder of the graph with every twin."""
+    """The Builder of the graph with every twin. If `may_keep`, what only an absent twin would read may be kept."""
 
     rewritten: Rewritten
+    may_keep: bool = False
     holds: list[Hold] = field(default_factory=list[Hold])
 
     def __post_init__(self) -> None:
@@ -218,14 +220,22 @@ class RecomputeBuilder(Builder):
         made = source in self.optional_copies if source is not None else producer and producer.id in self.optional
         if not made and not reader:
             return edge
-        key = (id(edge.matrix), "absent", bool(made), reader)
+        alone = source is not None and self._serves_one(self.flow.copies[source])
+        key = (id(edge.matrix), "absent", bool(made), reader, alone)
         if key not in self._matrices:
             self._matrices[id(edge.matrix), "alive"] = edge.matrix
             cost = np.pad(part(edge.matrix), ((0, int(bool(made))), (0, int(reader))), constant_values=np.inf)
             if reader:
                 cost[:, -1] = 0.0
+            if reader and alone:
+                cost[:-1, -1] = np.inf
             self._matrices[key] = cost
         return Edge(edge.u, edge.v, self._matrices[key])
+
+    def _serves_one(self, copy: Copy) -> bool:
+        """Whether a copy is there for one reader only: without that it is absent, and so is what makes it."""
+        is_such = not self.may_keep and copy.id in self.joins & self.optional_copies
+        return is_such and len(copy.uses) == len(self.graph.ops[self.made_by[copy.tensor.id][0]].outs) == 1
 
     def _join(self, copy: Copy, made: Edge, candidates: Column) -> list[Edge]:
         """A join between its twin and what would be kept."""
@@ -321,6 +331,8 @@ class RecomputeBuilder(Builder):
             for op in sorted({use.op for use in hold.uses if use.op is not None}):
                 needs = np.zeros((len(placements) + 1, len(self.space.strategies[op]) + 1))
                 needs[-1, :-1] = np.inf
+                if len(hold.uses) == 1 and not self.may_keep:
+                    needs[:-1, -1] = np.inf
                 found.append(Edge(self.first_hold + n, self.op_node[op], needs))
         return found
 
@@ -333,7 +345,8 @@ class RecomputeBuilder(Builder):
         """Bytes over time: of inputs, operators and copies while they are surely needed, of joins and holds."""
         optional = {self.op_node[op] for op in self.optional}
         optional |= {self.first_copy + copy for copy in self.optional_copies}
-        apart = {self.first_copy + copy.id for copy in self.flow.copies if self._is_apart(copy)}
+        written, joins = self.written, self.joins  # what is not in memory, or counts otherwise, is apart
+        apart = {self.first_copy + c.id for c in self.flow.copies if c.id in joins or c.tensor.id not in written}
         found = [
             replace(usage, size_bytes=np.append(usage.size_bytes, 0.0)) if usage.node in optional else usage
             for usage in super().usages(tensors_only)
@@ -350,10 +363,6 @@ class RecomputeBuilder(Builder):
                 size = np.append(self._bytes(hold.tensor, self._from(hold.tensor, hold.source)[1]), 0.0)
                 found.append(Usage(self.first_hold + n, start, hold.stop, size))
         return tuple(found)
-
-    def _is_apart(self, copy: Copy) -> bool:
-        """Whether a copy is not in memory, or counts otherwise than copies do."""
-        return copy.id in self.joins or copy.tensor.id not in self.written
 
     def _join_usages(self, copy: Copy, size: Floats, tensors_only: bool) -> Iterator[Usage]:
         """Of a join: recomputed, from the twin on; kept, from when on nobody else counts what is kept."""

@@ -134,3 +134,22 @@ def test_what_waits_in_registers_for_the_backward_pass_holds_its_operands() -> N
         assert use.size_bytes.all()
         kept = [u for u in attempt.problem(inf).usages if u.node == build.first_copy + build.join_of[held.id]]
         assert all(u.start >= reader for u in kept if u.size_bytes[len(u.size_bytes) // 2])
+
+
+@pytest.mark.parametrize("name", ["sines", "gated", "chain"])
+def test_what_serves_one_that_is_absent_is_absent(name: str) -> None:
+    """A join that only one twin reads, and what is held for one: else choices would keep what nobody reads.
+
+    Not where tensors alone are counted, to meet more choices.
+    """
+    for tensors_only, absent in ((False, inf), (True, 0.0)):
+        build = attempt_at(name).assembled(tensors_only).builder
+        problem = attempt_at(name).problem(inf, tensors_only=tensors_only)
+        joins = [c for c in build.flow.copies if c.id in build.joins & build.optional_copies and len(c.uses) == 1]
+        serving = {build.first_copy + copy.id: copy.uses[0].op for copy in joins}
+        serving |= {build.first_hold + n: hold.uses[0].op for n, hold in enumerate(build.holds) if len(hold.uses) == 1}
+        found = [edge for edge in problem.edges if edge.u in serving and edge.v == build.op_node[serving[edge.u] or 0]]
+        assert len(found) >= len(serving) > 0
+        for edge in found:
+            assert (edge.cost[:-1, -1] == absent).all()
+            assert edge.cost[-1, -1] == 0

@@ -97,21 +97,27 @@ def _better(
 
 
 def _within(again: RecomputeAttempt, limit: int, free: Planned, finish: Finish[Planned]) -> Planned:
-    """The plan within the limit; where none is met, and none known, the one met where tensors alone are counted.
+    """The plan within the limit; where none is met, and none known, one that is met where tensors alone are counted.
+
+    These are counted at times at which a program has let go of them: so nothing is proven there.
 
     Raises:
       NoFeasiblePlan, Unsolved, NothingCheaper: as `plan_within`.
     """
-
-    def bounded(bound: float) -> Planned:
-        return replace(free, plan=replace(free.plan, lower_bound_s=bound))
-
+    unbounded = replace(free, plan=replace(free.plan, lower_bound_s=0.0))
     try:
-        return plan_within(again, limit, bounded(0.0), finish.objective)
-    except Unsolved:
+        return plan_within(again, limit, unbounded, finish.objective)
+    except Unsolved as error:
         if finish.found is not None:
             raise
-    return plan_within(again.of_tensors(), limit, bounded(again.bound_within(limit)), finish.objective)
+        unknown = error
+    try:
+        met = plan_within(again.of_tensors(), limit, unbounded, finish.objective)
+    except (NoFeasiblePlan, Unsolved, NothingCheaper):
+        raise unknown from None
+    bound = min(again.bound_within(limit), met.plan.objective_s)
+    solution = met.solution and replace(met.solution, lower_bound=0.0, witness=())
+    return replace(met, plan=replace(met.plan, lower_bound_s=bound), solution=solution)
 
 
 def recompute_attempt(task: Task, attempt: Attempt, rewritten: Rewritten) -> RecomputeAttempt:
@@ -190,7 +196,7 @@ class RecomputeAttempt(Attempt):
         return replace(self.assembled(tensors_only).problem, usage_limit=limit_bytes)
 
     def of_tensors(self) -> RecomputeAttempt:
-        """The same, where only tensors are counted: less, so that what is proven holds, and more is met."""
+        """The same, where only tensors are counted, and what nobody reads may be kept: more is met."""
         ground, left = self.ground, self.left
         return RecomputeAttempt(
             self.task, ground, left, self.step_kinds, base=self.base, rewritten=self.rewritten, by_tensors=True

@@ -23,7 +23,7 @@ from autopar.search import recompute
 from autopar.search.recheck import recheck
 from autopar.search.recomputable import recomputable
 from autopar.search.space import build_space
-from autopar.solve import InvalidSolution
+from autopar.solve import InvalidSolution, NothingCheaper
 from tests.recompute.steps import arrays, scanned, specs, unrolled
 
 OPTIONS = autopar.SearchOptions()
@@ -69,7 +69,7 @@ def test_there_is_a_plan_where_none_keeps_everything() -> None:
 
 
 def test_where_nothing_is_met_tensors_alone_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Less is counted so, and more is met; what is proven where all is counted still holds."""
+    """More is met there; what is proven is what was where all is counted, and not by these."""
     limit, asked, within = int(0.6 * free().peak_memory_bytes), list[bool](), recompute.plan_within
     proven = 0.5 * limited(0.6).lower_bound_s
 
@@ -85,9 +85,22 @@ def test_where_nothing_is_met_tensors_alone_are_counted(monkeypatch: pytest.Monk
     assert asked == [False, True]
     assert plan.peak_memory_bytes <= limit
     assert plan.record.recomputed
-    assert proven <= plan.lower_bound_s <= plan.objective_s
-    assert plan.lower_bound_s <= limited(0.6).objective_s
-    assert plan.verify().bound_s <= plan.objective_s
+    assert plan.lower_bound_s == proven
+    assert plan.verify().bound_s <= limited(0.6).lower_bound_s
+
+
+@pytest.mark.parametrize("error", [NothingCheaper(1.0, 1.0), NoFeasiblePlan("none fits"), Unsolved("nothing again")])
+def test_what_tensors_alone_prove_impossible_is_unknown(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """They are counted at times at which a program has let go of them."""
+
+    def failing(attempt: Any, *_: Any) -> Any:
+        raise error if attempt.by_tensors else Unsolved("nothing was met")
+
+    monkeypatch.setattr(recompute, "plan_within", failing)
+    with pytest.raises(Unsolved, match="nothing was met"):
+        autopar.plan(
+            scanned, *specs(scanned, ARGS)[1], **SETTING, memory_limit_bytes=int(0.6 * free().peak_memory_bytes)
+        )
 
 
 def test_the_bound_of_a_plan_that_recomputes_is_verified() -> None:

@@ -91,14 +91,13 @@ def flatten(problem: Problem, rows: Rows, order: Ints | None = None, pool: Pool 
     into, other = into[arcs], other[arcs]
     where = places[arcs].T
     near = _starts(np.bincount(into, minlength=len(counts)))
-    split = near[:-1] + np.bincount(into[other < into], minlength=len(counts))
     mail = _starts(counts[into])
     return Flat(
         start=_starts(counts),
         cost=np.concatenate([np.zeros(0), *(problem.node_costs[v] for v in nodes)]),
         widest=int(counts.max(initial=0)),
         near=near,
-        split=split,
+        split=near[:-1] + np.bincount(into[other < into], minlength=len(counts)),
         other=other,
         mail=mail[:-1],
         back=arc_of[partner[arcs]],
@@ -113,6 +112,11 @@ def flatten(problem: Problem, rows: Rows, order: Ints | None = None, pool: Pool 
         size=int(mail[-1]),
         memory=_memory(rows, order, rank),
     )
+
+
+def entries_read(flat: Flat) -> int:
+    """How many entries of matrices a sweep reads each way."""
+    return int(flat.tall @ flat.wide)
 
 
 def per_edge(flat: Flat, messages: Floats) -> list[tuple[Floats, Floats]]:

@@ -147,9 +147,9 @@ def visit_in_turn(
 
     On the way down, what each strategy costs in between is written to `belief`, unless that is empty.
     """
-    v = turn
     if turn < len(p.split):
-        visit(p, v, eager, (p.near[v], p.split[v]), (p.split[v], p.near[v + 1]), nodes, messages, gain)
+        came, go = (p.near[turn], p.split[turn]), (p.split[turn], p.near[turn + 1])
+        visit(p, turn, eager, came, go, nodes, messages, gain)
         return
     v = 2 * len(p.split) - 1 - turn
     visit(p, v, eager, (p.split[v], p.near[v + 1]), (0, 0), nodes, messages, gain)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from autopar.solve.dual import Dual
-from autopar.solve.flat import Flat
+from autopar.solve.flat import Flat, entries_read
 from autopar.solve.momentum import Momentum
 from autopar.solve.problem import Floats
 from autopar.solve.reduction import Ints
@@ -25,7 +25,7 @@ _STALLED, _STALLED_OF_GAP = 2e-4, 0.02  # of the bound; of the gap, where it is 
 
 def is_worth_it(flat: Flat) -> bool:
     """Whether a sweep reads so much that half of it takes noticeably less."""
-    return int((flat.tall * flat.wide).sum()) >= _LARGE
+    return entries_read(flat) >= _LARGE
 
 
 class Single:

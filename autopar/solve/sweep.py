@@ -2,8 +2,8 @@
 
 Two processors share large ones, visit by visit. A node is visited upwards once its lower neighbours are, and downwards
 once its higher ones are and itself upwards: whoever visits it then reads and writes the same, so that what is found is
-the same to the last bit as by one. In the order of sweeps neighbours are close together but few, and there is nearly
-always a visit that can begin. Where the other processor is busy with something else, one takes all of them.
+the same to the last bit as by one. In the order of sweeps neighbours are close together, but for few, and there is
+nearly always a visit that can begin. Where the other processor is busy with something else, one takes all of them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from concurrent.futures import wait
 import numpy as np
 
 from autopar._jit import FAST
-from autopar.solve.flat import Flat
+from autopar.solve.flat import Flat, entries_read
 from autopar.solve.kernels import sweep_alone, sweep_shared
 from autopar.solve.problem import Floats
 from autopar.solve.threads import other_thread, processors
@@ -49,7 +49,7 @@ def sweep(flat: Flat, eager: bool, nodes: Floats, messages: Floats, belief: Floa
 
 def is_shared(flat: Flat) -> bool:
     """Whether a sweep takes so long that two processors share it."""
-    return FAST and processors() > 1 and int(flat.tall @ flat.wide) >= _LEAST
+    return FAST and processors() > 1 and entries_read(flat) >= _LEAST
 
 
 def bound_after(flat: Flat, nodes: Floats) -> float:

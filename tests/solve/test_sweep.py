@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from autopar._jit import FAST, compiled, exchanged, loaded
 from autopar.solve import Problem, kernels, minplus, sweep
 from autopar.solve.dual import Dual
+from autopar.solve.flat import entries_read
 from autopar.solve.reduction import Ints
 from autopar.solve.rows import memory_rows
 from autopar.solve.thin import whole
@@ -57,7 +58,7 @@ def test_small_ones_are_not_shared_nor_is_any_where_there_is_one_processor(monke
     flat = Dual(grid(4, 3, 0), memory_rows(grid(4, 3, 0))).flat
     monkeypatch.setattr(sweep, "processors", lambda: 2)
     assert not sweep.is_shared(flat)
-    monkeypatch.setattr(sweep, "_LEAST", int(flat.tall @ flat.wide))
+    monkeypatch.setattr(sweep, "_LEAST", entries_read(flat))
     assert sweep.is_shared(flat)
     monkeypatch.setattr(sweep, "processors", lambda: 1)
     assert not sweep.is_shared(flat)

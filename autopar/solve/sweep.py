@@ -9,7 +9,6 @@ nearly always a visit that can begin. Where the other processor is busy with som
 from __future__ import annotations
 
 import time
-from concurrent.futures import wait
 
 import numpy as np
 
@@ -38,13 +37,10 @@ def sweep(flat: Flat, eager: bool, nodes: Floats, messages: Floats, belief: Floa
     later = other_thread().submit(take)
     try:
         take()
-        if not done.all():
-            later.result()
     finally:
-        if not done.all():  # an interruption leaves nothing behind that still writes
-            taken[:] = 1
-            wait([later])
-        later.cancel()  # it may not have begun
+        taken[:] = 1  # an interruption leaves nothing behind that still writes
+        if not later.cancel() and not done.all():
+            later.result()
 
 
 def is_shared(flat: Flat) -> bool:

@@ -87,6 +87,11 @@ def test_where_nothing_is_met_tensors_alone_are_counted(monkeypatch: pytest.Monk
     assert plan.record.recomputed
     assert plan.lower_bound_s == proven
     assert plan.verify().bound_s <= limited(0.6).lower_bound_s
+    planned = plan.bound.planned
+    assert planned.plan.lower_bound_s == proven
+    assert planned.solution is not None
+    assert planned.solution.lower_bound == 0.0
+    assert not planned.solution.witness
 
 
 @pytest.mark.parametrize("error", [NothingCheaper(1.0, 1.0), NoFeasiblePlan("none fits"), Unsolved("nothing again")])

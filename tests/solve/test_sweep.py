@@ -5,6 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
+from contextlib import nullcontext
+from typing import Any
 
 import numpy as np
 import pytest
@@ -109,23 +112,52 @@ def test_it_gives_up_while_another_is_halted_within_a_visit() -> None:
 
 
 @fast_only
-def test_an_interruption_ends_both(monkeypatch: pytest.MonkeyPatch) -> None:
-    dual = Dual(grid(30, 10, 0), memory_rows(grid(30, 10, 0)))
-    real, mine = kernels.sweep_shared, threading.get_ident()
+@pytest.mark.parametrize("is_interrupted", [False, True])
+def test_it_ends_after_the_other_has_ended_its_visit(is_interrupted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody writes afterwards; where it is interrupted the other takes nothing more."""
+    dual = Dual(grid(4, 3, 0), memory_rows(grid(4, 3, 0)))
+    began, mine = threading.Event(), threading.get_ident()
 
-    def interrupted(*given: object) -> bool:
-        if threading.get_ident() == mine:
+    def shared(*given: Any) -> bool:
+        *_, taken, done = given
+        if threading.get_ident() != mine:
+            began.set()
+            time.sleep(0.1)
+            assert taken.all()
+            dual.nodes[:], done[:] = 7.0, 1
+            return True
+        began.wait()
+        if is_interrupted:
             raise KeyboardInterrupt
-        return real(*given)  # type: ignore[arg-type]
+        taken[:] = 1
+        return True
+
+    monkeypatch.setattr(sweep, "_LEAST", 0)
+    monkeypatch.setattr(sweep, "processors", lambda: 2)
+    monkeypatch.setattr(sweep, "sweep_shared", shared)
+    with pytest.raises(KeyboardInterrupt) if is_interrupted else nullcontext():
+        sweep.sweep(dual.flat, False, dual.nodes, dual.messages)
+    assert (dual.nodes == 7.0).all()
+
+
+@fast_only
+def test_an_interruption_does_not_wait_for_what_has_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    dual = Dual(grid(4, 3, 0), memory_rows(grid(4, 3, 0)))
+
+    def interrupted(*_: object) -> bool:
+        raise KeyboardInterrupt
 
     monkeypatch.setattr(sweep, "_LEAST", 0)
     monkeypatch.setattr(sweep, "processors", lambda: 2)
     monkeypatch.setattr(sweep, "sweep_shared", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        sweep.sweep(dual.flat, False, dual.nodes, dual.messages)
-    before = dual.messages.copy()
-    other_thread().submit(int).result()
-    assert np.array_equal(dual.messages, before)  # nobody writes any longer
+    free = threading.Event()
+    busy = other_thread().submit(free.wait, 60)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            sweep.sweep(dual.flat, False, dual.nodes, dual.messages)
+        assert not busy.done()
+    finally:
+        free.set()
 
 
 @compiled

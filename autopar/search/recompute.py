@@ -115,9 +115,8 @@ def _within(again: RecomputeAttempt, limit: int, free: Planned, finish: Finish[P
         met = plan_within(again.of_tensors(), limit, unbounded, finish.objective)
     except (NoFeasiblePlan, Unsolved, NothingCheaper):
         raise unknown from None
-    bound = min(again.bound_within(limit), met.plan.objective_s)
     solution = met.solution and replace(met.solution, lower_bound=0.0, witness=())
-    return replace(met, plan=replace(met.plan, lower_bound_s=bound), solution=solution)
+    return replace(met, solution=solution)  # bounds come from `again` alone
 
 
 def recompute_attempt(task: Task, attempt: Attempt, rewritten: Rewritten) -> RecomputeAttempt:

@@ -9,6 +9,7 @@ from autopar.core.graph import OpGraph, OpNode
 from autopar.core.mesh import DeviceMesh
 from autopar.core.strategy import Strategy
 from autopar.price.rate_kind import rate_kind
+from autopar.price.touched import touched
 from autopar.price.work import VIEWS, materialised, work_flops
 from cost_models import compute_time_s
 from cost_models.compute import Device
@@ -18,7 +19,7 @@ from cost_models.compute import Device
 class _Kernel:
     """One operator of a body: its work, the bytes it moves within the body, and the inputs and outputs it moves.
 
-    `runs` is how often it runs: more than once in a loop.
+    `runs` is how often it runs: more than once in a loop. Of inputs and outputs stands the share that is moved.
     """
 
     runs: float
@@ -26,9 +27,9 @@ class _Kernel:
     flops: float
     dtype: str
     launched: bool
-    inner_bytes: int
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
+    inner_bytes: float
+    inputs: tuple[tuple[int, float], ...]
+    outputs: tuple[tuple[int, float], ...]
 
 
 def body_time_s(op: OpNode, strategy: Strategy, mesh: DeviceMesh, device: Device) -> float:
@@ -47,8 +48,8 @@ def body_time_s(op: OpNode, strategy: Strategy, mesh: DeviceMesh, device: Device
     outs = [p.local_size(t.shape, mesh) * t.itemsize for t, p in zip(op.outs, strategy.outs, strict=True)]
     total = 0.0
     for kernel in _kernels(op.body):
-        given = [ins[n] if n < len(ins) else op.body.inputs[n].size_bytes for n in kernel.inputs]
-        size = sum(given) + sum(outs[n] for n in kernel.outputs) + kernel.inner_bytes / strategy.split
+        given = [share * (ins[n] if n < len(ins) else op.body.inputs[n].size_bytes) for n, share in kernel.inputs]
+        size = sum(given) + sum(share * outs[n] for n, share in kernel.outputs) + kernel.inner_bytes / strategy.split
         time_s = compute_time_s(kernel.flops / strategy.split, size, kernel.dtype, device, kind=kernel.kind)
         total += kernel.runs * (time_s if kernel.launched else max(0.0, time_s - device.launch_s))
     return total
@@ -63,7 +64,8 @@ def _kernels(body: OpGraph) -> tuple[_Kernel, ...]:
     for op in body.ops:
         if op.kind in VIEWS:
             continue
-        moved = [tensor for tensor in (*op.ins, *op.outs) if tensor.id in in_memory]
+        shares = zip((*op.ins, *op.outs), touched(body, op), strict=True)
+        moved = [(tensor, share) for tensor, share in shares if tensor.id in in_memory]
         found.append(
             _Kernel(
                 body.tree.weight(op.region),
@@ -71,9 +73,9 @@ def _kernels(body: OpGraph) -> tuple[_Kernel, ...]:
                 work_flops(op),
                 op.ins[0].dtype if op.ins else op.outs[0].dtype,
                 any(tensor.id in in_memory for tensor in op.outs),
-                sum(tensor.size_bytes for tensor in moved if tensor.id not in inputs and tensor.id not in outputs),
-                tuple(inputs[tensor.id] for tensor in moved if tensor.id in inputs),
-                tuple(outputs[tensor.id] for tensor in moved if tensor.id in outputs),
+                sum(share * t.size_bytes for t, share in moved if t.id not in inputs and t.id not in outputs),
+                tuple((inputs[tensor.id], share) for tensor, share in moved if tensor.id in inputs),
+                tuple((outputs[tensor.id], share) for tensor, share in moved if tensor.id in outputs),
             )
         )
     return tuple(found)

@@ -18,6 +18,7 @@ from autopar.core.strategy import Strategy
 from autopar.price.body import body_time_s
 from autopar.price.local_work import LocalWork
 from autopar.price.rate_kind import rate_kind
+from autopar.price.touched import is_in_place, touched
 from autopar.price.turns import bucket_pack_price, folded, product_turns_s, step_turn_price
 from autopar.price.work import VIEWS, materialised, work_flops
 from autopar.redistribute.step import PackPrice, TurnPrice, no_pack, no_turn
@@ -200,9 +201,10 @@ class Roofline:
         operator: max(flops / peak, bytes / memory bandwidth), of one device's share
         collective: cost_models.collective_time_s       slice, mask: bytes / memory bandwidth
 
-    Only tensors that reach memory count as bytes (`work.materialised`), and a copy of what is lengthened by a halo; an
-    operator none of whose results do is part of another kernel and is not launched. A function treated as one operator
-    costs what is in it (`price.body`). Copies in another order of dims cost what `price.turns` says. No overlap.
+    Only tensors that reach memory count as bytes (`work.materialised`), of these what is read and written (`touched`),
+    and a copy of what is lengthened by a halo; an operator none of whose results do is part of another kernel and is
+    not launched. A function treated as one operator costs what is in it (`price.body`). Copies in another order of dims
+    cost what `price.turns` says. No overlap.
     """
 
     graph: OpGraph
@@ -228,13 +230,13 @@ class Roofline:
 
     def local_work(self, op: OpNode, strategy: Strategy) -> LocalWork:
         """One device's share of `op`, whatever the cluster is; `op` is not free and no function in one."""
+        placed = tuple(zip((*op.ins, *op.outs), (*strategy.ins, *strategy.outs), strict=True))
         size = sum(
-            placement.local_size(tensor.shape, self.mesh) * tensor.itemsize
-            for tensor, placement in zip((*op.ins, *op.outs), (*strategy.ins, *strategy.outs), strict=True)
+            share * placement.local_size(tensor.shape, self.mesh) * tensor.itemsize
+            for (tensor, placement), share in zip(placed, touched(self.graph, op), strict=True)
             if tensor.id in self._in_memory
         )
         size += self._lengthening_bytes(op, strategy)
-        placed = zip((*op.ins, *op.outs), (*strategy.ins, *strategy.outs), strict=True)
         flops, elements = work_flops(op) / strategy.split, None
         if op.kind in _PRODUCTS and flops:
             lhs, rhs, out = (float(placement.local_size(tensor.shape, self.mesh)) for tensor, placement in placed)
@@ -249,16 +251,16 @@ class Roofline:
             return None
         if op.kind in VIEWS or not (op.ins or op.outs):
             return np.zeros(len(strategies))
-        size = np.zeros(len(strategies), dtype=np.int64)
-        for tensor, parts in zip((*op.ins, *op.outs), layout.parts, strict=True):
+        size = np.zeros(len(strategies))
+        for tensor, parts, share in zip((*op.ins, *op.outs), layout.parts, touched(self.graph, op), strict=True):
             if tensor.id in self._in_memory:
-                size += tensor.size_bytes // parts
+                size += share * (tensor.size_bytes // parts)
         device = self.cluster.device
         dtype = op.ins[0].dtype if op.ins else op.outs[0].dtype
         flops, elements = work_flops(op) / layout.split, None
         if op.kind in _PRODUCTS and len(flops) and flops.min() > 0:
             elements = _as_product(op, _elements(op, layout.parts), flops)
-        time_s = compute_times_s(flops, size.astype(np.float64), dtype, device, kind=rate_kind(op), elements=elements)
+        time_s = compute_times_s(flops, size, dtype, device, kind=rate_kind(op), elements=elements)
         if elements is not None and op.kind == "dot_general":
             time_s = time_s + product_turns_s(op, elements[:2], dtype, device)
         if self._folds(op):
@@ -283,9 +285,10 @@ class Roofline:
         )
 
     def context(self, op: OpNode) -> Hashable:
-        """Which operands and results reach memory, and whether it may be part of a product."""
+        """Which operands and results reach memory, whether it is in place, and whether it may be part of a product."""
         in_memory, folds = self._in_memory, op.kind == "transpose" and op.id in self._folded
-        return (folds, *[tensor.id in in_memory for tensor in op.ins], *[tensor.id in in_memory for tensor in op.outs])
+        moved = [tensor.id in in_memory for tensor in (*op.ins, *op.outs)]
+        return (folds, is_in_place(self.graph, op), *moved)
 
     def step_cost(self, kind: StepKind, axes: tuple[str, ...], size_bytes: int) -> float:
         """Seconds of one redistribution step."""

@@ -51,6 +51,7 @@ def work_flops(op: OpNode) -> float:
 
     dot_general: 2 |batch| |m| |n| |k|     convolution: 2 |out| |window| |in channels per group|
     decompositions, solvers, transforms, products of groups: `matrix_work`
+    slices and gathers: one for every element of the result; updates of a slice: of the update
     otherwise one for every element of the larger of operands and results; views none; a function treated as one
     operator has those of all operators in it, as often as its loops run them
     """
@@ -234,8 +235,18 @@ def _convolution(op: OpNode) -> float:
     return 2.0 * prod(op.outs[0].shape) * prod(kernel) / kernel[layout[0]]
 
 
+def _sliced(op: OpNode) -> float:
+    return float(prod(op.outs[0].shape))
+
+
+def _updated(op: OpNode) -> float:
+    return float(prod(op.ins[1].shape))
+
+
 _FLOPS: dict[str, Callable[[OpNode], float]] = {
     **MATRIX_FLOPS,
+    **dict.fromkeys(("slice", "dynamic_slice", "gather"), _sliced),
+    "dynamic_update_slice": _updated,
     "conv_general_dilated": _convolution,
     "dot_general": _dot_general,
     "scaled_dot": _dot_general,

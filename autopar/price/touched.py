@@ -1,0 +1,67 @@
+"""Touched: how much of its operands and results an operator reads and writes, where that is not all of them."""
+
+from __future__ import annotations
+
+from math import prod
+
+from autopar.core.dataflow import until, uses_of
+from autopar.core.graph import OpGraph, OpNode, TensorInfo
+from autopar.core.memo import once_per_graph
+from autopar.core.regions import BOUNDARY
+from autopar.price.work import VIEWS
+
+_SLICING = frozenset({"slice", "dynamic_slice", "gather"})
+
+
+def touched(graph: OpGraph, op: OpNode) -> tuple[float, ...]:
+    """The share of each operand, then of each result, that is read or written.
+
+    Of what is sliced or gathered from as many elements are read as there are in the result. What is updated in place is
+    written where the update goes, and not read.
+    """
+    shares = [1.0] * (len(op.ins) + len(op.outs))
+    if op.kind in _SLICING:
+        shares[0] = min(1.0, _share(op.outs[0], op.ins[0]))
+    if is_in_place(graph, op):
+        shares[0], shares[len(op.ins)] = 0.0, _share(op.ins[1], op.outs[0])
+    return tuple(shares)
+
+
+def is_in_place(graph: OpGraph, op: OpNode) -> bool:
+    """Whether `op` updates a slice of what lies in memory of its own and is not read any more.
+
+    All else is copied first: arguments that are not donated, what a loop reads from outside in every round. Of what is
+    a view, such as zeros, the result is written whole.
+    """
+    return op.kind == "dynamic_update_slice" and op.id in _updated_in_place(graph)
+
+
+@once_per_graph
+def _updated_in_place(graph: OpGraph) -> frozenset[int]:
+    arguments = {tensor.id for n, tensor in enumerate(graph.inputs) if n not in graph.donated}
+    return frozenset(
+        op.id
+        for op in graph.ops
+        if op.kind == "dynamic_update_slice"
+        and op.ins[0].literal is None
+        and op.ins[0].id not in arguments
+        and not _is_view(graph, op.ins[0])
+        and _is_last(graph, op)
+    )
+
+
+def _is_view(graph: OpGraph, tensor: TensorInfo) -> bool:
+    """Whether nothing was written for it."""
+    producer = graph.producers.get(tensor.id)
+    return producer is not None and producer.kind in VIEWS - BOUNDARY
+
+
+def _is_last(graph: OpGraph, op: OpNode) -> bool:
+    """Whether `op` is the last to read its first operand, and does so once."""
+    tensor = op.ins[0]
+    *before, last = (until(graph, graph.made_in(tensor), use) for use in uses_of(graph)[tensor.id])
+    return last == op.id and all(time < op.id for time in before)
+
+
+def _share(part: TensorInfo, whole: TensorInfo) -> float:
+    return prod(part.shape) / max(1, prod(whole.shape))

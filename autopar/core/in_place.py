@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from autopar.core.dataflow import until, uses_of
 from autopar.core.graph import OpGraph, OpNode
 from autopar.core.memo import once_per_graph
 
@@ -13,6 +14,20 @@ _OVER_FIRST = ("scatter", "dynamic_update_slice")
 def writes_over_first(op: OpNode) -> bool:
     """Whether `op` changes some elements of its first operand and leaves the others as they are."""
     return op.kind.startswith(_OVER_FIRST)
+
+
+@once_per_graph
+def updates(graph: OpGraph) -> frozenset[int]:
+    """The operators, by id, that write over their first operand: nobody reads that later, and no caller keeps it."""
+    uses, kept = uses_of(graph), {tensor.id for n, tensor in enumerate(graph.inputs) if n not in graph.donated}
+
+    def is_last(op: OpNode) -> bool:
+        first = op.ins[0]
+        made_in = graph.made_in(first)
+        return first.id not in kept and max(until(graph, made_in, use) for use in uses[first.id]) <= op.id
+
+    over = [op for op in graph.ops if writes_over_first(op) and op.ins[0].literal is None]
+    return frozenset(op.id for op in over if is_last(op))
 
 
 @once_per_graph

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autopar.core.graph import OpGraph, OpNode
+from autopar.core.in_place import updates
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import StepKind
 from autopar.core.strategy import Strategy
@@ -228,11 +229,8 @@ class Roofline:
 
     def local_work(self, op: OpNode, strategy: Strategy) -> LocalWork:
         """One device's share of `op`, whatever the cluster is; `op` is not free and no function in one."""
-        size = sum(
-            placement.local_size(tensor.shape, self.mesh) * tensor.itemsize
-            for tensor, placement in zip((*op.ins, *op.outs), (*strategy.ins, *strategy.outs), strict=True)
-            if tensor.id in self._in_memory
-        )
+        tensors, placements = (*op.ins, *op.outs), (*strategy.ins, *strategy.outs)
+        size = sum(placements[n].local_size(tensors[n].shape, self.mesh) * tensors[n].itemsize for n in self._moved(op))
         size += self._lengthening_bytes(op, strategy)
         placed = zip((*op.ins, *op.outs), (*strategy.ins, *strategy.outs), strict=True)
         flops, elements = work_flops(op) / strategy.split, None
@@ -250,9 +248,9 @@ class Roofline:
         if op.kind in VIEWS or not (op.ins or op.outs):
             return np.zeros(len(strategies))
         size = np.zeros(len(strategies), dtype=np.int64)
-        for tensor, parts in zip((*op.ins, *op.outs), layout.parts, strict=True):
-            if tensor.id in self._in_memory:
-                size += tensor.size_bytes // parts
+        tensors, parts = (*op.ins, *op.outs), list(layout.parts)
+        for n in self._moved(op):
+            size += tensors[n].size_bytes // parts[n]
         device = self.cluster.device
         dtype = op.ins[0].dtype if op.ins else op.outs[0].dtype
         flops, elements = work_flops(op) / layout.split, None
@@ -265,6 +263,19 @@ class Roofline:
             time_s = np.where([bool(strategy.ins[0].unreduced) for strategy in strategies], 0.0, time_s)
         launched = any(t.id in self._in_memory for t in op.outs)
         return time_s if launched else np.maximum(0.0, time_s - device.launch_s)
+
+    def _moved(self, op: OpNode) -> list[int]:
+        """The operands and results, by position, whose bytes are read or written, of those that reach memory.
+
+        Of what a dynamic slice is taken of, what is taken; of what is written over, what is written.
+        """
+        stands_for = list(range(len(op.ins) + len(op.outs)))
+        if op.kind == "dynamic_slice":
+            stands_for[0] = len(op.ins)
+        if op.kind == "dynamic_update_slice" and op.id in updates(self.graph):
+            stands_for[0] = stands_for[len(op.ins)] = 1
+        tensors = (*op.ins, *op.outs)
+        return [n for n, tensor in zip(stands_for, tensors, strict=True) if tensor.id in self._in_memory]
 
     def _folds(self, op: OpNode) -> bool:
         """Whether the compiler computes the product before `op` the other way round, where nothing comes between."""
@@ -283,9 +294,15 @@ class Roofline:
         )
 
     def context(self, op: OpNode) -> Hashable:
-        """Which operands and results reach memory, and whether it may be part of a product."""
+        """Which operands and results reach memory, whether it may be part of a product, and what it is written over."""
         in_memory, folds = self._in_memory, op.kind == "transpose" and op.id in self._folded
-        return (folds, *[tensor.id in in_memory for tensor in op.ins], *[tensor.id in in_memory for tensor in op.outs])
+        over = op.kind == "dynamic_update_slice" and op.id in updates(self.graph)
+        return (
+            folds,
+            over,
+            *[tensor.id in in_memory for tensor in op.ins],
+            *[tensor.id in in_memory for tensor in op.outs],
+        )
 
     def step_cost(self, kind: StepKind, axes: tuple[str, ...], size_bytes: int) -> float:
         """Seconds of one redistribution step."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import jax
@@ -38,8 +39,8 @@ def read_afterwards(cache: Any, h: Any, place: Any) -> Any:
     return h + jnp.sort(cache, axis=2)[0, :, 0], new
 
 
-def arguments() -> tuple[Any, ...]:
-    cache = jax.ShapeDtypeStruct((LAYERS, BATCH, LENGTH, WIDTH), "float32")
+def arguments(length: int = LENGTH) -> tuple[Any, ...]:
+    cache = jax.ShapeDtypeStruct((LAYERS, BATCH, length, WIDTH), "float32")
     return cache, jax.ShapeDtypeStruct((BATCH, WIDTH), "float32"), jax.ShapeDtypeStruct((), "int32")
 
 
@@ -62,10 +63,13 @@ def test_a_donated_cache_is_held_once(step: Any) -> None:
 
 @pytest.mark.parametrize("step", [in_loop, unrolled])
 def test_less_than_the_cache_is_proven_to_be_too_little(step: Any) -> None:
-    with pytest.raises(autopar.errors.NoFeasiblePlan):
-        autopar.plan(
-            step, *arguments(), cluster="8xh100", mesh={"x": 8}, donate_argnums=0, memory_limit_bytes=CACHE_BYTES // 8
-        )
+    """And what is said to be needed is no more than what a plan makes do with."""
+    where: Any = {"cluster": "8xh100", "mesh": {"x": 8}, "donate_argnums": 0}
+    free = autopar.plan(step, *arguments(), **where)
+    with pytest.raises(autopar.errors.NoFeasiblePlan) as error:
+        autopar.plan(step, *arguments(), **where, memory_limit_bytes=CACHE_BYTES // 8)
+    (needed,) = re.findall(r"any plan needs ([\d,]+) bytes", str(error.value))
+    assert CACHE_BYTES / 8 <= int(needed.replace(",", "")) <= free.peak_memory_bytes
 
 
 def test_what_is_predicted_is_what_xla_sets_aside() -> None:
@@ -90,3 +94,31 @@ def test_what_may_be_written_over_is_found_in_graphs() -> None:
     sizes = {t.id: t.size_bytes for op in graph.ops for t in op.outs}
     assert [sizes[tensor] for tensor in updated_carries(graph)] == [CACHE_BYTES]
     assert {sizes[tensor] for tensor in in_arguments(graph)} == {CACHE_BYTES}
+
+
+def test_a_round_reads_and_writes_what_it_slices_and_updates_alone() -> None:
+    """That is one layer of the cache at a time; where it is read as it was after that it is copied."""
+    args = arguments(1 << 20)
+    whole = autopar.plan(lambda cache: cache * 2.0, args[0], cluster="8xh100", mesh={"x": 8}).compute_time_s
+    slices, (written,) = (times_of(in_loop, args, kind) for kind in ("dynamic_slice", "dynamic_update_slice"))
+    (copied,) = times_of(read_in_rounds, args, "dynamic_update_slice")
+    assert slices
+    assert max(slices) < whole / 4
+    assert written < whole / 100
+    assert copied > whole / 2
+
+
+def times_of(step: Any, args: tuple[Any, ...], kind: str) -> list[float]:
+    where: Any = {"cluster": "8xh100", "mesh": {"x": 8}, "donate_argnums": 0, "memory_limit_bytes": 1 << 40}
+    plan = autopar.plan(step, *args, **where)
+    return [row.time_s for row in plan.summary.operators if row.kind == kind]
+
+
+def read_in_rounds(cache: Any, h: Any, place: Any) -> Any:
+    """What the cache was is read in every round after it was written to: it is copied."""
+
+    def body(n: Any, carry: Any) -> Any:
+        new = attended(*carry, n, place)
+        return new[0] + jnp.sort(carry[1], axis=2)[0, :, 0], new[1]
+
+    return jax.lax.fori_loop(0, LAYERS, body, (h, cache))

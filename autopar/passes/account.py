@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from autopar.core.graph import OpNode
 from autopar.core.regions import BOUNDARY, LOOPS
 from autopar.core.strategy import Strategy
+from autopar.passes.in_place import in_arguments, written_over
 from autopar.passes.program import Compute, Instruction, Ints, Move, ShardedProgram
 
 Bools = NDArray[np.bool_]
@@ -93,15 +94,16 @@ def _peak(
     Arguments and results have memory of their own from beginning to end, as XLA allocates them; a result takes that
     of a donated argument of its type. Any other value lives from the instruction that makes it to its last use, one
     that stays in registers takes nothing but keeps its operands alive until it is used. The results of a bucket are
-    parts of its flat buffer.
+    parts of its flat buffer. What is written over another value takes its memory (`passes.in_place`).
     """
     registers = _registers(program, in_memory)
-    last = _last_uses(program, registers | _anew(program, recomputed))
+    last, over = _last_uses(program, registers | _anew(program, recomputed), donated)
     size = np.zeros(program.links.end, dtype=np.int64)
     size[[*program.values]] = [*map(program.local_bytes, program.values)]
     size[registers] = 0
+    size[in_arguments(program, over, donated)] = 0
     before = int(size[[*program.inputs, *program.outputs]].sum()) - _taken_over(program, donated)
-    values, start, stop = _alive(program, last)
+    values, start, stop = _alive(program, last, over)
     change = np.zeros(len(program.instructions) + 1, dtype=np.int64)
     np.add.at(change, start, size[values])
     np.subtract.at(change, stop, size[values])
@@ -114,17 +116,17 @@ def _peak(
     return peak, peak_at, tuple(sorted((v for v in alive if sizes[v]), key=lambda v: (-sizes[v], v))), (*held.tolist(),)
 
 
-def _alive(program: ShardedProgram, last: Ints) -> tuple[Ints, Ints, Ints]:
+def _alive(program: ShardedProgram, last: Ints, over: Mapping[int, int]) -> tuple[Ints, Ints, Ints]:
     """Values that are made, and when the memory of each is taken and free again (first <= position < second).
 
     Those of inputs and outputs are left out. Memory is free behind the last use, where that enters or leaves a region
-    before its own results are there.
+    or writes `over` it before its own results are there.
     """
     links = program.links
     others = ~_marked(links.end, (*program.inputs, *program.outputs))[links.made]
     values, start = links.made[others], links.maker[others]
     stop = np.maximum(last[values], start)
-    stop += (stop == start) | ~_ends_first(program)[stop]
+    stop += (stop == start) | ~(_ends_first(program)[stop] | _marked(links.end, [*over.values()])[values])
     begins = _begins(program)
     if begins:
         start = np.array([begins.get(v, n) for v, n in zip(values.tolist(), start.tolist(), strict=True)])
@@ -229,10 +231,12 @@ def _computes(program: ShardedProgram) -> Bools:
     return np.fromiter([isinstance(i, Compute) for i in program.instructions], np.bool_, len(program.instructions))
 
 
-def _last_uses(program: ShardedProgram, through: Bools) -> Ints:
-    """The last instruction that may read each value, also through those in registers or computed anew; -1 if none.
+def _last_uses(program: ShardedProgram, through: Bools, donated: Sequence[int]) -> tuple[Ints, dict[int, int]]:
+    """The last instruction that may read each value, also through those in registers or computed anew, -1 if none; and
+    what is written over what.
 
-    A loop reads what was made before it until its last round. The memory of a carry becomes that of its last value.
+    A loop reads what was made before it until its last round. The memory of a carry becomes that of its last value,
+    unless that is written over it.
     """
     links, spans = program.links, _spans(program)
     found = np.full(links.end, -1)
@@ -241,16 +245,19 @@ def _last_uses(program: ShardedProgram, through: Bools) -> Ints:
     last: list[int] = found.tolist()
     is_through: list[bool] = through.tolist()
     passing: list[int] = np.unique(links.maker[through[links.made]]).tolist()
+    lent: set[int] = set()
     for position in reversed(passing):
         instruction = program.instructions[position]
         until = max([last[value] for value in instruction.outs if is_through[value]])
         for value in instruction.ins if until > position else ():
-            last[value] = max(last[value], until)
-    if spans:
-        entering = {(i.region, i.op.params["position"]): i.outs[0] for i in _of_kind(program, "carry_in").values()}
-        for position, leaving in _of_kind(program, "carry_out").items():
-            last[entering[leaving.region, leaving.op.params["position"]]] = position
-    return np.array(last, dtype=np.intp)
+            if until >= last[value]:
+                lent.add(value)
+                last[value] = until
+    over = written_over(program, last, lent.union(np.flatnonzero(through).tolist()), donated)
+    for position, leaving in _of_kind(program, "carry_out").items() if spans else ():
+        if over[leaving.outs[0]] != leaving.ins[0]:
+            last[over[leaving.outs[0]]] = position
+    return np.array(last, dtype=np.intp), over
 
 
 def _again(program: ShardedProgram, spans: Mapping[int, tuple[int, int]]) -> Ints:

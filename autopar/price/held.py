@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from autopar.core.dataflow import Copy, Dataflow, Use, until
 from autopar.core.graph import OpGraph, TensorInfo
+from autopar.core.in_place import writes_over_first
 from autopar.core.regions import BOUNDARY
 
 
@@ -85,6 +86,8 @@ def _argument(graph: OpGraph, flow: Dataflow, tensor: TensorInfo, found: _Work) 
         op = None if use.op is None or flow.source[use] is not None else graph.ops[use.op]
         if op is None or op.region is not None or op.phase == "update" or op.kind in BOUNDARY or not tensor.ndim:
             continue
+        if _may_be_written_over(graph, use):
+            continue
         if op.id not in found.read.get(tensor.id, ()):
             found.read[tensor.id] = (*found.read.get(tensor.id, ()), op.id)
             found.last[op.id] = (*found.last.get(op.id, ()), use.position)
@@ -128,13 +131,19 @@ def _tensor(
 def _events(graph: OpGraph, made: int | None, uses: Collection[Use]) -> Iterator[tuple[int, Use | None]]:
     """For each use of a value of region `made`: until when it is surely held, and the use if its reader holds it then.
 
-    One that is read in another region is held there too.
+    One that is read in another region is held there too; one that the reader may write its result over is not beside
+    that.
     """
     for use in uses:
         is_near = use.region == made and until(graph, made, use) == use.time
         if not is_near:
             yield until(graph, made, use) + 1, None
-        elif use.op is None or graph.ops[use.op].kind in BOUNDARY:
+        elif use.op is None or graph.ops[use.op].kind in BOUNDARY or _may_be_written_over(graph, use):
             yield use.time, None
         else:
             yield use.time, use
+
+
+def _may_be_written_over(graph: OpGraph, use: Use) -> bool:
+    """Whether the reader may write its result over what it reads."""
+    return use.op is not None and use.position == 0 and writes_over_first(graph.ops[use.op])

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from math import prod
 
-from autopar.core.dataflow import until, uses_of
 from autopar.core.graph import OpGraph, OpNode, TensorInfo
-from autopar.core.memo import once_per_graph
+from autopar.core.in_place import updates
 from autopar.core.regions import BOUNDARY
 from autopar.price.work import VIEWS
 
@@ -28,39 +27,17 @@ def touched(graph: OpGraph, op: OpNode) -> tuple[float, ...]:
 
 
 def is_in_place(graph: OpGraph, op: OpNode) -> bool:
-    """Whether `op` updates a slice of what lies in memory of its own and is not read any more.
+    """Whether `op` updates a slice where it lies (`updates`): all else is copied first.
 
-    All else is copied first: arguments that are not donated, what a loop reads from outside in every round. Of what is
-    a view, such as zeros, the result is written whole.
+    Of what is a view, such as zeros, the result is written whole.
     """
-    return op.kind == "dynamic_update_slice" and op.id in _updated_in_place(graph)
-
-
-@once_per_graph
-def _updated_in_place(graph: OpGraph) -> frozenset[int]:
-    arguments = {tensor.id for n, tensor in enumerate(graph.inputs) if n not in graph.donated}
-    return frozenset(
-        op.id
-        for op in graph.ops
-        if op.kind == "dynamic_update_slice"
-        and op.ins[0].literal is None
-        and op.ins[0].id not in arguments
-        and not _is_view(graph, op.ins[0])
-        and _is_last(graph, op)
-    )
+    return op.kind == "dynamic_update_slice" and op.id in updates(graph) and not _is_view(graph, op.ins[0])
 
 
 def _is_view(graph: OpGraph, tensor: TensorInfo) -> bool:
     """Whether nothing was written for it."""
     producer = graph.producers.get(tensor.id)
     return producer is not None and producer.kind in VIEWS - BOUNDARY
-
-
-def _is_last(graph: OpGraph, op: OpNode) -> bool:
-    """Whether `op` is the last to read its first operand, and does so once."""
-    tensor = op.ins[0]
-    *before, last = (until(graph, graph.made_in(tensor), use) for use in uses_of(graph)[tensor.id])
-    return last == op.id and all(time < op.id for time in before)
 
 
 def _share(part: TensorInfo, whole: TensorInfo) -> float:

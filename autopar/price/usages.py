@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from autopar.core.dataflow import Copy
 from autopar.core.graph import OpNode
+from autopar.core.in_place import in_arguments, updated_carries
 from autopar.core.strategy import Strategy
 from autopar.price.anew import Longer, least
 from autopar.price.columns import Column
@@ -58,13 +59,15 @@ class Usages(Variables):
             yield Usage(node, copy.start, copy.stop, size)
 
     def _held_values(self) -> Iterator[Usage]:
-        """Of what operators make and of copies, as long as `held` says, but of results of the function."""
-        graph, held = self.graph, self.held
+        """Of what operators make and of copies, as long as `held` says, but of results of the function, and of what may
+        lie in the memory of arguments.
+        """
+        graph, held, there, updated = self.graph, self.held, in_arguments(self.graph), updated_carries(self.graph)
         results = {tensor.id for tensor in graph.outputs}
         stored = {copy.tensor.id for copy in self.flow.copies if copy.stored}
         for op in graph.ops:
             for k, tensor in enumerate(op.outs):
-                if tensor.id not in self.in_memory:
+                if tensor.id not in self.in_memory or tensor.id in there:
                     continue
                 column, ready = self._placed(op.id, "outs", k), graph.ready_at(op) + 1
                 stop = ready if tensor.id in stored else max(ready, held.end[tensor.id])
@@ -72,7 +75,8 @@ class Usages(Variables):
                 if tensor.id in results:  # counted already, but for what is still to be reduced
                     stop, size = ready, self._unreduced(column, size)
                 if self._is_any(size):
-                    yield Usage(self.op_node[op.id], self._start(op), self._until(op, stop), size)
+                    until = stop if tensor.id in updated else self._until(op, stop)
+                    yield Usage(self.op_node[op.id], self._start(op), until, size)
         for copy, candidates in self._copies():
             if copy.tensor.id not in results:
                 yield from self._held_copy(copy, self._candidates(candidates))
@@ -91,13 +95,14 @@ class Usages(Variables):
 
     def _held_copy(self, copy: Copy, candidates: Column) -> Iterator[Usage]:
         node, end = self.first_copy + copy.id, self.held.end.get(copy.tensor.id, 0)
-        if copy.stored and copy.start < end:
+        is_there = copy.tensor.id in in_arguments(self.graph)
+        if copy.stored and copy.start < end and not is_there:
             yield Usage(node, copy.start, end, self._sizes_of(copy, candidates))
         fresh, alias = self.held.fresh.get(copy.id), self.held.alias.get(copy.id)
         size = self._bytes(copy.tensor, candidates)
         if fresh is not None:
             yield Usage(node, fresh.start, fresh.stop, self._behind_none(size))
-        if alias is not None:
+        if alias is not None and not is_there:
             before = self._once((id(size), "before none"), lambda: np.concatenate([size, np.zeros(len(size))]))
             yield Usage(node, alias.start, alias.stop, before)
 

@@ -60,8 +60,8 @@ def positions_of(
 ) -> set[int]:
     """Where the `value` made at `position` is in memory.
 
-    A boundary operator takes over the memory of what it reads for the last time, and a loop's last value that of the
-    carry.
+    A boundary operator takes over the memory of what it reads for the last time, and so does what is written over that;
+    a loop's last value takes that of the carry.
     """
     placed = kinds(program)
     kind, region = placed[position]
@@ -69,9 +69,53 @@ def positions_of(
     reads = {event for event in run if event.position in read_at}
     held = positions_held(program.tree, run, made_by(program.tree, position, kind, region, reads))
     if kind == "carry_in":
-        return {p for p in held if p < carried_out(program, position)}
+        end = carried_out(program, position)
+        if value not in lying_in(program, registers, program.instructions[end].ins[0]):
+            return {p for p in held if p < end}
+        held = {*range(position, max(read_at) + 1)}  # from then on its next value, in every round
     last = max(held)
-    return held - {last} if last != position and placed[last][0] in BOUNDARY else held
+    after = program.instructions[last].outs
+    is_written_over = len(after) == 1 and taken_over(program, registers, after[0]) == value
+    return held - {last} if last != position and (placed[last][0] in BOUNDARY or is_written_over) else held
+
+
+def lying_in(program: ShardedProgram, registers: set[int], value: int) -> list[int]:
+    """`value`, the value whose memory it took over, the one whose memory that took over, and so forth."""
+    found = [value]
+    while (before := taken_over(program, registers, found[-1])) is not None:
+        found.append(before)
+    return found
+
+
+def taken_over(program: ShardedProgram, registers: set[int], value: int) -> int | None:
+    """The value over which `value` is written, if any: nobody reads that later."""
+    position, maker = next(((n, i) for n, i in enumerate(program.instructions) if value in i.outs), (-1, None))
+    if not isinstance(maker, Compute):
+        return None
+    first, kind = maker.ins[0] if maker.ins else -1, maker.op.kind
+    if kind == "carry_out":
+        entering = [n for n, placed in enumerate(kinds(program)) if placed == ("carry_in", maker.region)]
+        (carry,) = program.instructions[next(n for n in entering if carried_out(program, n) == position)].outs
+        return first if carry in lying_in(program, registers, first) else carry
+    if kind not in ("carry_in", "dynamic_update_slice") and not kind.startswith("scatter"):
+        return None
+    if first in {*program.inputs, *program.outputs, *registers} or not is_made_in_round(program, first, maker):
+        return None
+    readers = [i for i in program.instructions if first in i.ins]
+    waiting = {p for i in readers for out in i.outs if out in registers for p in reading(program, registers, out)}
+    is_last = max(reading(program, registers, first)) == position and position not in waiting
+    is_as_large = program.local_bytes(first) == program.local_bytes(value)
+    return first if is_last and is_as_large and maker.ins.count(first) == 1 else None
+
+
+def is_made_in_round(program: ShardedProgram, value: int, reader: Compute) -> bool:
+    """Whether `value` is made in the round in which `reader` reads it; literals are not made."""
+    tree = program.tree
+    for instruction, (kind, region) in zip(program.instructions, kinds(program), strict=True):
+        if value in instruction.outs:
+            read_in = tree.reads_in(reader.op.kind, reader.region, 0)
+            return tree.loop_around(tree.made_in(kind, region), read_in) is None
+    return False
 
 
 def carried_out(program: ShardedProgram, entering: int) -> int:
@@ -112,15 +156,30 @@ def long_parts(x: Any, w: Any) -> Any:
     return h, jnp.sort(rows, axis=0)
 
 
+def updates(x: Any, w: Any) -> Any:
+    """A cache into which every round writes, and another that is read after it was written to."""
+
+    def body(n: Any, carry: Any) -> Any:
+        h, cache, other = carry
+        cache = jax.lax.dynamic_update_slice(cache, h[None], (n, 0, 0))
+        h = jnp.sort(cache[n] @ w, axis=-1)
+        return h, cache, other.at[n].add(h) + other
+
+    zeros = jnp.sort(jnp.zeros((4, *x.shape)), axis=0)
+    return jax.lax.fori_loop(0, 4, body, (x, zeros, zeros))[0]
+
+
 @lru_cache
 def case(name: str) -> Case:
     if name in LOOPS:
         return loop_case(name, "float32")
+    if name == "updates":
+        return Case(updates, (np.ones((8, 8), "float32"), np.ones((8, 8), "float32")), "float32")
     return Case(long_parts, (np.ones((4, 8, 8), "float32"), np.ones((8, 8), "float32")), "float32")
 
 
 @pytest.mark.parametrize("everything", [True, False], ids=["all in memory", "fused"])
-@pytest.mark.parametrize("name", [*LOOPS, "long_parts"])
+@pytest.mark.parametrize("name", [*LOOPS, "long_parts", "updates"])
 def test_random_plans_of_loops_peak_as_walked(name: str, everything: bool) -> None:
     found = case(name)
     space = found.space(MESH)

@@ -120,9 +120,9 @@ def _narrowed_by_arrays(p: Flat, k: int, w: int, o: Open, ended: int) -> tuple[i
     mine, theirs = slice(p.start[w], p.start[w + 1]), slice(p.start[u], p.start[u + 1])
     rows = p.class_of[p.rows_at[k] : p.rows_at[k] + theirs.stop - theirs.start][o.is_open[theirs]]
     columns = p.class_of[p.columns_at[k] : p.columns_at[k] + mine.stop - mine.start]
-    entries = p.pool[p.thin[k] : p.thin[k] + tall * wide].reshape(tall, wide)
-    allowed = np.isfinite(entries[np.unique(rows)]).any(axis=0)[columns]
-    closing = mine.start + np.flatnonzero(o.is_open[mine] & ~allowed)
+    finite = np.isfinite(p.pool[p.thin[k] : p.thin[k] + tall * wide].reshape(tall, wide))
+    allowed: Bools = np.any(finite[np.unique(rows)], axis=0)
+    closing = mine.start + np.flatnonzero(o.is_open[mine] & ~allowed[columns])
     o.is_open[closing] = False
     o.closed[ended : ended + len(closing)] = closing
     return ended + len(closing), bool(o.is_open[mine].any())

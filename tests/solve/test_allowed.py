@@ -41,7 +41,7 @@ def looking_back(nodes: int = 6, strategies: int = 4) -> Problem:
 
 @settings(max_examples=300, deadline=None)
 @given(problems(limited=False, max_nodes=7, max_strategies=4).map(with_finite_nodes), st.integers(0, 3))
-def test_it_is_the_plain_choice_where_that_is_allowed_and_allowed_where_it_is_not(problem: Problem, sweeps: int) -> None:
+def test_it_is_the_plain_choice_where_that_is_allowed_and_else_an_allowed_one(problem: Problem, sweeps: int) -> None:
     dual = dual_of(problem, sweeps)
     plain, found = dual.decode().tolist(), dual.decode_allowed()
     if np.isfinite(cost_of(problem, plain)):

@@ -5,9 +5,10 @@ the Problem counts, by about the same factor where peaks are close: so choices a
 and the cheapest whose program keeps within the limit is the plan. The bound is that of the limit itself.
 
 On Problems that are not large, which are focused on in no time, choices are looked for that leave free what programs
-were seen to hold, at the times at which they did (`beside`). Last the Problem is solved within the limit, with little
+were seen to hold, at the times at which they did (`beside`). Then the Problem is solved within the limit, with little
 work: that proves more, and where the program of what is found does not fit, what is learnt of it is counted and it is
-solved anew.
+solved anew. On larger ones less of this is done, and only where a large gap is left, or nothing is met. Where nothing
+is met, what programs hold is learnt by strategies, too.
 """
 
 from __future__ import annotations
@@ -39,12 +40,13 @@ _PROGRAMS = 5  # for each
 _WORTH = 1e-3  # of the cost: what another program has to save
 _ENOUGH = 2e-2  # of the bound of what the Problem counts: a choice as close is not worth another aim
 _CLOSE = 1e-2  # of a peak: another that is as close is not aimed at
-_LESSONS = 8  # programs that are learnt from, where choices are decoded
+_LESSONS, _MOST_LESSONS = 8, 12  # programs that are learnt from, where choices are decoded; by strategies
+_LEARNT, _MOST_LEARNT = 12_000_000, 32_000_000  # entries of all large Problems on which is focused anew for these
 _MOST_AN_EDGE = 5_000  # entries
 _MOST_EDGES = 2_000  # of a Problem that is solved once: choices of more take long to anneal
 _MOST_BESIDE = 1_000_000  # entries of a Problem on which is focused anew
 _FEW_SOLVED, _MOST_SOLVED = 10_000, 1_000_000  # entries of a Problem that is solved within the limit; ...
-_FAR = 0.05  # of the cost: ... of a larger one than few where the gap is more
+_FAR, _VERY_FAR = 0.05, 0.1  # of the cost: ... of a larger one than few where the gap is more; of a large one
 _ENTRIES_ANEW, _MOST_ANEW = 12_000, 6  # entries of all solves beside what is learnt there; solves
 
 
@@ -137,9 +139,9 @@ class Aim:
         halt = self.attempt.task.halt
         try:
             self._search()
-            if _entries(self.attempt) <= (_MOST_BESIDE if self._is_far(_FAR) else FEW_ENTRIES):
-                self._search_beside()
-                self._solve()
+            self._search_beside(self._lessons)
+            self._learn_by_strategy()
+            self._solve()
             if not self._fitting:
                 self._search_smallest()
         except Infeasible as proof:
@@ -166,14 +168,15 @@ class Aim:
             self._lower(met)
 
     def _least(self, smallest: Sequence[Met]) -> list[Met]:
-        """The choice of least peak that the solver finds, if any, where nothing proves yet that none is small enough.
+        """A choice of small peak that the solver finds, if any, where nothing proves yet that none is small enough.
 
         Where the Problem is too large for CP-SAT, what the prices met prove has to do.
         """
         problem = self.attempt.problem(float(self.limit))
         least = LeastPeak(None, inf, max(least_use(problem), self.focus.least_peak))
         if self._may_ask(least.bound > self.limit or not smallest):
-            least = least_peak(problem, self.attempt.task.options.solve, enough=self.limit)
+            enough = min(float(self.limit), self._aim())  # programs hold more
+            least = least_peak(problem, self.attempt.task.options.solve, enough)
         found = [] if least.choice is None else [met_as(problem, least.choice)]
         if least.bound > self.limit * (1 + TOLERANCE):
             for met in (*found, *smallest):
@@ -219,10 +222,26 @@ class Aim:
                 return
             aimed = aim
 
-    def _search_beside(self) -> None:
+    @property
+    def _lessons(self) -> int:
+        """How many programs are learnt from: few of large Problems, on which each takes long."""
+        entries = _entries(self.attempt)
+        if entries <= (_MOST_BESIDE if self._is_far(_FAR) else FEW_ENTRIES):
+            return _LESSONS
+        is_wanted = self._is_far(_VERY_FAR) and self.attempt.is_last(self.free, self._cost)
+        return min(_LESSONS, _LEARNT // entries) if is_wanted else 0
+
+    def _learn_by_strategy(self) -> None:
+        """Where nothing fits, and nothing else is looked into: lowers choices as before, but learns by strategies."""
+        if self._fitting or not self._lessons or not self.attempt.is_last(self.free, inf):
+            return
+        self.beside = Beside(self.attempt, self.limit, by_strategy=True)
+        self._search_beside(min(_MOST_LESSONS, _MOST_LEARNT // max(1, _entries(self.attempt))))
+
+    def _search_beside(self, lessons: int) -> None:
         """Lowers the cheapest choices that leave free what programs were seen to hold, until one fits."""
         options, halt = self.attempt.task.options.solve, self.attempt.task.halt
-        for _ in range(_LESSONS):
+        for _ in range(lessons):
             try:
                 focus = Focus(replace(self.beside.problem(), usage_limit=0.0), options, lambda: not halt.is_over)
             except Infeasible:
@@ -230,6 +249,8 @@ class Aim:
             focus.turn_to(self.limit)
             focus.mix(self.limit)
             met = focus.best(self.limit)
+            if met is None and self.beside.stop_guessing():
+                continue
             if met is None or halt.is_over or not self._is_news(met.cost) or self._is_learnt(met.whole):
                 return
 
@@ -252,7 +273,7 @@ class Aim:
             return
         options = quickly(attempt.task.options.solve)
         messages = replace(options, max_price_steps=0, max_elimination_work=1.0)  # bounds do not matter
-        self.beside.bytes_at.clear()
+        self.beside = Beside(attempt, self.limit)
         self.solved = attempt.solved_by(attempt.problem(float(self.limit)), self.focus.solved(best), options)
         self._prove_at_least(self.solved.lower_bound)
         choice = self.solved.choice
@@ -268,7 +289,8 @@ class Aim:
         """Whether a gap is left, and the Problem is small enough, and this is the last that is looked into."""
         entries = _entries(self.attempt)
         is_far = self._is_far(0.0 if entries <= _FEW_SOLVED else _FAR)
-        is_wanted = is_far and entries <= _MOST_SOLVED and not self.attempt.task.halt.is_over
+        is_small = entries <= min(_MOST_SOLVED, _MOST_BESIDE)
+        is_wanted = is_far and is_small and not self.attempt.task.halt.is_over
         return is_wanted and self.attempt.is_last(self.free, self._cost)
 
     def _is_far(self, gap: float) -> bool:

@@ -234,8 +234,8 @@ class RecomputeAttempt(Attempt):
         return replace(found, solution=solution)
 
     def is_last(self, free: Planned, cost: float) -> bool:
-        """Always: it holds both choices."""
-        return True
+        """It holds both choices; where tensors alone are counted nothing is proven, so less is looked into."""
+        return not self.by_tensors
 
     def time_of(self, op: int, planned: Planned) -> int:
         """Where an operator of the graph of a plan runs in the one that holds every twin."""

@@ -253,13 +253,18 @@ class Curve:
     def _decoded(self) -> Floats:
         """Meets the choice that the messages decode; the bytes that it uses in every row."""
         choice = self.dual.decode()
+        cost = self._cost_of(choice)
+        if not np.isfinite(cost) and (allowed := self.dual.decode_allowed()) is not None:
+            choice, cost = allowed, self._cost_of(allowed)
         used, ranked = self.dual.used(choice), choice[self.dual.order]
-        cost = cost_of(self.dual.flat, self.dual.flat.cost, ranked)
         self._seen[self.dual.flat.start[:-1] + ranked] = True
         if np.isfinite(cost):
             whole = cost + self.reduction.offset
             self._pareto.meet(Met(ranked, whole, float(used.max(initial=0.0)), self._lifted))
         return used
+
+    def _cost_of(self, choice: Ints) -> float:
+        return cost_of(self.dual.flat, self.dual.flat.cost, choice[self.dual.order])
 
     def _lifted(self, choice: Ints) -> Choice:
         return self.reduction.lift(tuple(choice[self.dual.rank].tolist()))

@@ -18,6 +18,7 @@ from functools import cached_property
 import numpy as np
 
 from autopar.solve import buffers
+from autopar.solve.allowed import decode_allowed
 from autopar.solve.flat import Flat, Pool, flatten, per_edge, with_messages
 from autopar.solve.kernels import add_prices, bound_of, decode, reparametrise, use_of
 from autopar.solve.momentum import Momentum
@@ -180,6 +181,11 @@ class Dual:
         choice = np.zeros(len(self.problem.node_costs), dtype=np.intp)
         decode(self.flat, self.nodes, self.messages, choice)
         return choice[self.rank]
+
+    def decode_allowed(self) -> Ints | None:
+        """As `decode`, but without forbidden entries; None where it meets no such choice."""
+        choice = np.zeros(len(self.problem.node_costs), dtype=np.intp)
+        return choice[self.rank] if decode_allowed(self.flat, self.nodes, self.messages, choice) else None
 
     def used(self, choice: Ints) -> Floats:
         """The bytes in use in every row."""

@@ -287,17 +287,23 @@ def decode(p: Flat, nodes: Floats, messages: Floats, choice: Ints) -> None:
     """Writes a choice, upwards: the cheapest given the lower nodes' strategies and the higher nodes' messages."""
     total = np.empty(p.widest)
     for v in range(len(p.start) - 1):
-        count = p.start[v + 1] - p.start[v]
+        add_lower(p, v, nodes, messages, choice, total)
+        choice[v] = np.argmin(total[: p.start[v + 1] - p.start[v]])
+
+
+@compiled
+def add_lower(p: Flat, v: int, nodes: Floats, messages: Floats, choice: Ints, total: Floats) -> None:
+    """Writes what each strategy of v costs given the lower nodes' strategies and the higher nodes' messages."""
+    count = p.start[v + 1] - p.start[v]
+    for t in range(count):
+        total[t] = nodes[p.start[v] + t]
+    for k in range(p.near[v], p.split[v]):
+        s = choice[p.other[k]]
+        message, mine = messages[p.mail[p.back[k]] + s], messages[p.mail[k] : p.mail[k] + count]
+        base, wide = p.thin[k] + p.class_of[p.rows_at[k] + s] * p.wide[k], p.wide[k]
+        row, columns = p.pool[base : base + wide], p.class_of[p.columns_at[k] : p.columns_at[k] + count]
         for t in range(count):
-            total[t] = nodes[p.start[v] + t]
-        for k in range(p.near[v], p.split[v]):
-            s = choice[p.other[k]]
-            message, mine = messages[p.mail[p.back[k]] + s], messages[p.mail[k] : p.mail[k] + count]
-            base, wide = p.thin[k] + p.class_of[p.rows_at[k] + s] * p.wide[k], p.wide[k]
-            row, columns = p.pool[base : base + wide], p.class_of[p.columns_at[k] : p.columns_at[k] + count]
-            for t in range(count):
-                total[t] += float(row[columns[t]]) - message - mine[t]
-        choice[v] = np.argmin(total[:count])
+            total[t] += float(row[columns[t]]) - message - mine[t]
 
 
 @compiled

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,7 +40,7 @@ def without_costs(problem: Problem) -> Problem:
 
 
 def least_peak(problem: Problem, options: SolveOptions, enough: float = -np.inf) -> LeastPeak:
-    """Minimises the peak, rows added as they are exceeded; stops early at a peak <= `enough`.
+    """Minimises the peak, rows added as they are exceeded; whatever peaks at `enough` or below is as good.
 
     Raises:
       Infeasible: if forbidden entries alone rule out every choice that arc consistency can see.
@@ -55,7 +56,8 @@ def least_peak(problem: Problem, options: SolveOptions, enough: float = -np.inf)
         for s, t in np.argwhere(np.isinf(edge.cost)).tolist():
             model.add_bool_or([nodes[edge.u][s].Not(), nodes[edge.v][t].Not()])
     unit = byte_unit(rows) if rows.count else 1.0
-    top = model.new_int_var(0, 2**61, "")
+    floor = max(0, math.floor(enough / unit)) if math.isfinite(enough) else 0
+    top = model.new_int_var(floor, max(floor, 2**61), "")
     model.minimize(top)
     best, bound, budget, present = LeastPeak(None, np.inf, 0.0), least_use(problem), options.cp_sat_work, set[int]()
     for _ in range(_MAX_ROUNDS):
@@ -63,7 +65,8 @@ def least_peak(problem: Problem, options: SolveOptions, enough: float = -np.inf)
         status = run(solver, model)
         if status == cp_model.INFEASIBLE:
             return LeastPeak(None, np.inf, np.inf)
-        bound = max(bound, solver.best_objective_bound * unit)
+        if solver.best_objective_bound > floor:
+            bound = max(bound, solver.best_objective_bound * unit)
         if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             break
         local = chosen(solver, nodes)

@@ -12,6 +12,7 @@ import pytest
 
 from autopar.errors import NoFeasiblePlan, Unsolved
 from autopar.search import aim
+from autopar.search.attempt import Attempt
 from autopar.search.beside import Beside
 from autopar.search.place import Place
 from autopar.search.search import find_plan
@@ -27,6 +28,7 @@ from tests.search.test_front import CASES, FOUR, cluster_of, every_plan, task_of
 def all_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(aim, "FEW_ENTRIES", 0)
     monkeypatch.setattr(aim, "_MOST_BESIDE", 0)
+    monkeypatch.setattr(aim, "_LEARNT", 0)
 
 
 def found_within(case: int, limit: int | None, options: SearchOptions | None = None) -> Planned:
@@ -223,7 +225,97 @@ def test_what_is_learnt_of_a_program_rules_out_its_choice(case: int) -> None:
         assert peak(beside.problem(), choice) == top
         beside.learn(planned)
         assert peak(beside.problem(), choice) == top + 1
-        assert len(beside.bytes_at) == 1
+        (((_, node), known),) = beside.learnt.items()
+        assert [*known] == [tuple(range(before.counts[node]))]  # whatever is chosen
+
+
+@pytest.mark.parametrize("case", [1, 2])
+def test_what_is_learnt_by_strategies_says_nothing_of_those_that_want_operands_elsewhere(case: int) -> None:
+    """The choice uses what its program holds; those of other kinds what they did."""
+    plans, free = hidden(case), found_within(case, None)
+    attempt, others = Place(free.task, free.ground).attempt(), 0
+    choices = [planned.solution.choice for planned in plans if planned.solution is not None]
+    for planned, choice in list(zip(plans, choices, strict=True))[:: max(1, len(plans) // 20)]:
+        top = planned.account.peak_memory_bytes
+        beside = Beside(attempt, top - 1, by_strategy=True)
+        before = beside.problem()
+        beside.learn(planned)
+        assert peak(beside.problem(), choice) == top
+        (((time, node), known),) = beside.learnt.items()
+        (kind,) = known
+        is_all = len(kind) == before.counts[node]
+        wanted = None if is_all else attempt.ground.space.strategies[time][choice[node]].ins
+        for other in choices:
+            is_like = is_all or attempt.ground.space.strategies[time][other[node]].ins == wanted
+            assert (other[node] in kind) == is_like
+            if not is_like:
+                assert peak(beside.problem(), other) == peak(before, other)
+                others += 1
+    assert others
+
+
+def test_other_strategies_are_taken_to_hold_what_some_do() -> None:
+    """The least of what three kinds do; nothing once that left no choice."""
+    free = found_within(2, None)
+    beside = Beside(Place(free.task, free.ground).attempt(), 1, by_strategy=True)
+    times = range(len(free.graph.ops))
+    time = next(time for time in times if len(beside._kinds(time)[1]) > 3)
+    node, (a, b, c, *others) = beside._kinds(time)
+    for kind, size in ((a, 5.0), (b, 3.0), (c, 4.0)):
+        assert not beside.stop_guessing()
+        beside.guesses = True
+        beside.learnt.setdefault((time, node), {})[kind] = size
+    sizes = {kind: [beside.problem().usages[-1].size_bytes[s] for s in kind] for kind in (a, b, c, *others)}
+    assert {size for kind in others for size in sizes[kind]} == {3.0}
+    assert [set(sizes[kind]) for kind in (a, b, c)] == [{5.0}, {3.0}, {4.0}]
+    assert beside.stop_guessing()
+    left = beside.problem().usages[-1].size_bytes
+    assert {float(left[s]) for kind in others for s in kind} == {0.0}
+    assert not beside.stop_guessing()
+
+
+@pytest.mark.parametrize("is_last", [True, False])
+def test_where_nothing_fits_what_is_held_is_learnt_by_strategies(
+    monkeypatch: pytest.MonkeyPatch, is_last: bool
+) -> None:
+    """Last of all, a few times; not where recomputation is looked into next, or something fits."""
+    monkeypatch.setattr(aim, "_MOST_BESIDE", 30_000)
+    monkeypatch.setattr(aim, "_MOST_SOLVED", 0)
+    monkeypatch.setattr(Attempt, "is_last", lambda *_: is_last)
+    learnt, learn = list[bool](), Beside.learn
+
+    def noted(beside: Beside, planned: Planned) -> None:
+        learnt.append(beside.by_strategy)
+        learn(beside, planned)
+
+    monkeypatch.setattr(Beside, "learn", noted)
+    free, limit = found_within(2, None), limits_of(2)[-1]
+    aim.Aim(Place(free.task, free.ground).attempt(), limit, free).plan()
+    assert not any(learnt)
+    monkeypatch.setattr(aim.Aim, "_fits", lambda *_: False)
+    with pytest.raises(Unsolved):
+        aim.Aim(Place(free.task, free.ground).attempt(), limit, free).plan()
+    assert learnt == sorted(learnt)
+    assert any(learnt) == is_last
+    assert sum(learnt) <= aim._MOST_LESSONS
+
+
+def test_of_large_problems_few_programs_are_learnt_from_and_only_where_much_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    free, limit = found_within(2, None), limits_of(2)[-1]
+    search = aim.Aim(Place(free.task, free.ground).attempt(), limit, free)
+    entries = aim._entries(search.attempt)
+    for most, lessons in ((3 * entries, 3), (100 * entries, aim._LESSONS), (entries - 1, 0)):
+        monkeypatch.setattr(aim, "_LEARNT", most)
+        assert search._lessons == lessons
+    search._search()
+    assert search._fitting
+    search.bound = search._cost * (1 - aim._VERY_FAR) * 1.001
+    monkeypatch.setattr(aim, "_LEARNT", 3 * entries)
+    assert not search._lessons
+    monkeypatch.setattr(aim, "_MOST_BESIDE", entries)
+    assert search._lessons == aim._LESSONS
 
 
 def test_small_problems_are_solved_within_the_limit_and_proven(monkeypatch: pytest.MonkeyPatch) -> None:

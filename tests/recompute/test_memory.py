@@ -22,8 +22,6 @@ from autopar.search.recomputable import recomputable
 from autopar.search.recompute import RecomputeAttempt, recompute_attempt
 from autopar.search.task import Task
 from autopar.solve import Edge, Problem, Solution, SolveOptions, Usage, solve
-from autopar.solve.dual import Dual
-from autopar.solve.focus import Focus
 from autopar.solve.problem import objective, peak
 from autopar.trace import trace
 from cost_models import load_cluster
@@ -155,16 +153,3 @@ def test_what_serves_one_that_is_absent_is_absent(name: str) -> None:
         for edge in found:
             assert (edge.cost[:-1, -1] == absent).all()
             assert edge.cost[-1, -1] == 0
-
-
-def test_small_choices_are_met_though_plain_decoding_ends_in_what_is_forbidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is absent forbids much: messages alone hardly see it."""
-    problem, smallest = attempt_at("gpt").problem(0.0), list[float]()
-    limit = 0.5 * Focus(problem, SolveOptions())._most
-    for decode_allowed in (Dual.decode_allowed, lambda _: None):
-        monkeypatch.setattr(Dual, "decode_allowed", decode_allowed)
-        focus = Focus(problem, SolveOptions())
-        focus.turn_to(limit)
-        focus.mix(limit)
-        smallest.append(focus.choices()[0].peak if focus.choices() else inf)
-    assert smallest[0] <= limit < smallest[1]

@@ -136,7 +136,11 @@ def bytes_in_row(rows: Rows, row: int, nodes: Variables, unit: float) -> cp_mode
 
 
 def add_hint(model: cp_model.CpModel, nodes: Variables, hint: Choice | None) -> None:
-    """Starts the search at a choice."""
+    """Starts the search at a choice that the model allows.
+
+    Else the model may allow none: OR-Tools 9.15 ends the process where it sees that as it loads a model with a hint,
+    by two workers or more.
+    """
     for variables, s in zip(nodes, hint or (), strict=False):
         for i, variable in enumerate(variables):
             model.add_hint(variable, i == s)
@@ -166,7 +170,10 @@ def chosen(solver: cp_model.CpSolver, nodes: Variables) -> Choice:
 
 
 def finish(certificate: Certificate, window: float, hint: Choice | None, options: SolveOptions, watch: Watch) -> Finish:
-    """The best choice within `window` of the certificate's bound, or a bound on all such choices."""
+    """The best choice within `window` of the certificate's bound, or a bound on all such choices.
+
+    `hint`: one within it and the limit.
+    """
     work = _Model(certificate, window if math.isfinite(window) else _no_window(certificate))
     for row in np.flatnonzero(certificate.prices > 0):
         work.add_row(int(row))
@@ -196,6 +203,7 @@ def finish(certificate: Certificate, window: float, hint: Choice | None, options
 
 def _with_margin(work: _Model, options: SolveOptions, budget: float) -> Choice | None:
     """A choice that keeps a margin for rounding in every row, if there is one: no bound comes of it."""
+    work.model.clear_hints()
     for row in range(work.rows.count):
         work.add_row(row, spare=work.byte_unit * len(work.rows.segments))
     solver = solver_of(options, budget)

@@ -81,25 +81,15 @@ def _searched(problem: Problem, rows: Rows, rounding: float, first: int | None, 
 
 
 def _model(problem: Problem) -> tuple[cp_model.CpModel, Variables]:
-    """One strategy for every node, no infinite pair, no memory row yet; hints are the strategies of least memory."""
-    model, nodes = cp_model.CpModel(), list[list[cp_model.IntVar]]()
-    for cost, weight in zip(problem.node_costs, _weights(problem), strict=True):
-        nodes.append([model.new_bool_var("") for _ in cost])
-        model.add_exactly_one(nodes[-1])
-        for s, variable in enumerate(nodes[-1]):
-            model.add_hint(variable, s == int(weight.argmin()))
+    """One strategy for every node, no infinite pair, no memory row yet."""
+    model = cp_model.CpModel()
+    nodes: Variables = [[model.new_bool_var("") for _ in cost] for cost in problem.node_costs]
+    for variables in nodes:
+        model.add_exactly_one(variables)
     for edge in problem.edges:
         for s, t in np.argwhere(np.isinf(edge.cost)).tolist():
             model.add_bool_or([nodes[edge.u][s].Not(), nodes[edge.v][t].Not()])
     return model, nodes
-
-
-def _weights(problem: Problem) -> list[Floats]:
-    """The bytes of every strategy, times how long it holds them."""
-    weights = [np.zeros(len(cost)) for cost in problem.node_costs]
-    for use in problem.usages:
-        weights[use.node] = weights[use.node] + use.size_bytes * (use.stop - use.start)
-    return weights
 
 
 def forbidding(problem: Problem) -> Problem:

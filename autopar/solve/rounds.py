@@ -130,7 +130,8 @@ def _narrowed(
 def _finished(certificate: Certificate, options: SolveOptions, watch: Watch, known: Known) -> Known:
     """What is known after CP-SAT."""
     window = known.cutoff - certificate.bound
-    found, keep = finish(certificate, window, known.best.choice, options, watch), certificate.keep(window)
+    hint = known.best.choice if known.best.objective <= known.cutoff else None
+    found, keep = finish(certificate, window, hint, options, watch), certificate.keep(window)
     reached = min(found.bound, known.cutoff)
     low, beyond = max(known.low, reached), reached - certificate.bound
     best = known.best

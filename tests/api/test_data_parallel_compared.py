@@ -11,7 +11,7 @@ import pytest
 
 import autopar
 from autopar.api import make
-from autopar.errors import InvalidOption
+from autopar.errors import InvalidOption, NoFeasiblePlan
 
 SETTING: dict[str, Any] = {"cluster": "8x8xh100", "mesh": {"x": 8, "y": 8}}
 COMPARED = autopar.SearchOptions(data_parallel="compared")
@@ -63,12 +63,26 @@ def test_the_plan_searched_stays_where_its_step_does() -> None:
 
 def test_data_parallelism_that_finds_no_room_is_not_taken() -> None:
     args = args_of(2048, 32768)
-    searched, data_parallel, _ = plans_of(args)
-    assert searched.peak_memory_bytes < data_parallel.peak_memory_bytes
-    limit = searched.peak_memory_bytes
-    options = replace(COMPARED, recompute="never")
-    compared = autopar.plan(step, *args, **SETTING, options=options, memory_limit_bytes=limit)
-    assert compared.strategies == searched.strategies
+    within: dict[str, Any] = {**SETTING, "memory_limit_bytes": 300e6}
+    kept = replace(COMPARED, recompute="never")
+    searched = autopar.plan(step, *args, **within, options=replace(kept, data_parallel="never"))
+    assert autopar.plan(step, *args, **within, options=kept).strategies == searched.strategies
+    with pytest.raises(NoFeasiblePlan, match="300,000,000 bytes"):
+        autopar.plan(step, *args, **within, options=kept, mode="data_parallel")
+
+
+def test_why_there_is_no_room_is_found_by_two_workers() -> None:
+    """OR-Tools once ended the process here: it saw that there is no choice as it loaded a model with a hint."""
+    options = autopar.SearchOptions(recompute="never")
+    with pytest.raises(NoFeasiblePlan, match="250,000,000 bytes"):
+        autopar.plan(
+            step,
+            *args_of(2048, 32768),
+            **SETTING,
+            options=options,
+            mode="data_parallel",
+            memory_limit_bytes=250e6,
+        )
 
 
 def test_a_plan_taken_so_is_solved_anew_in_its_mode() -> None:

@@ -3,6 +3,8 @@
 A tensor with several uses is stored once, in a placement of its own choice (a `Copy`), and read from there; uses in
 the forward pass, the backward pass and the update may share a further copy each, which is dropped between them. So
 an all-reduce is paid once however many operators read its result, and a gathered parameter has a beginning and an end.
+What a loop slices in every round has a copy even if nothing else reads it: what is redistributed for a loop is held to
+its end.
 """
 
 from __future__ import annotations
@@ -47,6 +49,11 @@ class Copy:
     stop: int
     stored: bool
     region: int | None = None
+
+    @property
+    def is_sliced(self) -> bool:
+        """Whether it is made for one loop alone, which slices it as it lies."""
+        return not self.stored and len(self.uses) == 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +124,8 @@ def dataflow(graph: OpGraph) -> Dataflow:
     """The copies of `graph`.
 
     A result with several uses gets a stored copy; where uses fall into several phases (outputs count as their own),
-    those of one phase, if there are several, get a copy together. An input is stored already, as it is passed.
+    those of one phase, if there are several, get a copy together, and so does one alone that slices for a loop. An
+    input is stored already, as it is passed.
     What a loop or choice is entered with is stored already too; each of its inner regions gets a copy if it has several
     uses. A scalar input has one placement only and needs no copies.
 
@@ -132,7 +140,7 @@ def dataflow(graph: OpGraph) -> Dataflow:
     results = [tensor for op in graph.ops for tensor in op.outs]
     for tensor in (*graph.inputs, *results):
         mine = uses.get(tensor.id, ())
-        if len(mine) < 2 and tensor.id not in joined:
+        if len(mine) < 2 and tensor.id not in joined and not any(_slices(graph, use) for use in mine):
             for use in mine:
                 source[use] = None
             continue
@@ -192,26 +200,35 @@ def _is_input(graph: OpGraph, tensor: TensorInfo) -> bool:
 def _copy(graph: OpGraph, number: int, tensor: TensorInfo, source: int | None, group: tuple[Use, ...]) -> Copy:
     """The copy that the uses of `group` share, made where all of them can see it, after its tensor, before the first.
 
-    Where the tensor is made in the same rematerialised block as the first use it is made in there too: such a block
-    hides nothing.
+    What a loop slices first is made before all that the loop is entered with. Where the tensor is made in the same
+    rematerialised block as the first use it is made in there too: such a block hides nothing.
     """
     tree, made_in = graph.tree, graph.made_in(tensor)
     region = tree.site(made_in, tree.common(use.region for use in group))
     inner = tree.child_towards(region, group[0].region)
     while inner is not None and inner in tree.path(made_in):
         region, inner = inner, tree.child_towards(inner, group[0].region)
+    if inner is None and _slices(graph, group[0]):
+        inner = graph.ops[group[0].time].region
     start = group[0].time if inner is None else graph.spans[inner][0]
     stop = max(until(graph, region, use) for use in group) + 1
     return Copy(number, tensor, source, group, start, stop, False, region)
 
 
 def _shared(graph: OpGraph, uses: Iterable[Use], entered: int | None) -> list[tuple[Use, ...]]:
-    """The uses of one phase; of what the control region `entered` was entered with, those of one inner region."""
+    """The uses of one phase, if there are several or a loop slices for one; of what the control region `entered` was
+    entered with, those of one inner region.
+    """
     groups: dict[object, list[Use]] = {}
     for use in uses:
         if use.op is not None:
             groups.setdefault(_group(graph, use, entered), []).append(use)
-    return [tuple(group) for group in groups.values() if len(group) > 1]
+    return [tuple(group) for group in groups.values() if len(group) > 1 or _slices(graph, group[0])]
+
+
+def _slices(graph: OpGraph, use: Use) -> bool:
+    """Whether a loop reads a part of the tensor in every round."""
+    return use.op is not None and graph.ops[use.op].kind == "scan_slice"
 
 
 def _group(graph: OpGraph, use: Use, entered: int | None) -> object:

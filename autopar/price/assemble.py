@@ -122,8 +122,7 @@ class Builder(Usages):
                 wanted = self._candidates(self.space.outputs[position] or self.space.inputs[target])
             node, made, region = makers[tensor.id] if source is None else sources[source]
             if node != target:
-                cost = self._matrix(tensor, made, wanted, self._weight(region, reader))
-                edge = Edge(node, target, cost)
+                edge = Edge(node, target, self._read(tensor, source, made, wanted, self._weight(region, reader)))
                 found.append(edge if source is None else self._widened(edge, source))
         return tuple(found)
 
@@ -189,6 +188,20 @@ class Builder(Usages):
             routes = self._routes(tensor, made.distinct, wanted.distinct, self.router.shared if shared else self.router)
             found = self._matrices[key] = matrix_of(weight * routes, made.index, wanted.index)
         return found
+
+    def _read(self, tensor: TensorInfo, source: int | None, made: Column, wanted: Column, weight: float) -> Matrix:
+        """What a use pays that reads the copy `source`, or the tensor as it was made."""
+        if source is not None and self.flow.copies[source].is_sliced:
+            return self._same(made, wanted)
+        return self._matrix(tensor, made, wanted, weight)
+
+    def _same(self, made: Column, wanted: Column) -> Matrix:
+        """0 where both are one placement, forbidden elsewhere."""
+        key = (id(made), id(wanted), "same")
+        if key not in self._matrices:
+            same = made.numbers[made.first][:, None] == wanted.numbers[wanted.first]
+            self._matrices[key] = matrix_of(np.where(same, 0.0, np.inf), made.index, wanted.index)
+        return self._matrices[key]
 
     def _routes(self, tensor: TensorInfo, sources: Placements, targets: Placements, router: Router) -> Floats:
         key = (tensor.shape, tensor.itemsize, id(sources), id(targets), "routes", id(router))

@@ -186,7 +186,7 @@ class RecomputeBuilder(Builder):
         node, made, region = self._source(tensor, source)
         if node == target:
             return None
-        cost = self._matrix(tensor, made, wanted, self._weight(region, use.region))
+        cost = self._read(tensor, source, made, wanted, self._weight(region, use.region))
         return self._with_absent(
             self._widened(Edge(node, target, cost), source), tensor, source, use.op in self.optional
         )
@@ -260,7 +260,7 @@ class RecomputeBuilder(Builder):
         """What is kept stays as it is; where only later readers need it, it is put right as soon as it is made."""
         is_slice = self.graph.producers[kept.id].kind == "scan_slice"
         if kept.id in self.stored or is_slice or self._lasting_uses(kept) < 2:
-            return self._same(placements, candidates)
+            return part(self._same(placements, candidates))
         return part(self._matrix(kept, placements, candidates, self._weight(*[self.graph.made_in(kept)] * 2)))
 
     def _lasting_uses(self, tensor: TensorInfo) -> int:
@@ -323,7 +323,7 @@ class RecomputeBuilder(Builder):
         found: list[Edge] = []
         for n, hold in enumerate(self.holds):
             node, placements, optional = self._from(hold.tensor, hold.source)
-            same = self._same(placements, placements)
+            same = part(self._same(placements, placements))
             rows = np.vstack([same, same]) if hold.source in self.joins else same
             rows = np.pad(rows, ((0, int(optional)), (0, 1)), constant_values=np.inf)
             rows[:, -1] = 0.0
@@ -335,11 +335,6 @@ class RecomputeBuilder(Builder):
                     needs[:-1, -1] = np.inf
                 found.append(Edge(self.first_hold + n, self.op_node[op], needs))
         return found
-
-    def _same(self, made: Column, wanted: Column) -> Floats:
-        """0 where both are one placement, forbidden elsewhere."""
-        key = (id(made), id(wanted), "same")
-        return self._once(key, lambda: np.where(made.numbers[:, None] == wanted.numbers, 0.0, np.inf))
 
     def usages(self, tensors_only: bool) -> tuple[Usage, ...]:
         """Bytes over time: of inputs, operators and copies while they are surely needed, of joins and holds."""

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from autopar.core.dataflow import Use, dataflow, uses_of
 from autopar.core.graph import OpGraph, OpNode, Phase, TensorInfo
+from autopar.trace import trace
 
 PHASES: tuple[Phase, ...] = ("forward", "backward", "update")
 
@@ -51,6 +57,37 @@ def test_a_copy_in_a_later_phase_is_made_from_the_stored_one() -> None:
     flow = dataflow(OpGraph(ops, (a,), (t[2],)))
     assert [(c.source, c.stored) for c in flow.copies] == [(None, True), (0, False)]
     assert flow.children[0] == (flow.copies[1],)
+
+
+def test_what_a_loop_slices_has_a_copy_from_its_beginning_to_its_end() -> None:
+    """Even if nothing else reads it; with several readers in its phase it is theirs."""
+
+    def step(ws: Any, x: Any) -> Any:
+        def layer(h: Any, w: Any) -> Any:
+            return jnp.tanh(h @ w), None
+
+        return jax.lax.scan(layer, x, ws)[0], ws.sum(0)
+
+    def gradient(ws: Any, x: Any) -> Any:
+        return jax.grad(lambda ws: (jax.lax.scan(lambda h, w: (jnp.tanh(h @ w), None), x, ws)[0] ** 2).sum())(ws)
+
+    args = np.ones((3, 4, 4), np.float32), np.ones((2, 4), np.float32)
+    graph = trace(gradient, args).graph
+    flow = dataflow(graph)
+    slices = [op for op in graph.ops if op.kind == "scan_slice"]
+    assert {op.phase for op in slices} == {"forward", "backward"}
+    for op in slices:
+        (copy,) = [copy for copy in flow.copies if copy.uses == (Use(op.id, 0, op.id),)]
+        assert copy.is_sliced
+        assert op.region is not None
+        assert (copy.start, copy.stop - 1) == graph.spans[op.region]
+        assert flow.by_op[op.id] == {0: copy.id}
+    assert [copy.is_sliced for copy in flow.copies].count(True) == len(slices)
+
+    graph = trace(step, args).graph
+    (copy,) = [copy for copy in dataflow(graph).copies if copy.tensor == graph.inputs[0]]
+    assert not copy.is_sliced
+    assert {graph.ops[use.op or 0].kind for use in copy.uses} == {"scan_slice", "reduce_sum"}
 
 
 def test_scalars_inputs_and_literals_need_no_copies() -> None:

@@ -180,6 +180,14 @@ def test_random_choices_cost_what_their_plan_costs(case: Any, limited: bool) -> 
         stage = space.stage(placement_choice(space, choice))
         for copy in flow.copies:  # fresh copies only: an alias is a constraint, tested below
             count, node = len(space.copies[copy.id]), first_copy + copy.id
+            if copy.is_sliced:  # anything else is forbidden
+                (reader,) = copy.uses
+                assert reader.op is not None
+                lies = stage.strategies[reader.op].ins[reader.position]
+                choice[node] = space.copies[copy.id].index(lies)
+        stage = space.stage(placement_choice(space, choice))
+        for copy in flow.copies:
+            count, node = len(space.copies[copy.id]), first_copy + copy.id
             if problem.counts[node] > count:
                 maker = graph.producers.get(copy.tensor.id)
                 made = None if maker is None else stage.strategies[maker.id].outs[maker.outs.index(copy.tensor)]

@@ -120,6 +120,26 @@ def test_what_a_loop_only_reads_is_redistributed_once() -> None:
     assert all(program.runs(move) == 1 for move in program.collectives)
 
 
+def train_scanned(weights: Any, x: Any) -> Any:
+    def loss(weights: Any) -> Any:
+        return (jax.lax.scan(lambda h, w: (jnp.tanh(h @ w), None), x, weights)[0] ** 2).mean()
+
+    return weights - 0.1 * jax.grad(loss)(weights)
+
+
+@pytest.mark.parametrize("share", [0.3, 0.15])
+def test_a_loop_holds_all_that_it_slices(share: float) -> None:
+    """Gathered weights of all layers at once do not fit: they are sliced split, gathered round by round."""
+    args = jax.ShapeDtypeStruct((16, 64, 64), jnp.float32), jax.ShapeDtypeStruct((64, 64), jnp.float32)
+    setting: dict[str, Any] = {"cluster": CLUSTER, "mesh": {"x": 8}, "donate_argnums": 0}
+    setting["options"] = autopar.SearchOptions(recompute="never")
+    free = autopar.plan(train_scanned, *args, **setting)
+    limit = int(share * free.peak_memory_bytes)
+    found = autopar.plan(train_scanned, *args, **setting, memory_limit_bytes=limit)
+    assert found.peak_memory_bytes <= limit
+    assert found.gap < 0.3
+
+
 def test_the_rounds_of_a_while_loop_can_be_told() -> None:
     def fn(x: Any, w: Any) -> Any:
         return jax.lax.while_loop(lambda h: jnp.max(h) < 1, lambda h: jnp.tanh(h @ w), x)

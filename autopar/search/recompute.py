@@ -37,6 +37,9 @@ from autopar.search.recomputable import recomputable
 from autopar.search.restriction import Restriction, each_alone, restriction
 from autopar.search.task import Planned, Task
 from autopar.solve import Edge, Group, Infeasible, NothingCheaper, Problem, Solution
+from autopar.solve.problem import derived
+
+_ENOUGH = 0.02  # of a plan's cost: what may be left to prove
 
 
 def or_recomputed(
@@ -88,12 +91,29 @@ def _better(
             return None
         planned, finish = None, replace(finish, misfits=(*finish.misfits, error))
     bounds = list(finish.bounds)
-    bounds[position] = again.bound_within(limit)  # of plans that keep everything too
+    cheapest = finish.objective if planned is None else min(planned.plan.objective_s, finish.objective)
+    bounds[position] = _bound(again, limit, free, cheapest)  # of plans that keep everything too
     finish = replace(finish, bounds=tuple(bounds))
     if planned is None or planned.plan.objective_s >= finish.objective:
         return finish
     planned = replace(planned, unlimited=replace(free, task=again.task, is_unlimited=True))
     return replace(finish, winner=position, found=planned, objective=planned.plan.objective_s)
+
+
+def _bound(again: RecomputeAttempt, limit: int, free: Planned, cheapest: float) -> float:
+    """What is proven of all plans within the limit, the cheapest known of which costs `cheapest`.
+
+    If much is left, and the best that keeps everything costs more without a limit, what is proven without one too.
+    """
+    bound, least = again.bound_within(limit), free.plan.lower_bound_s
+    is_enough = bound >= least or cheapest == inf or bound >= cheapest * (1 - _ENOUGH)
+    if is_enough or again.task.halt.is_over:
+        return bound
+    try:
+        return max(bound, again.bound_without_limit(least))
+    except KeyboardInterrupt:
+        again.task.halt.note("keyboard")
+        return bound
 
 
 def _within(again: RecomputeAttempt, limit: int, free: Planned, finish: Finish[Planned]) -> Planned:
@@ -232,6 +252,14 @@ class RecomputeAttempt(Attempt):
         spent, counted = account_of(final.graph, program, pricing), solution.peak
         found = Planned(task, plan, program, spent, pricing, self.base, counted_bytes=counted, rewritten=final.graph)
         return replace(found, solution=solution)
+
+    def bound_without_limit(self, below: float) -> float:
+        """What plans cost without a limit, `below` at most; recomputing may save redistributing even there."""
+        problem = self.problem(inf)
+        try:
+            return self.solved_by(derived(problem.node_costs, problem.edges, (), None), None, None, below).lower_bound
+        except NothingCheaper as nothing:
+            return nothing.lower_bound
 
     def is_last(self, free: Planned, cost: float) -> bool:
         """It holds both choices; where tensors alone are counted nothing is proven, so less is looked into."""

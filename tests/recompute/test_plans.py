@@ -81,6 +81,7 @@ def test_where_nothing_is_met_tensors_alone_are_counted(monkeypatch: pytest.Monk
         raise Unsolved("nothing was met")
 
     monkeypatch.setattr(recompute, "plan_within", failing)
+    monkeypatch.setattr(recompute.RecomputeAttempt, "bound_without_limit", lambda *_: 0.0)
     plan = autopar.plan(scanned, *specs(scanned, ARGS)[1], **SETTING, memory_limit_bytes=limit)
     assert asked == [False, True]
     assert plan.peak_memory_bytes <= limit
@@ -185,6 +186,28 @@ def test_a_damaged_plan_is_refused(tmp_path: Path) -> None:
 def test_where_the_limit_does_not_bind_nothing_changes() -> None:
     never = autopar.plan(scanned, *specs(scanned, ARGS)[1], **SETTING, options=NEVER)
     assert never.record == free().record
+
+
+def test_where_much_is_left_to_prove_what_holds_without_a_limit_is_proven(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It holds of plans that recompute too; Ctrl-C then leaves the plan with less proven."""
+    limit = int(0.6 * free().peak_memory_bytes)
+
+    def plan() -> autopar.Plan:
+        return autopar.plan(scanned, *specs(scanned, ARGS)[1], **SETTING, memory_limit_bytes=limit)
+
+    monkeypatch.setattr(recompute.RecomputeAttempt, "bound_within", lambda *_: 0.0)
+    found = plan()
+    assert found.record.recomputed == limited(0.6).record.recomputed
+    assert found.lower_bound_s == pytest.approx(free().lower_bound_s, rel=1e-6)
+    assert not found.summary.stopped
+
+    def interrupted(*_: object) -> float:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(recompute.RecomputeAttempt, "bound_without_limit", interrupted)
+    found = plan()
+    assert found.record.recomputed == limited(0.6).record.recomputed
+    assert (found.lower_bound_s, found.summary.stopped) == (0.0, "the keyboard")
 
 
 def test_a_limit_costs_less_with_recomputation() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import combinations
+from math import inf
 from typing import Any
 
 import jax
@@ -163,3 +164,14 @@ def test_its_optimum_is_the_best_of_all_choices(name: str, part: str, share: flo
         router = router_of(final.graph, MESH, pricing)
         spent = price_of(final.graph, dataflow(final.graph), stage, pricing, router)
         assert spent == pytest.approx(found.objective, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["sines", "gated", "chain"])
+def test_without_a_limit_nothing_costs_less_than_the_best_of_all_choices(name: str) -> None:
+    """And no more than what is asked for is proven."""
+    here = setting(name, "first")
+    best = here.best(1e12)
+    assert best is not None
+    assert here.attempt.bound_without_limit(inf) == pytest.approx(best, rel=1e-6)
+    assert here.attempt.bound_without_limit(inf) <= best * (1 + 1e-9)
+    assert here.attempt.bound_without_limit(0.5 * best) == 0.5 * best

@@ -35,7 +35,7 @@ from autopar.search.place import Place
 from autopar.search.race import Finish
 from autopar.search.recomputable import recomputable
 from autopar.search.restriction import Restriction, each_alone, restriction
-from autopar.search.task import Planned, Task
+from autopar.search.task import Planned, Task, quickly
 from autopar.solve import Edge, Group, Infeasible, NothingCheaper, Problem, Solution
 from autopar.solve.problem import derived
 
@@ -255,9 +255,10 @@ class RecomputeAttempt(Attempt):
 
     def bound_without_limit(self, below: float) -> float:
         """What plans cost without a limit, `below` at most; recomputing may save redistributing even there."""
-        problem = self.problem(inf)
+        limited, options = self.problem(inf), quickly(self.task.options.solve)
+        problem = derived(limited.node_costs, limited.edges, (), None)
         try:
-            return self.solved_by(derived(problem.node_costs, problem.edges, (), None), None, None, below).lower_bound
+            return self.solved_by(problem, None, options, below).lower_bound
         except NothingCheaper as nothing:
             return nothing.lower_bound
 

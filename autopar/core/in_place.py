@@ -50,7 +50,7 @@ def in_arguments(graph: OpGraph) -> frozenset[int]:
     donated = {graph.inputs[n].id: graph.inputs[n] for n in graph.donated}
     found: set[int] = set()
     for tensor in graph.outputs:
-        chain = _chain(_written_over(graph), tensor.id)
+        chain = chain_of(_written_over(graph), tensor.id)
         argument = donated.get(chain[-1])
         if argument is not None and (argument.shape, argument.dtype) == (tensor.shape, tensor.dtype):
             found.update(chain[1:-1])
@@ -65,15 +65,15 @@ def _written_over(graph: OpGraph) -> dict[int, int]:
         entering = graph.loop_carries.get(op.id)
         if entering is not None:
             carry, last = graph.ops[entering].outs[0].id, op.ins[0].id
-            found[op.outs[0].id] = last if carry in _chain(found, last) else carry
+            found[op.outs[0].id] = last if carry in chain_of(found, last) else carry
         elif (writes_over_first(op) or op.kind == "carry_in") and op.ins[0].literal is None:
             found[op.outs[0].id] = op.ins[0].id
     return found
 
 
-def _chain(over: Mapping[int, int], tensor: int) -> list[int]:
-    """`tensor`, what it is written over, what that is written over, and so forth, by id."""
-    chain = [tensor]
+def chain_of(over: Mapping[int, int], last: int) -> list[int]:
+    """`last`, what it is written `over`, what that is written over, and so forth."""
+    chain = [last]
     while chain[-1] in over:
         chain.append(over[chain[-1]])
     return chain

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from autopar.core.graph import OpNode
 from autopar.core.regions import BOUNDARY, LOOPS
 from autopar.core.strategy import Strategy
-from autopar.passes.in_place import in_arguments, written_over
+from autopar.passes.in_place import in_arguments, kind_of, written_over
 from autopar.passes.program import Compute, Instruction, Ints, Move, ShardedProgram
 
 Bools = NDArray[np.bool_]
@@ -180,16 +180,11 @@ def _beside(instruction: Instruction, size: Sequence[int], workspace: Workspace)
 
 def _taken_over(program: ShardedProgram, donated: Sequence[int]) -> int:
     """The bytes of the outputs that lie in the memory of a donated input of their shape, type and placement."""
-
-    def kind(value: int) -> tuple[object, ...]:
-        v = program.values[value]
-        return v.tensor.shape, v.tensor.dtype, v.placement
-
-    offered = Counter(kind(program.inputs[position]) for position in donated)
+    offered = Counter(kind_of(program, program.inputs[position]) for position in donated)
     taken = 0
     for value in program.outputs:
-        if offered[kind(value)]:
-            offered[kind(value)] -= 1
+        if offered[kind_of(program, value)]:
+            offered[kind_of(program, value)] -= 1
             taken += program.local_bytes(value)
     return taken
 

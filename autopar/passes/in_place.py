@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from autopar.core.in_place import writes_over_first
+from autopar.core.in_place import chain_of, writes_over_first
 from autopar.passes.program import Compute, ShardedProgram
-
-Over = Mapping[int, int]
-"""For values that are written over another: that other."""
 
 
 def written_over(
@@ -30,7 +27,7 @@ def written_over(
         if i.op.kind == "carry_in":
             carries[key] = i.outs[0]
         if i.op.kind == "carry_out":
-            found[i.outs[0]] = i.ins[0] if stays(found, carries[key], i.ins[0]) else carries[key]
+            found[i.outs[0]] = i.ins[0] if carries[key] in chain_of(found, i.ins[0]) else carries[key]
         elif i.op.kind == "carry_in" or writes_over_first(i.op):
             before, after = i.ins[0], i.outs[0]
             is_last = last[before] == position and i.ins.count(before) == 1 and before not in fixed
@@ -39,26 +36,18 @@ def written_over(
     return found
 
 
-def stays(over: Over, carry: int, leaving: int) -> bool:
-    """Whether what leaves a round is written over the carry."""
-    while leaving != carry and leaving in over:
-        leaving = over[leaving]
-    return leaving == carry
-
-
-def in_arguments(program: ShardedProgram, over: Over, donated: Sequence[int]) -> list[int]:
+def in_arguments(program: ShardedProgram, over: Mapping[int, int], donated: Sequence[int]) -> list[int]:
     """The values that lie in the memory of a donated argument, up to a result of its kind, which takes that."""
     offered = {program.inputs[n] for n in donated}
     found: list[int] = []
     for result in program.outputs:
-        chain = [result]
-        while chain[-1] in over:
-            chain.append(over[chain[-1]])
-        if chain[-1] in offered and _kind(program, chain[-1]) == _kind(program, result):
+        chain = chain_of(over, result)
+        if chain[-1] in offered and kind_of(program, chain[-1]) == kind_of(program, result):
             found.extend(chain[1:-1])
     return found
 
 
-def _kind(program: ShardedProgram, value: int) -> tuple[object, ...]:
+def kind_of(program: ShardedProgram, value: int) -> tuple[object, ...]:
+    """What a result must have in common with a donated argument to take its memory."""
     v = program.values[value]
     return v.tensor.shape, v.tensor.dtype, v.placement

@@ -190,11 +190,11 @@ def _taken_over(program: ShardedProgram, donated: Sequence[int]) -> int:
 
 
 def _registers(program: ShardedProgram, in_memory: Collection[int]) -> Bools:
-    """The values that never reach memory: fused into the one operator that reads them. What moves read is in memory."""
+    """The values that never reach memory: fused into the loop that reads them. What moves read is in memory."""
     links, by_operators = program.links, _computes(program)
     found = _made_of(program, lambda tensor: tensor not in in_memory)
     found[links.read[~by_operators[links.reader]]] = False
-    return found & (np.bincount(links.read, minlength=links.end) == 1)
+    return found & (np.bincount(links.read, minlength=links.end) > 0)
 
 
 def _anew(program: ShardedProgram, recomputed: Collection[int]) -> Bools:

@@ -53,8 +53,10 @@ class Usages(Variables):
                     yield Usage(self.op_node[op.id], self._start(op), self._until(op, stop), size)
 
     def _of_copies(self) -> Iterator[Usage]:
-        """Of copies, to their last use."""
+        """Of copies, to their last use; stored ones of what stays in registers take none."""
         for copy, candidates in self._copies():
+            if copy.stored and copy.tensor.id not in self.in_memory:
+                continue
             node, size = self.first_copy + copy.id, self._sizes_of(copy, self._candidates(candidates))
             yield Usage(node, copy.start, copy.stop, size)
 
@@ -95,7 +97,7 @@ class Usages(Variables):
 
     def _held_copy(self, copy: Copy, candidates: Column) -> Iterator[Usage]:
         node, end = self.first_copy + copy.id, self.held.end.get(copy.tensor.id, 0)
-        is_there = copy.tensor.id in in_arguments(self.graph)
+        is_there = copy.tensor.id in in_arguments(self.graph) or copy.tensor.id not in self.in_memory
         if copy.stored and copy.start < end and not is_there:
             yield Usage(node, copy.start, end, self._sizes_of(copy, candidates))
         fresh, alias = self.held.fresh.get(copy.id), self.held.alias.get(copy.id)

@@ -94,19 +94,25 @@ def passes_sums(op: OpNode) -> bool:
 def materialised(graph: OpGraph) -> frozenset[int]:
     """The ids of the tensors that are written to memory.
 
-    Inputs, outputs, results of operators that are not fusible, and whatever has several uses or one that is not
-    fusible. The rest lives in registers inside one fused loop: the producer-consumer fusion that XLA does on every
-    backend, without its multi-output and horizontal forms. What is recomputed counts as if it were not: it is written
-    if it was before, both times.
+    Inputs, outputs, results of operators that are not fusible, and whatever is read by an operator that is not, or in
+    several fused loops. The rest lives in registers inside one fused loop, however often it is read there: the
+    producer-consumer fusion that XLA does on every backend, without its multi-output and horizontal forms. What is
+    recomputed counts as if it were not: it is written if it was before, both times.
     """
     uses = _uses_without_recomputation(graph)
     found = {tensor.id for tensor in (*graph.inputs, *graph.outputs)} | _unstacked(graph)
     fuses = [is_fusible(op) for op in graph.ops]
-    for op, is_fused in zip(graph.ops, fuses, strict=True):
+    loop = [*range(len(graph.ops))]  # by operator: the last of the fused loop that it runs in
+    for op in reversed(graph.ops):
         for tensor in op.outs:
-            mine = uses.get(tensor.id, ()) if is_fused else ()
-            if len(mine) != 1 or mine[0].op is None or not fuses[mine[0].op]:
+            mine = uses.get(tensor.id, ()) if fuses[op.id] else ()
+            readers = [use.op for use in mine if use.op is not None and fuses[use.op]]
+            loops = {loop[reader] for reader in readers}
+            is_near = len(mine) == 1 or all(graph.ops[reader].region == op.region for reader in readers)
+            if len(readers) != len(mine) or len(loops) != 1 or not is_near:
                 found.add(tensor.id)
+        if len(op.outs) == 1 and op.outs[0].id not in found:
+            (loop[op.id],) = {loop[use.op] for use in uses[op.outs[0].id] if use.op is not None}
     return frozenset(found)
 
 

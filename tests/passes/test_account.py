@@ -15,12 +15,12 @@ PARTIAL = Placement(((),), ("x",))
 
 
 def in_registers(program: ShardedProgram, value: int, in_memory: set[int]) -> bool:
-    """A result that is not said to reach memory, read once, by an operator."""
+    """A result that is not said to reach memory, read by operators only."""
     maker = [i for i in program.instructions if value in i.outs]
     readers = [i for i in program.instructions for v in i.ins if v == value]
     if not maker or value in program.outputs or program.values[value].tensor.id in in_memory:
         return False
-    return isinstance(maker[0], Compute) and len(readers) == 1 and isinstance(readers[0], Compute)
+    return isinstance(maker[0], Compute) and bool(readers) and all(isinstance(i, Compute) for i in readers)
 
 
 def anew(program: ShardedProgram, value: int, recomputed: set[int]) -> bool:

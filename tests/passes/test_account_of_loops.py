@@ -33,14 +33,14 @@ def kinds(program: ShardedProgram) -> list[tuple[str, int | None]]:
 
 
 def fused(program: ShardedProgram, in_memory: set[int]) -> set[int]:
-    """The values that stay in registers: not said to reach memory, made by an operator and read once, by another."""
+    """The values that stay in registers: not said to reach memory, made by an operator and read by others only."""
     found: set[int] = set()
     for maker in program.instructions:
         for value in maker.outs:
             readers = [i for i in program.instructions for v in i.ins if v == value]
             by_operators = all(isinstance(i, Compute) for i in (maker, *readers))
             kept = value in program.outputs or program.values[value].tensor.id in in_memory
-            if len(readers) == 1 and by_operators and not kept:
+            if readers and by_operators and not kept:
                 found.add(value)
     return found
 

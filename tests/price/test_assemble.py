@@ -154,7 +154,7 @@ def bytes_over_time(graph: OpGraph, flow: Dataflow, stage: Stage, fresh: dict[in
     for copy, p in zip(flow.copies, stage.copies, strict=True):
         made = ready_at(graph, graph.producers[copy.tensor.id]) if copy.stored else copy.start
         value = Held(made, copy.region, read_by(copy.uses), "last round" if copy.stored else "made", after=copy.stored)
-        if copy.stored or fresh[copy.id]:
+        if copy.tensor.id in written if copy.stored else fresh[copy.id]:
             take(copy.tensor, p, positions_held(graph.tree, run, value))
     return total
 

@@ -2,7 +2,7 @@
 
 The account of a program (`passes.account`) counts both: the tensor, and the operands of the operator that makes it,
 until its last reader. Here that is counted where it is sure: under a stored copy that is left as its operator made it.
-An operand that stays in registers holds the operands it is made of, or, where it is redistributed on its way, itself:
+A tensor that stays in registers holds the operands it is made of, or, where it is redistributed on its way, itself:
 the lesser counts.
 """
 
@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from autopar.core.dataflow import Dataflow
+from autopar.core.dataflow import Copy, Dataflow
 from autopar.core.graph import OpGraph, OpNode, TensorInfo
 from autopar.core.regions import BOUNDARY
 from autopar.price.columns import Column
@@ -81,28 +81,39 @@ class Anew:
                 yield from self._waiting(op)
         self.until = {tensor: self.gone[tensor] for tensor in self.kept}
         self.gone.update(dict.fromkeys(self.kept, len(self.graph.ops) + 1))
-        again = recomputed(self.graph)
-        copies = [copy for copy in self.flow.copies if copy.stored and copy.tensor.id in again]
+        copies = [copy for copy in self.flow.copies if copy.stored and copy.tensor.id not in self.fixed]
         for copy in sorted(copies, key=lambda copy: (-self.held.sure[copy.tensor.id], copy.id)):
             op, _ = self.made[copy.tensor.id]
-            if copy.tensor.id not in self.fixed and op.phase != "update" and not self._may_sink(op):
-                yield from self._of(op, copy.id, op.id + 1, self.held.sure[copy.tensor.id])
+            if op.phase != "update" and not self._may_sink(op):
+                yield from self._under(copy, op)
+
+    def _under(self, copy: Copy, op: OpNode) -> Iterator[Longer]:
+        """What operands hold under the stored copy of what `op` makes, if that may be computed anew or is in registers."""
+        tensor = copy.tensor
+        is_anew = tensor.id in recomputed(self.graph)
+        if is_anew or tensor.id not in self.in_memory:
+            for longer in self._of(op, copy.id, op.id + 1, self.held.sure[tensor.id]):
+                yield longer if is_anew else self._at_most(longer, tensor)
+
+    def _at_most(self, longer: Longer, tensor: TensorInfo) -> Longer:
+        """What waits in registers for its readers is in memory itself where one of these has it redistributed."""
+        size = self._bytes(tensor, self.placed(longer.op, "outs", self.made[tensor.id][1]))
+        return replace(longer, sizes=self._lesser(longer.sizes, size))
 
     def _waiting(self, op: OpNode) -> Iterator[Longer]:
-        """What an operator holds until its result is read, where that waits in registers, or else while it runs.
-
-        A result that is redistributed does not wait there: then it is in memory itself.
+        """What an operator holds until its result is read, where that waits in registers for one reader, or else while
+        it runs.
         """
         (tensor,) = op.outs
-        if tensor.id in self.in_memory:
+        uses = self.flow.uses.get(tensor.id, ())
+        if tensor.id in self.in_memory or len(uses) > 1:
             if any(t.id not in self.in_memory and t.literal is None for t in op.ins):
                 yield from self._of(op, None, op.id, op.id + 1)
             return
-        for use in self.flow.uses.get(tensor.id, ()):  # one, or none that is sure to be there
+        for use in uses:  # one, or none that is sure to be there
             if use.region == op.region and self._is_near(op, use.time):
-                size = self._bytes(tensor, self.placed(op.id, "outs", 0))
                 for longer in self._of(op, None, op.id, use.time):
-                    yield replace(longer, sizes=self._lesser(longer.sizes, size))
+                    yield self._at_most(longer, tensor)
 
     def _is_near(self, op: OpNode, time: int) -> bool:
         return self.graph.ops[time].region == op.region if time < len(self.graph.ops) else False

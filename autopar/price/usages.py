@@ -97,14 +97,17 @@ class Usages(Variables):
 
     def _held_copy(self, copy: Copy, candidates: Column) -> Iterator[Usage]:
         node, end = self.first_copy + copy.id, self.held.end.get(copy.tensor.id, 0)
-        is_there = copy.tensor.id in in_arguments(self.graph) or copy.tensor.id not in self.in_memory
+        is_there, waits = copy.tensor.id in in_arguments(self.graph), copy.tensor.id not in self.in_memory
         if copy.stored and copy.start < end and not is_there:
-            yield Usage(node, copy.start, end, self._sizes_of(copy, candidates))
+            if not waits:
+                yield Usage(node, copy.start, end, self._sizes_of(copy, candidates))
+            elif self._doubled(copy):  # as it was made it stays in registers, moved it does not
+                yield Usage(node, copy.start, end, self._behind_none(self._bytes(copy.tensor, candidates)))
         fresh, alias = self.held.fresh.get(copy.id), self.held.alias.get(copy.id)
         size = self._bytes(copy.tensor, candidates)
         if fresh is not None:
             yield Usage(node, fresh.start, fresh.stop, self._behind_none(size))
-        if alias is not None and not is_there:
+        if alias is not None and not is_there and not waits:
             before = self._once((id(size), "before none"), lambda: np.concatenate([size, np.zeros(len(size))]))
             yield Usage(node, alias.start, alias.stop, before)
 

@@ -108,11 +108,12 @@ def materialised(graph: OpGraph) -> frozenset[int]:
             mine = uses.get(tensor.id, ()) if fuses[op.id] else ()
             readers = [use.op for use in mine if use.op is not None and fuses[use.op]]
             loops = {loop[reader] for reader in readers}
-            is_near = len(mine) == 1 or all(graph.ops[reader].region == op.region for reader in readers)
+            region = graph.original(op).region
+            is_near = len(mine) == 1 or all(graph.ops[reader].region == region for reader in readers)
             if len(readers) != len(mine) or len(loops) != 1 or not is_near:
                 found.add(tensor.id)
-        if len(op.outs) == 1 and op.outs[0].id not in found:
-            (loop[op.id],) = {loop[use.op] for use in uses[op.outs[0].id] if use.op is not None}
+            elif len(op.outs) == 1:
+                (loop[op.id],) = loops
     return frozenset(found)
 
 

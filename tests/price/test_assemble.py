@@ -285,6 +285,19 @@ def normed(w: Any, x: Any) -> Any:
     return jax.tree.map(lambda a, b: a - 0.1 * b, w, jax.grad(loss)(w))
 
 
+def diamonds(w: Any, x: Any) -> Any:
+    """Values that one fused loop reads several times, near and far, and one that two loops do."""
+
+    def loss(w: Any) -> Any:
+        h = x @ w["a"]
+        t = jnp.tanh(h + w["c"])
+        u = jnp.sin(t) * t + jnp.cos(h * 2) * t
+        v = u + 1
+        return jnp.sort((v * jnp.exp(v)) @ w["b"], axis=0).sum() + jnp.cumsum(v, axis=0).std()
+
+    return jax.tree.map(lambda a, b: a - 0.1 * b, w, jax.grad(loss)(w))
+
+
 def cached(cache: Any, h: Any, *, looks_back: bool) -> Any:
     """A cache that is written into time and again, read between; another scatter onto what is read later."""
     before = cache
@@ -304,6 +317,7 @@ COUNTED: dict[str, Callable[[], Any]] = {
     "convolved, donated": lambda: (convolved, CONVOLVED, (0,)),
     "scaled, donated": lambda: (lambda w: w * 0.5, (np.ones((8, 8)),), (0,)),
     "normed": lambda: (normed, ARGS, (0,)),
+    "diamonds": lambda: (diamonds, ARGS, (0,)),
     "mlp": lambda: (*small_models.mlp(optimiser="adam"), (0,)),
     "cnn": lambda: (*small_models.cnn(), (0,)),
     "gpt": lambda: (*small_models.gpt(layers=1, width=16, heads=8, vocab=16, sequence=8, batch=8), (0,)),
@@ -380,7 +394,7 @@ def overcounted(here: Setting, problem: Problem, seeds: Iterable[int]) -> list[t
     return found
 
 
-SMALL = ["train, donated", "shared", "convolved, donated", "scaled, donated", "normed", "mlp"]
+SMALL = ["train, donated", "shared", "convolved, donated", "scaled, donated", "normed", "diamonds", "mlp"]
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -491,7 +505,7 @@ def test_what_is_held_is_made_once_for_equal_layers_and_the_same_as_if_made_for_
 
     monkeypatch.setattr(Builder, "_once", each)
     apart = Builder(graph, flow, space, router, limited=True).usages(tensors_only=False)
-    assert len({id(usage.size_bytes) for usage in once}) < len(once) // 2
+    assert len({id(usage.size_bytes) for usage in once}) < 0.6 * len(once)
     for one, other in zip(once, apart, strict=True):
         assert (one.node, one.start, one.stop) == (other.node, other.start, other.stop)
         np.testing.assert_array_equal(one.size_bytes, other.size_bytes)

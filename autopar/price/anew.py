@@ -88,7 +88,7 @@ class Anew:
                 yield from self._under(copy, op)
 
     def _under(self, copy: Copy, op: OpNode) -> Iterator[Longer]:
-        """What operands hold under the stored copy of what `op` makes, if that may be computed anew or is in registers."""
+        """What operands hold under the stored copy of what `op` makes, if that may be made anew or is in registers."""
         tensor = copy.tensor
         is_anew = tensor.id in recomputed(self.graph)
         if is_anew or tensor.id not in self.in_memory:

@@ -58,7 +58,8 @@ class OpNode:
     `params` is plain data (numbers, strings, tuples, dicts), all that a rule may look at. `payload` is what `emit`
     needs to run it (for a traced operator, its primitive and parameters): opaque to every other stage.
     `source` is the user's line ("model.py:41 (loss)"), `scope` the name stack. `phase` is "backward" for
-    transposed operators, "update" for what depends on them and is not transposed itself, else "forward".
+    transposed operators, "update" for what depends on them outside of all differentiation, else "forward": also what is
+    differentiated a second time, such as inner gradients and a second model's forward pass.
     `region` is the number of the innermost region that holds the operator, or None. An operator with an `effect` does
     something outside of the program, once; the ordered ones in the order of the graph. `body` is what it computes,
     where it is a function treated as one operator: what it costs is read off it. `recomputes` is the operator that this

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,6 +13,8 @@ from autopar.trace.draft import Draft, DraftOp
 
 CONSTANT = "constant["
 """What the names of hoisted constants begin with."""
+_TRANSPOSE, _JVP = "transpose", "jvp"
+_DIFFERENTIATION = re.compile(r"\b(transpose|jvp)(?=\()")
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,13 +128,34 @@ def _used_regions(regions: list[Region], ops: list[DraftOp]) -> tuple[tuple[Regi
 
 
 def _phases(ops: list[DraftOp]) -> list[Phase]:
-    """Transposed operators are "backward", those that depend on one are "update", the others "forward"."""
+    """ "backward" what is transposed, "forward" what is differentiated for that, or depends on nothing transposed.
+
+    The rest, computed from gradients outside of all differentiation, is the "update".
+    """
+    known = {op.scope: _differentiations(op.scope) for op in ops}
+    transposed = {scope[1:] for scope in known.values() if scope[:1] == (_TRANSPOSE,)}
     phases: list[Phase] = []
     after: set[int] = set()
     for op in ops:
-        transposed = "transpose(" in op.scope
-        depends = transposed or any(tensor.id in after for tensor in op.ins)
+        outermost = _outermost(known[op.scope], transposed)
+        depends = outermost == _TRANSPOSE or any(tensor.id in after for tensor in op.ins)
         if depends:
             after.update(tensor.id for tensor in op.outs)
-        phases.append("backward" if transposed else "update" if depends else "forward")
+        phases.append("backward" if outermost == _TRANSPOSE else "update" if depends and not outermost else "forward")
     return phases
+
+
+def _differentiations(scope: str) -> tuple[str, ...]:
+    """The differentiations that the name stack of an operator says it comes from, the last one first."""
+    return tuple(_DIFFERENTIATION.findall(scope))
+
+
+def _outermost(scope: Sequence[str], transposed: Collection[Sequence[str]]) -> str:
+    """The differentiation that made an operator what it is: its transposing, its jvp to be transposed, or none ("").
+
+    A jvp that nothing transposes (of a gradient, for a product with the Hessian) is looked through.
+    """
+    for position, name in enumerate(scope):
+        if name == _TRANSPOSE or (name == _JVP and tuple(scope[position:]) in transposed):
+            return name
+    return ""

@@ -189,6 +189,49 @@ def test_phases() -> None:
     assert graph.producers[graph.outputs[1].id].phase == "forward"
 
 
+def phases_of(fn: Any) -> str:
+    """The first letters of the phases of a function's products, sines and cosines, in order."""
+    graph = graph_of(fn, np.ones((8, 8), np.float32), X)
+    return "".join(op.phase[0] for op in graph.ops if op.kind in ("dot_general", "sin", "cos"))
+
+
+def loss(w: Any, x: Any) -> Any:
+    return jnp.sin(x @ w).sum()
+
+
+def test_a_second_model_has_a_forward_pass_of_its_own() -> None:
+    """Though it reads what was learnt from the first."""
+
+    def twice(w: Any, x: Any) -> Any:
+        w = w - jax.grad(loss)(w, x)
+        return w - jax.grad(loss)(w, x)
+
+    assert phases_of(twice) == "ffb" * 2
+
+
+def test_an_inner_gradient_is_part_of_the_forward_pass_that_is_differentiated() -> None:
+    def learnt(w: Any, x: Any) -> Any:
+        return loss(w - jax.grad(loss)(w, x), x)
+
+    found = phases_of(jax.grad(learnt))
+    assert found == "f" * found.count("f") + "b" * found.count("b")
+    assert found.count("f") > 4
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_a_product_with_the_hessian_has_the_phases_of_the_gradient(batched: bool) -> None:
+    def product(w: Any, x: Any) -> Any:
+        return jax.jvp(lambda w: jax.grad(loss)(w, x), (w,), (w,))[1]
+
+    def both(w: Any, x: Any) -> Any:
+        return jax.grad(loss)(w, x) + product(w, x)
+
+    fn = both if not batched else lambda w, x: jax.vmap(both, (0, None))(jnp.stack([w, w]), x)
+    assert set(phases_of(product)) == {"f", "b"}
+    assert "b" in phases_of(fn)
+    assert "u" not in phases_of(fn)
+
+
 # Regions --------------------------------------------------------------------------------------------------------------
 
 

@@ -30,7 +30,7 @@ from autopar.core.space import Space
 from autopar.price.anew import Anew
 from autopar.price.assemble import Builder
 from autopar.price.columns import Column
-from autopar.price.held import Held, held
+from autopar.price.held import Held, Span, held
 from autopar.price.lasting import clipped, is_join, is_twin, lasting
 from autopar.price.pricing import Pricing
 from autopar.price.work import materialised
@@ -369,6 +369,15 @@ class RecomputeBuilder(Builder):
             yield Usage(node, copy.start, stop, np.concatenate([size, zeros, absent]))
         if since < stop:
             yield Usage(node, since, stop, np.concatenate([zeros, size, absent]))
+
+    def _alias(self, copy: Copy) -> Span | None:
+        """Of what a join keeps, from when on nobody else counts that."""
+        found = super()._alias(copy)
+        kept = self._kept(self.flow.copies[copy.source]) if copy.source in self.joins else None
+        if found is None or kept is None:
+            return found
+        start = max(found.start, self._anew.until[kept.id])
+        return Span(start, found.stop) if start < found.stop else None
 
     def _kept_since(self, kept: TensorInfo) -> int:
         """When the last reader that is always there was reached."""

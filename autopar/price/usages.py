@@ -15,6 +15,7 @@ from autopar.core.in_place import in_arguments, updated_carries
 from autopar.core.strategy import Strategy
 from autopar.price.anew import Longer, least
 from autopar.price.columns import Column
+from autopar.price.held import Span
 from autopar.price.variables import Variables
 from autopar.price.work import beside_bytes
 from autopar.solve import Usage
@@ -103,13 +104,17 @@ class Usages(Variables):
                 yield Usage(node, copy.start, end, self._sizes_of(copy, candidates))
             elif self._doubled(copy):  # as it was made it stays in registers, moved it does not
                 yield Usage(node, copy.start, end, self._behind_none(self._bytes(copy.tensor, candidates)))
-        fresh, alias = self.held.fresh.get(copy.id), self.held.alias.get(copy.id)
+        fresh, alias = self.held.fresh.get(copy.id), self._alias(copy)
         size = self._bytes(copy.tensor, candidates)
         if fresh is not None:
             yield Usage(node, fresh.start, fresh.stop, self._behind_none(size))
         if alias is not None and not is_there and not waits:
             before = self._once((id(size), "before none"), lambda: np.concatenate([size, np.zeros(len(size))]))
             yield Usage(node, alias.start, alias.stop, before)
+
+    def _alias(self, copy: Copy) -> Span | None:
+        """When the memory of a copy that is an alias is still taken although that of its source need not be."""
+        return self.held.alias.get(copy.id)
 
     def _sizes_of(self, copy: Copy, candidates: Column) -> Floats:
         """The bytes of a copy under each candidate; an alias takes none, a stored copy has its bytes either way."""

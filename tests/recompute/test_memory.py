@@ -64,19 +64,24 @@ def drawn(name: str, seed: int) -> tuple[int, ...]:
 
 
 def lean(problem: Problem, choice: Sequence[int], build: RecomputeBuilder) -> tuple[int, ...]:
-    """`choice` without what nobody reads: to keep or compute it takes memory that no program needs."""
+    """`choice` without what nobody reads, and without copies of what lies as they do: memory that no program needs."""
     nodes = [build.op_node[op] for op in build.optional]
     nodes += [build.first_copy + copy for copy in build.optional_copies]
     nodes += [build.first_hold + n for n in range(len(build.holds))]
-    beside: dict[int, list[Edge]] = {node: [] for node in nodes}
+    found = list(choice)
+    less = {node: len(problem.node_costs[node]) - 1 for node in nodes}
+    for copy, candidates in zip(build.flow.copies, build.space.copies, strict=True):
+        node = build.first_copy + copy.id
+        if not copy.stored and found[node] >= len(candidates) and node not in less:
+            less[node] = found[node] - len(candidates)
+    beside: dict[int, list[Edge]] = {node: [] for node in less}
     for edge in problem.edges:
         for node in {edge.u, edge.v} & beside.keys():
             beside[node].append(edge)
-    found = list(choice)
     while True:
         before = tuple(found)
-        for node in nodes:
-            kept, found[node] = found[node], len(problem.node_costs[node]) - 1
+        for node, smaller in less.items():
+            kept, found[node] = found[node], smaller
             if any(edge.cost[found[edge.u], found[edge.v]] == inf for edge in beside[node]):
                 found[node] = kept
         if tuple(found) == before:
@@ -125,6 +130,7 @@ def test_what_waits_in_registers_for_the_backward_pass_holds_its_operands() -> N
         for op in graph.ops
         for use in build.flow.uses.get(op.outs[0].id, ())
         if op.kind == "sub" and use.op is not None and graph.ops[use.op].phase == "backward"
+        if not build.written.isdisjoint(tensor.id for tensor in op.ins)
     ]
     assert waiting
     for op, reader in waiting:

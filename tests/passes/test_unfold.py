@@ -190,3 +190,83 @@ def test_a_copy_for_a_collective_stands_where_that_does_and_one_for_a_product_la
     assert copied.ins == (x,)
     assert all(n.late for n in others if n.view)
     assert copied.late != is_gathered
+
+
+TURNED = {"dimension_numbers": (((0, 1), (0, 1)), ((), ()))}
+
+
+def gathered_along_the_last_dim(build: Matrices, value: int, shape: tuple[int, ...]) -> int:
+    out = build.matrix(Placement(((),) * len(shape)), shape)
+    build.instructions.append(Move("all_gather", ("x",), (value,), (out,), 512, 0.0, "forward", dim=len(shape) - 1))
+    return out
+
+
+@pytest.mark.parametrize("is_product", [True, False])
+def test_a_copy_behind_a_copy_goes_away_between_collectives_and_not_before_a_product(is_product: bool) -> None:
+    """A product's operand is transposed, which stands between the two copies."""
+    build, shape = Matrices(), (2, 8, 16)
+    value, w = build.matrix(Placement(((), (), ("x",))), shape), build.matrix(Placement(((), (), ())), shape)
+    whole = gathered_along_the_last_dim(build, value, shape)
+    if is_product:
+        out = build.operator("dot_general", [whole, w], build.matrix(Placement(((), ())), (16, 16)), **TURNED)
+    else:
+        out = build.matrix(Placement(((), (), ("x",))), shape)
+        build.instructions.append(
+            Move("reduce_scatter", ("x",), (whole,), (out,), 512, 0.0, "forward", dim=2, to_dim=2)
+        )
+    nodes = build.nodes([out])
+    gathers = next(n for n in nodes if n.kind == "kernel" and n.position == 0)
+    last = next(n for n in nodes if n.kind == "kernel" and n.position == 1)
+    assert (gathers.outs[0] in last.ins) != is_product
+
+
+@pytest.mark.parametrize("readers", [1, 2])
+def test_a_permute_takes_on_the_order_that_its_only_reader_wants(readers: int) -> None:
+    build = Matrices()
+    x = build.matrix(COLUMNS)
+    sent = build.matrix(COLUMNS)
+    build.instructions.append(Move("permute", ("x",), (x,), (sent,), 256, 0.0, "forward"))
+    out = gathered_along_the_last_dim(build, sent, (8, 16))
+    more = [build.operator("exp", [sent], build.matrix(COLUMNS)) for _ in range(readers - 1)]
+    permutes, gathers = (k.node for k in fused(build.nodes([out, *more]), (out, *more)) if k.node.kind == "kernel")
+    assert (permutes.ins == (x,)) == (readers == 2)
+    assert (gathers.ins == permutes.outs) == (readers == 1)
+
+
+def test_a_slice_waits_for_the_number_of_the_device() -> None:
+    """What needs arguments only runs before, although it comes later in the program."""
+    build = Matrices()
+    x, y = (build.matrix(Placement(((), ()))) for _ in range(2))
+    build.inputs.extend([x, y])
+    part = build.matrix(ROWS)
+    build.instructions.append(Move("slice", ("x",), (x,), (part,), 256, 0.0, "forward", dim=0))
+    out = build.operator("exp", [y], build.matrix(Placement(((), ()))))
+    order = [k.node.outs[0] for k in ready_first(fused(build.nodes([part, out]), (part, out)), [part, out])]
+    assert order.index(out) < order.index(part)
+
+
+def test_a_bucket_of_scatters_sees_its_operands_as_rows() -> None:
+    """So what a product reads too is written twice."""
+    build, whole = Matrices(), Placement(((), ()))
+    x, w = (build.matrix(whole) for _ in range(2))
+    made = build.operator("exp", [x], build.matrix(whole))
+    outs = [build.matrix(ROWS) for _ in range(2)]
+    build.instructions.append(Move("reduce_scatter", ("x",), (made, w), tuple(outs), 1024, 0.0, "forward"))
+    out = build.operator(
+        "dot_general", [made, w], build.matrix(whole, (8, 8)), dimension_numbers=(((1,), (1,)), ((), ()))
+    )
+    nodes = build.nodes([*outs, out])
+    seen = [n for n in nodes if n.view and n.ins == (made,)]
+    assert [n.position for n in seen] == [1]
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+def test_a_product_over_several_dims_turns_its_operand_even_if_only_one_is_longer_than_1(dims: int) -> None:
+    """x[1, k, m] is transposed to [m, 1, k], as several dims are; x[k, m] is read as it is."""
+    build, lead = Matrices(), (1,) * (dims - 2)
+    x, w = (build.matrix(Placement(((),) * dims), (*lead, 8, 16)) for _ in range(2))
+    summed = tuple(range(dims - 1))
+    numbers = ((summed, summed), ((), ()))
+    out = build.operator("dot_general", [x, w], build.matrix(Placement(((), ())), (16, 16)), dimension_numbers=numbers)
+    copies = [n for n in build.nodes([out]) if n.late and n.kind == "loop" and not n.view]
+    assert [n.ins for n in copies] == ([(x,)] if dims == 3 else [])

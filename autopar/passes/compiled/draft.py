@@ -35,7 +35,8 @@ class Scope:
 class Draft:
     """The nodes of `program` so far: a stack of computations, the innermost last.
 
-    `turned` are the products that are made turned round, `sunk` what is put in another order and where. `lies` are the
+    `turned` are the products that are made turned round, `sunk` what is put in another order and where, `first` the
+    dims that come first in what collectives make which leave elements where they are. `lies` are the
     shapes in which buffers lie, if not those of their values; `before` says of values what was put in another order to
     make them, and which of their dims was two. `loops` are the buffers that loops make, `late` those of late copies,
     `free` those that are made in whatever order of dims is wanted.
@@ -52,6 +53,7 @@ class Draft:
         self.results = set(program.outputs)
         self.turned = frozenset[int]()
         self.sunk = Sunk()
+        self.first: dict[int, int] = {}
         self.lies: dict[int, tuple[int, ...]] = {}
         self.before: dict[int, tuple[int, int | None]] = {}
         self.loops: set[int] = set()
@@ -160,21 +162,22 @@ class Draft:
         self, value: int, order: Sequence[int], shape: Sequence[int], position: int, *, late: bool = True
     ) -> int:
         """A copy of a buffer of this shape whose dims lie in `order` in memory, made once in a computation; itself, if
-        they do already.
+        they do already. One that is `late` is made of a transpose: it is never what lay in that order before.
         """
         kept = tuple(dim for dim in order if shape[dim] > 1)
         if list(kept) == sorted(kept):
             return value
         known = self.scopes[-1].known
-        if ("order", value, kept) not in known:
-            known["order", value, kept] = (self.copied(value, position, is_view=False, late=late),)
-            self.lies[known["order", value, kept][0]] = tuple(shape[dim] for dim in order)
-        return known["order", value, kept][0]
+        key = ("order", value, kept, late)
+        if key not in known:
+            known[key] = (self.copied(value, position, is_view=False, late=late),)
+            self.lies[known[key][0]] = tuple(shape[dim] for dim in order)
+        return known[key][0]
 
     def put_back(self, value: int, out: int, order: Sequence[int], shape: Sequence[int], position: int) -> None:
         """A copy as `out`, of this shape, of a buffer whose dims lie in `order` in memory."""
         kept = tuple(dim for dim in order if shape[dim] > 1)
-        self.scopes[-1].known["order", out, kept] = (value,)
+        self.scopes[-1].known["order", out, kept, False] = (value,)
         self.put_copy(value, out, position)
 
     def shared(self, key: tuple[object, ...], size_bytes: int, position: int, *, is_late: bool = False) -> int:

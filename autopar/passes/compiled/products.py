@@ -26,7 +26,8 @@ def lies_as(order: Sequence[int], shape: Sequence[int]) -> bool:
 def _dot_general(work: Draft, position: int, compute: Compute, ins: tuple[int, ...], beside: int) -> None:
     """[batch, kept, summed] with [batch, summed, kept]; where one dim is kept and one summed they may change places.
 
-    Several dims that are kept or summed are merged, which moves nothing.
+    Several dims that are kept or summed, of size 1 too, are transposed to stand so (`DotDecomposer`) and merged, which
+    moves nothing more.
     """
     summed, batch = cast(Numbers, compute.op.params["dimension_numbers"])
     operands: list[int] = []
@@ -35,7 +36,7 @@ def _dot_general(work: Draft, position: int, compute: Compute, ins: tuple[int, .
         kept = [d for d in range(len(shape)) if d not in summed[n] and d not in batch[n]]
         inner = [*kept, *summed[n]] if n == 0 else [*summed[n], *kept]
         orders = [[*batch[n], *inner]]
-        if sum(shape[d] > 1 for d in kept) <= 1 and sum(shape[d] > 1 for d in summed[n]) <= 1:
+        if len(kept) <= 1 and len(summed[n]) <= 1:
             orders.append([*batch[n], *reversed(inner)])
         wide = work.widened(value, position, compute.op.ins[n].dtype)
         order = next((order for order in orders if lies_as(order, shape)), orders[0])

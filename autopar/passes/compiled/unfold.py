@@ -15,7 +15,7 @@ from autopar.core.regions import CONTROL, LOOPS
 from autopar.passes.compiled.combine import ADDITIONS, chosen, is_square, scattered_onto, turned_products
 from autopar.passes.compiled.draft import Draft, Scope
 from autopar.passes.compiled.hoist import is_idle, may_leave
-from autopar.passes.compiled.moving import unfold_move
+from autopar.passes.compiled.moving import first_dims, unfold_move
 from autopar.passes.compiled.node import NARROW, Node, Nodes
 from autopar.passes.compiled.products import UNFOLD
 from autopar.passes.compiled.sink import sunk
@@ -47,6 +47,7 @@ class Unfolding(Draft):
         self.scattered = scattered_onto(self.program)
         self.chosen = chosen(self.program)
         self.turned = turned_products(self.program)
+        self.first = first_dims(self.program)
         self.sunk = sunk(self.program, self._is_elementwise, self._is_view)
         self.waiting: dict[int, tuple[Compute, tuple[int, ...]]] = {}
         self.squared: dict[int, int] = {}

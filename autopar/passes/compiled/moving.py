@@ -24,16 +24,19 @@ def first_dims(program: ShardedProgram) -> dict[int, int]:
     """
     reads = Counter(value for instruction in program.instructions for value in instruction.ins)
     reads.update(program.outputs)
+    makers = {i.outs[0]: i for i in program.instructions if isinstance(i, Move) and i.kind in _IN_ANY_ORDER}
     found: dict[int, int] = {}
     for reader in reversed(program.instructions):
         if not isinstance(reader, Move) or len(reader.ins) != 1 or reads[reader.ins[0]] > 1:
+            continue
+        maker = makers.get(reader.ins[0])
+        if maker is None or len(maker.outs) > 1 or maker.region != reader.region:
             continue
         if reader.kind in _ALONG:
             found[reader.ins[0]] = reader.dim or 0
         elif reader.kind in _IN_ANY_ORDER and reader.outs[0] in found:
             found[reader.ins[0]] = found[reader.outs[0]]
-    makers = {move.outs[0]: move for move in program.instructions if isinstance(move, Move) and len(move.outs) == 1}
-    return {value: dim for value, dim in found.items() if value in makers and makers[value].kind in _IN_ANY_ORDER}
+    return found
 
 
 def unfold_move(work: Draft, position: int, move: Move, ins: tuple[int, ...]) -> None:

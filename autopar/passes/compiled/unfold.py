@@ -240,6 +240,7 @@ class Unfolding(Draft):
         if op.kind == "transpose":
             self.before[out] = ins[0], None
         if made != out:
+            self.lies[made] = self.sunk.turns[out].shape
             self.put_turned(made, out, position)
 
     def _spread(self, buffer: int, value: int, count: int, position: int) -> int:

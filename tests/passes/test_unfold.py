@@ -270,3 +270,44 @@ def test_a_product_over_several_dims_turns_its_operand_even_if_only_one_is_longe
     out = build.operator("dot_general", [x, w], build.matrix(Placement(((), ())), (16, 16)), dimension_numbers=numbers)
     copies = [n for n in build.nodes([out]) if n.late and n.kind == "loop" and not n.view]
     assert [n.ins for n in copies] == ([(x,)] if dims == 3 else [])
+
+
+@pytest.mark.parametrize(("kind", "count"), [("mul", 1), ("div", 2)])
+def test_what_is_spread_is_spread_once_but_for_each_division(kind: str, count: int) -> None:
+    build, whole = Matrices(), Placement(((), ()))
+    column, *values = build.matrix(whole, (8, 1)), build.matrix(whole), build.matrix(whole)
+    outs = [build.operator(kind, [value, column], build.matrix(whole)) for value in values]
+    assert sum(n.spreads for n in build.nodes(outs)) == count
+
+
+@pytest.mark.parametrize(("shape", "dtype", "is_library"), [
+    ((64, 64), "float32", True), ((64, 63), "float32", False), ((64, 64), "int32", False),
+])  # fmt: skip
+def test_a_library_has_sums_and_operators_of_many_elements(shape: Any, dtype: str, is_library: bool) -> None:
+    build, whole = Matrices(), Placement(((), ()))
+    x = build.matrix(whole, shape, dtype)
+    y = build.operator("add", [x, x], build.matrix(whole, shape, dtype))
+    out = build.operator("reduce_sum", [y], build.matrix(Placement(((),)), shape[1:], dtype), axes=(0,))
+    adds, sums = build.nodes([out])
+    assert (adds.library, sums.takes) == (is_library, is_library)
+
+
+@pytest.mark.parametrize(("literal", "is_same"), [(float("-inf"), True), (0.0, False)])
+def test_the_larger_of_x_and_the_least_number_is_x(literal: float, is_same: bool) -> None:
+    build, whole = Matrices(), Placement(((), ()))
+    x, least = build.matrix(whole), build.value(Placement(()), TensorInfo(99, (), "float32", 4, literal=literal))
+    out = build.operator("exp", [build.operator("max", [least, x], build.matrix(whole))], build.matrix(whole))
+    assert (build.nodes([out])[0].ins == (x,)) == is_same
+
+
+def test_a_sum_sees_what_is_added_before_it_is_in_order_in_a_shape_of_its_own() -> None:
+    """So the sum's operand is added up for it alone, and again inside whatever wants it in order."""
+    build = Matrices()
+    one, two = (build.exchanged(build.matrix()) for _ in range(2))
+    added = build.operator("add", [one, two], build.matrix(COLUMNS))
+    out = build.operator("reduce_sum", [added], build.matrix(Placement(((),)), (16,)), axes=(0,))
+    more = build.operator("sort", [added], build.matrix(COLUMNS))
+    nodes = build.nodes([out, more])
+    (adds,) = (n for n in nodes if n.elementwise)
+    (seen,) = (n for n in nodes if n.view and n.ins == adds.outs)
+    assert not seen.library

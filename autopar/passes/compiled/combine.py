@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from math import inf
 
 from autopar.passes.compiled.node import NARROW
 from autopar.passes.program import Compute, Instruction, ShardedProgram
@@ -60,6 +61,14 @@ def chosen(program: ShardedProgram) -> frozenset[int]:
         for i in program.instructions
         if isinstance(i, Compute) and i.op.kind == "mul" and not truths.isdisjoint(i.ins)
     )
+
+
+def unbounded(program: ShardedProgram, compute: Compute) -> int | None:
+    """Which operand max(x, -inf) is, as JAX's softmax says it; None if an operator is something else."""
+    lowest = [n for n, value in enumerate(compute.ins) if program.values[value].tensor.literal == -inf]
+    if compute.op.kind != "max" or len(lowest) != 1:
+        return None
+    return 1 - lowest[0]
 
 
 def _adds_to_zeros(program: ShardedProgram, compute: Compute, makers: Mapping[int, Instruction]) -> bool:

@@ -101,7 +101,10 @@ class Draft:
         return prod(self.local_shape(value))
 
     def seen(self, buffer: int, shape: tuple[int, ...], position: int) -> int:
-        """A buffer as a kernel sees it that wants it in another shape: once in a computation for each shape."""
+        """A buffer as a kernel sees it that wants it in another shape: once in a computation for each shape.
+
+        One that is not in order yet is seen so by what puts it in order, too: its view is no part of a library kernel.
+        """
         own = self.lies.get(buffer)
         if own is None and buffer in self.program.values:
             own = self.local_shape(buffer)
@@ -111,7 +114,8 @@ class Draft:
         if ("seen", buffer, shape) not in known:
             known["seen", buffer, shape] = (self.made(self.sizes[buffer]),)
             is_late, outs = buffer in self.late, known["seen", buffer, shape]
-            self.put(Node("loop", (buffer,), outs, position, late=is_late, view=True))
+            has_library = shape[:1] != (_APART,)
+            self.put(Node("loop", (buffer,), outs, position, late=is_late, view=True, library=has_library))
         return known["seen", buffer, shape][0]
 
     def put_turned(self, value: int, out: int, position: int) -> None:
@@ -211,13 +215,15 @@ class Draft:
         inplace: bool = False,
         late: bool = False,
         sums: bool = False,
+        library: bool = False,
+        takes: bool = False,
         joins: tuple[object, ...] = (),
     ) -> None:
         """A kernel that takes `beside` bytes while it runs."""
         made = (*outs, self.made(beside)) if beside else tuple(outs)
         kept = tuple(over)
         node = Node("kernel", tuple(ins), made, position, late=late, sums=sums, over=kept, inplace=inplace, joins=joins)
-        self.put(node)
+        self.put(replace(node, library=library, takes=takes))
 
     def widened(self, value: int, position: int, dtype: str) -> int:
         """A copy of a buffer of a 16-bit type as float32, which is what the CPU computes with; others as they are."""

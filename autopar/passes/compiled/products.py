@@ -7,6 +7,7 @@ from math import prod
 from typing import cast
 
 from autopar.passes.compiled.draft import Draft
+from autopar.passes.compiled.library import TYPES
 from autopar.passes.compiled.node import Node
 from autopar.passes.program import Compute
 
@@ -49,7 +50,8 @@ def _dot_general(work: Draft, position: int, compute: Compute, ins: tuple[int, .
     made = work.narrowed(out, position, dtype)
     is_plain = all(side == (0,) for side in summed) and not any(batch)
     operands = operands[::-1] if out in work.turned else operands
-    work.kernel(position, operands, (made,), (), beside, late=is_plain)
+    is_library = not is_plain and dtype in TYPES
+    work.kernel(position, operands, (made,), (), beside, late=is_plain, library=is_library)
     work.put_narrow(made, out, position)
 
 

@@ -283,13 +283,15 @@ def test_what_is_spread_is_spread_once_but_for_each_division(kind: str, count: i
 @pytest.mark.parametrize(("shape", "dtype", "is_library"), [
     ((64, 64), "float32", True), ((64, 63), "float32", False), ((64, 64), "int32", False),
 ])  # fmt: skip
-def test_a_library_has_sums_and_operators_of_many_elements(shape: Any, dtype: str, is_library: bool) -> None:
+def test_a_library_has_sums_and_operators_of_many_elements_and_others_are_loops(
+    shape: Any, dtype: str, is_library: bool
+) -> None:
     build, whole = Matrices(), Placement(((), ()))
     x = build.matrix(whole, shape, dtype)
     y = build.operator("add", [x, x], build.matrix(whole, shape, dtype))
     out = build.operator("reduce_sum", [y], build.matrix(Placement(((),)), shape[1:], dtype), axes=(0,))
     adds, sums = build.nodes([out])
-    assert (adds.library, sums.takes) == (is_library, is_library)
+    assert (adds.library, sums.takes, sums.kind == "kernel") == (is_library,) * 3
 
 
 @pytest.mark.parametrize(("literal", "is_same"), [(float("-inf"), True), (0.0, False)])

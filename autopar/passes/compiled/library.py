@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from autopar.passes.compiled.node import Node
 
 LEAST_ELEMENTS = 4096
-"""Operators on less, results and operands alike, are not worth a call."""
+"""Operators on less, results and operands alike, are not worth a call: sums of less are loops like any other."""
 _UNARY = {
     "abs",
     "ceil",

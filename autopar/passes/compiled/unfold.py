@@ -191,6 +191,9 @@ class Unfolding(Draft):
         over = ins if op.kind in _OVER_ALL else ins[:1] if op.kind.startswith(_OVER_FIRST) else ()
         inplace = op.kind.startswith(_OVER_FIRST)
         takes = op.kind in SUMS and self._has_library(compute)
+        if op.kind in SUMS and not takes and made == outs and not beside:
+            self.put(Node("loop", ins, outs, position, dear=True))
+            return
         self.kernel(position, ins, made, over, beside, inplace=inplace, sums=op.kind == "reduce_sum", takes=takes)
         for value, out in zip(made, outs, strict=True):
             self.put_narrow(value, out, position)

@@ -260,6 +260,26 @@ def test_a_bucket_of_scatters_sees_its_operands_as_rows() -> None:
     assert [n.position for n in seen] == [1]
 
 
+@pytest.mark.parametrize("count", [8, 9])
+def test_a_bucket_of_many_is_put_together_by_a_kernel_which_sees_each_as_a_row(count: int) -> None:
+    build, whole = Matrices(), Placement(((), ()))
+    made = [build.operator("exp", [build.matrix(whole)], build.matrix(whole)) for _ in range(count)]
+    outs = [build.matrix(whole) for _ in made]
+    build.instructions.append(Move("all_reduce", ("x",), tuple(made), tuple(outs), 512 * count, 0.0, "mirror"))
+    nodes = [n for n in build.nodes(outs) if n.position == count]
+    together = next(n for n in nodes if len(n.ins) == count)
+    assert together.kind == ("kernel" if count > 8 else "loop")
+    assert sum(n.view for n in nodes) == (count if count > 8 else 0)
+
+
+def test_many_pieces_are_put_together_by_a_kernel() -> None:
+    build, whole = Matrices(), Placement(((), ()))
+    pieces = [build.matrix(whole, (1, 16)) for _ in range(9)]
+    for count in (8, 9):
+        build.operator("concatenate", pieces[:count], build.matrix(whole, (count, 16)), dimension=0)
+    assert [n.kind for n in build.nodes([9, 10])] == ["loop", "kernel"]
+
+
 @pytest.mark.parametrize("dims", [2, 3])
 def test_a_product_over_several_dims_turns_its_operand_even_if_only_one_is_longer_than_1(dims: int) -> None:
     """x[1, k, m] is transposed to [m, 1, k], as several dims are; x[k, m] is read as it is."""

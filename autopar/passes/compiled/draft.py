@@ -15,6 +15,10 @@ _APART = -1
 """No dim: of shapes in which nothing else lies."""
 LONG = 128
 """Arrays side by side along the last dim, so many elements in all, are not put together inside another loop."""
+MOST_TOGETHER = 8
+"""More arrays than these are not put together inside another loop either, as it would ask of every element which it is
+from; nor are they computed where they are put together.
+"""
 
 
 @dataclass(eq=False)
@@ -245,8 +249,11 @@ class Draft:
             self.put(Node("loop", (made,), (out,), position))
 
     def put_together(self, values: Sequence[int], out: int, position: int, shape: Sequence[int], dim: int) -> None:
-        """`values` side by side along `dim` of `shape`: by a kernel of its own where that is the last dim and long."""
-        is_kernel = dim == len(shape) - 1 > 0 and shape[dim] >= LONG
+        """`values` side by side along `dim` of `shape`: by a kernel of its own where that is the last dim and long, and
+        where there are many.
+        """
+        is_long = dim == len(shape) - 1 > 0 and shape[dim] >= LONG
+        is_kernel = is_long or len(values) > MOST_TOGETHER
         self.put(
             Node(
                 "kernel" if is_kernel else "loop", tuple(values), (out,), position, unary=False, once=True, pieces=True

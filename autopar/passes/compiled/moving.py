@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from math import prod
 
-from autopar.passes.compiled.draft import Draft
+from autopar.passes.compiled.draft import MOST_TOGETHER, Draft
 from autopar.passes.compiled.node import Node
 from autopar.passes.program import Move, ShardedProgram, changed_dim
 
@@ -80,6 +80,9 @@ def _bucket(work: Draft, position: int, move: Move, ins: tuple[int, ...], width:
     made = work.made(width * sum(work.sizes[v] for v in move.outs))
     if move.kind == "reduce_scatter":
         _rows(work, position, move, ins, flat)
+    elif len(ins) > MOST_TOGETHER:
+        counts = [work.counts(value) for value in move.ins]
+        work.kernel(position, [work.seen(v, (n,), position) for v, n in zip(ins, counts, strict=True)], (flat,))
     else:
         work.put(Node("loop", ins, (flat,), position, unary=False))
     work.kernel(position, (flat,), (made,), joins=_joined(work, move) if move.kind == "all_reduce" else ())

@@ -333,3 +333,15 @@ def test_a_sum_sees_what_is_added_before_it_is_in_order_in_a_shape_of_its_own() 
     (adds,) = (n for n in nodes if n.elementwise)
     (seen,) = (n for n in nodes if n.view and n.ins == adds.outs)
     assert not seen.library
+
+
+@pytest.mark.parametrize("is_read_as_it_is", [True, False])
+def test_what_only_a_reshape_reads_counts_as_one_operand(is_read_as_it_is: bool) -> None:
+    """Several read the reshape, which has one operand: each may compute the sum again."""
+    build, whole = Matrices(), Placement(((), ()))
+    added = build.operator("add", [build.matrix(whole), build.matrix(whole)], build.matrix(whole))
+    flat = build.operator("reshape", [added], build.matrix(Placement(((),)), (128,)))
+    outs = [build.operator(kind, [flat], build.matrix(Placement(((),)), (128,))) for kind in ("sin", "cos")]
+    more = [build.operator("exp", [added], build.matrix(whole))] if is_read_as_it_is else []
+    (adds, *_) = build.nodes([*outs, *more])
+    assert adds.unary != is_read_as_it_is

@@ -12,7 +12,15 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from autopar.core.regions import CONTROL, LOOPS
-from autopar.passes.compiled.combine import ADDITIONS, chosen, is_square, scattered_onto, turned_products, unbounded
+from autopar.passes.compiled.combine import (
+    ADDITIONS,
+    chosen,
+    is_square,
+    reshaped,
+    scattered_onto,
+    turned_products,
+    unbounded,
+)
 from autopar.passes.compiled.draft import Draft, Scope
 from autopar.passes.compiled.hoist import is_idle, may_leave
 from autopar.passes.compiled.library import LEAST_ELEMENTS, OPERATORS, SUMS, TYPES
@@ -47,6 +55,7 @@ class Unfolding(Draft):
         super().__post_init__()
         self.scattered = scattered_onto(self.program)
         self.chosen = chosen(self.program)
+        self.reshaped = reshaped(self.program)
         self.turned = turned_products(self.program)
         self.first = first_dims(self.program)
         self.sunk = sunk(self.program, self._is_elementwise, self._is_view)
@@ -238,7 +247,7 @@ class Unfolding(Draft):
             self.light.add(out)
         pairs = zip(ins, compute.ins, strict=True)
         large = [v for v, value in pairs if v not in self.light and self.counts(value) >= size]
-        unary = len(large) <= 1 or sum(self.sizes[v] for v in ins) <= self.sizes[out]
+        unary = len(large) <= 1 or sum(self.sizes[v] for v in ins) <= self.sizes[out] or out in self.reshaped
         elementwise = not spreads and op.kind not in _MOVING
         product, once = op.kind in _PRODUCTS and out not in self.chosen, op.kind in _ONCE
         if op.kind == "select_n" and len(ins) == 3:

@@ -128,7 +128,7 @@ def _used_regions(regions: list[Region], ops: list[DraftOp]) -> tuple[tuple[Regi
 
 
 def _phases(ops: list[DraftOp]) -> list[Phase]:
-    """ "backward" what is transposed, "forward" what is differentiated for that, or depends on nothing transposed.
+    """What is transposed is "backward", what is differentiated for that, or depends on nothing transposed, "forward".
 
     The rest, computed from gradients outside of all differentiation, is the "update".
     """

@@ -190,3 +190,158 @@ def test_a_copy_for_a_collective_stands_where_that_does_and_one_for_a_product_la
     assert copied.ins == (x,)
     assert all(n.late for n in others if n.view)
     assert copied.late != is_gathered
+
+
+TURNED = {"dimension_numbers": (((0, 1), (0, 1)), ((), ()))}
+
+
+def gathered_along_the_last_dim(build: Matrices, value: int, shape: tuple[int, ...]) -> int:
+    out = build.matrix(Placement(((),) * len(shape)), shape)
+    build.instructions.append(Move("all_gather", ("x",), (value,), (out,), 512, 0.0, "forward", dim=len(shape) - 1))
+    return out
+
+
+@pytest.mark.parametrize("is_product", [True, False])
+def test_a_copy_behind_a_copy_goes_away_between_collectives_and_not_before_a_product(is_product: bool) -> None:
+    """A product's operand is transposed, which stands between the two copies."""
+    build, shape = Matrices(), (2, 8, 16)
+    value, w = build.matrix(Placement(((), (), ("x",))), shape), build.matrix(Placement(((), (), ())), shape)
+    whole = gathered_along_the_last_dim(build, value, shape)
+    if is_product:
+        out = build.operator("dot_general", [whole, w], build.matrix(Placement(((), ())), (16, 16)), **TURNED)
+    else:
+        out = build.matrix(Placement(((), (), ("x",))), shape)
+        build.instructions.append(
+            Move("reduce_scatter", ("x",), (whole,), (out,), 512, 0.0, "forward", dim=2, to_dim=2)
+        )
+    nodes = build.nodes([out])
+    gathers = next(n for n in nodes if n.kind == "kernel" and n.position == 0)
+    last = next(n for n in nodes if n.kind == "kernel" and n.position == 1)
+    assert (gathers.outs[0] in last.ins) != is_product
+
+
+@pytest.mark.parametrize("readers", [1, 2])
+def test_a_permute_takes_on_the_order_that_its_only_reader_wants(readers: int) -> None:
+    build = Matrices()
+    x = build.matrix(COLUMNS)
+    sent = build.matrix(COLUMNS)
+    build.instructions.append(Move("permute", ("x",), (x,), (sent,), 256, 0.0, "forward"))
+    out = gathered_along_the_last_dim(build, sent, (8, 16))
+    more = [build.operator("exp", [sent], build.matrix(COLUMNS)) for _ in range(readers - 1)]
+    permutes, gathers = (k.node for k in fused(build.nodes([out, *more]), (out, *more)) if k.node.kind == "kernel")
+    assert (permutes.ins == (x,)) == (readers == 2)
+    assert (gathers.ins == permutes.outs) == (readers == 1)
+
+
+def test_a_slice_waits_for_the_number_of_the_device() -> None:
+    """What needs arguments only runs before, although it comes later in the program."""
+    build = Matrices()
+    x, y = (build.matrix(Placement(((), ()))) for _ in range(2))
+    build.inputs.extend([x, y])
+    part = build.matrix(ROWS)
+    build.instructions.append(Move("slice", ("x",), (x,), (part,), 256, 0.0, "forward", dim=0))
+    out = build.operator("exp", [y], build.matrix(Placement(((), ()))))
+    order = [k.node.outs[0] for k in ready_first(fused(build.nodes([part, out]), (part, out)), [part, out])]
+    assert order.index(out) < order.index(part)
+
+
+def test_a_bucket_of_scatters_sees_its_operands_as_rows() -> None:
+    """So what a product reads too is written twice."""
+    build, whole = Matrices(), Placement(((), ()))
+    x, w = (build.matrix(whole) for _ in range(2))
+    made = build.operator("exp", [x], build.matrix(whole))
+    outs = [build.matrix(ROWS) for _ in range(2)]
+    build.instructions.append(Move("reduce_scatter", ("x",), (made, w), tuple(outs), 1024, 0.0, "forward"))
+    out = build.operator(
+        "dot_general", [made, w], build.matrix(whole, (8, 8)), dimension_numbers=(((1,), (1,)), ((), ()))
+    )
+    nodes = build.nodes([*outs, out])
+    seen = [n for n in nodes if n.view and n.ins == (made,)]
+    assert [n.position for n in seen] == [1]
+
+
+@pytest.mark.parametrize("count", [8, 9])
+def test_a_bucket_of_many_is_put_together_by_a_kernel_which_sees_each_as_a_row(count: int) -> None:
+    build, whole = Matrices(), Placement(((), ()))
+    made = [build.operator("exp", [build.matrix(whole)], build.matrix(whole)) for _ in range(count)]
+    outs = [build.matrix(whole) for _ in made]
+    build.instructions.append(Move("all_reduce", ("x",), tuple(made), tuple(outs), 512 * count, 0.0, "mirror"))
+    nodes = [n for n in build.nodes(outs) if n.position == count]
+    together = next(n for n in nodes if len(n.ins) == count)
+    assert together.kind == ("kernel" if count > 8 else "loop")
+    assert sum(n.view for n in nodes) == (count if count > 8 else 0)
+
+
+def test_many_pieces_are_put_together_by_a_kernel() -> None:
+    build, whole = Matrices(), Placement(((), ()))
+    pieces = [build.matrix(whole, (1, 16)) for _ in range(9)]
+    for count in (8, 9):
+        build.operator("concatenate", pieces[:count], build.matrix(whole, (count, 16)), dimension=0)
+    assert [n.kind for n in build.nodes([9, 10])] == ["loop", "kernel"]
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+def test_a_product_over_several_dims_turns_its_operand_even_if_only_one_is_longer_than_1(dims: int) -> None:
+    """x[1, k, m] is transposed to [m, 1, k], as several dims are; x[k, m] is read as it is."""
+    build, lead = Matrices(), (1,) * (dims - 2)
+    x, w = (build.matrix(Placement(((),) * dims), (*lead, 8, 16)) for _ in range(2))
+    summed = tuple(range(dims - 1))
+    numbers = ((summed, summed), ((), ()))
+    out = build.operator("dot_general", [x, w], build.matrix(Placement(((), ())), (16, 16)), dimension_numbers=numbers)
+    copies = [n for n in build.nodes([out]) if n.late and n.kind == "loop" and not n.view]
+    assert [n.ins for n in copies] == ([(x,)] if dims == 3 else [])
+
+
+@pytest.mark.parametrize(("kind", "count"), [("mul", 1), ("div", 2)])
+def test_what_is_spread_is_spread_once_but_for_each_division(kind: str, count: int) -> None:
+    build, whole = Matrices(), Placement(((), ()))
+    column, *values = build.matrix(whole, (8, 1)), build.matrix(whole), build.matrix(whole)
+    outs = [build.operator(kind, [value, column], build.matrix(whole)) for value in values]
+    assert sum(n.spreads for n in build.nodes(outs)) == count
+
+
+@pytest.mark.parametrize(("shape", "dtype", "is_library"), [
+    ((64, 64), "float32", True), ((64, 63), "float32", False), ((64, 64), "int32", False),
+])  # fmt: skip
+def test_a_library_has_sums_and_operators_of_many_elements_and_others_are_loops(
+    shape: Any, dtype: str, is_library: bool
+) -> None:
+    build, whole = Matrices(), Placement(((), ()))
+    x = build.matrix(whole, shape, dtype)
+    y = build.operator("add", [x, x], build.matrix(whole, shape, dtype))
+    out = build.operator("reduce_sum", [y], build.matrix(Placement(((),)), shape[1:], dtype), axes=(0,))
+    adds, sums = build.nodes([out])
+    assert (adds.library, sums.takes, sums.kind == "kernel") == (is_library,) * 3
+
+
+@pytest.mark.parametrize(("literal", "is_same"), [(float("-inf"), True), (0.0, False)])
+def test_the_larger_of_x_and_the_least_number_is_x(literal: float, is_same: bool) -> None:
+    build, whole = Matrices(), Placement(((), ()))
+    x, least = build.matrix(whole), build.value(Placement(()), TensorInfo(99, (), "float32", 4, literal=literal))
+    out = build.operator("exp", [build.operator("max", [least, x], build.matrix(whole))], build.matrix(whole))
+    assert (build.nodes([out])[0].ins == (x,)) == is_same
+
+
+def test_a_sum_sees_what_is_added_before_it_is_in_order_in_a_shape_of_its_own() -> None:
+    """So the sum's operand is added up for it alone, and again inside whatever wants it in order."""
+    build = Matrices()
+    one, two = (build.exchanged(build.matrix()) for _ in range(2))
+    added = build.operator("add", [one, two], build.matrix(COLUMNS))
+    out = build.operator("reduce_sum", [added], build.matrix(Placement(((),)), (16,)), axes=(0,))
+    more = build.operator("sort", [added], build.matrix(COLUMNS))
+    nodes = build.nodes([out, more])
+    (adds,) = (n for n in nodes if n.elementwise)
+    (seen,) = (n for n in nodes if n.view and n.ins == adds.outs)
+    assert not seen.library
+
+
+@pytest.mark.parametrize("is_read_as_it_is", [True, False])
+def test_what_only_a_reshape_reads_counts_as_one_operand(is_read_as_it_is: bool) -> None:
+    """Several read the reshape, which has one operand: each may compute the sum again."""
+    build, whole = Matrices(), Placement(((), ()))
+    added = build.operator("add", [build.matrix(whole), build.matrix(whole)], build.matrix(whole))
+    flat = build.operator("reshape", [added], build.matrix(Placement(((),)), (128,)))
+    outs = [build.operator(kind, [flat], build.matrix(Placement(((),)), (128,))) for kind in ("sin", "cos")]
+    more = [build.operator("exp", [added], build.matrix(whole))] if is_read_as_it_is else []
+    (adds, *_) = build.nodes([*outs, *more])
+    assert adds.unary != is_read_as_it_is

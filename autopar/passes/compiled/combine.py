@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from math import inf
 
 from autopar.passes.compiled.node import NARROW
 from autopar.passes.program import Compute, Instruction, ShardedProgram
@@ -60,6 +61,26 @@ def chosen(program: ShardedProgram) -> frozenset[int]:
         for i in program.instructions
         if isinstance(i, Compute) and i.op.kind == "mul" and not truths.isdisjoint(i.ins)
     )
+
+
+def reshaped(program: ShardedProgram) -> frozenset[int]:
+    """Values that only one reshape reads, to another shape: what reads that, be it several, reads one operand."""
+    reads = Counter(value for instruction in program.instructions for value in instruction.ins)
+    reads.update(program.outputs)
+    return frozenset(
+        i.ins[0]
+        for i in program.instructions
+        if isinstance(i, Compute) and i.op.kind == "reshape" and reads[i.ins[0]] == 1
+        if i.op.ins[0].shape != i.op.outs[0].shape
+    )
+
+
+def unbounded(program: ShardedProgram, compute: Compute) -> int | None:
+    """Which operand max(x, -inf) is, as JAX's softmax says it; None if an operator is something else."""
+    lowest = [n for n, value in enumerate(compute.ins) if program.values[value].tensor.literal == -inf]
+    if compute.op.kind != "max" or len(lowest) != 1:
+        return None
+    return 1 - lowest[0]
 
 
 def _adds_to_zeros(program: ShardedProgram, compute: Compute, makers: Mapping[int, Instruction]) -> bool:

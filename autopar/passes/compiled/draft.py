@@ -15,6 +15,10 @@ _APART = -1
 """No dim: of shapes in which nothing else lies."""
 LONG = 128
 """Arrays side by side along the last dim, so many elements in all, are not put together inside another loop."""
+MOST_TOGETHER = 8
+"""More arrays than these are not put together inside another loop either, as it would ask of every element which it is
+from; nor are they computed where they are put together.
+"""
 
 
 @dataclass(eq=False)
@@ -35,7 +39,8 @@ class Scope:
 class Draft:
     """The nodes of `program` so far: a stack of computations, the innermost last.
 
-    `turned` are the products that are made turned round, `sunk` what is put in another order and where. `lies` are the
+    `turned` are the products that are made turned round, `sunk` what is put in another order and where, `first` the
+    dims that come first in what collectives make which leave elements where they are. `lies` are the
     shapes in which buffers lie, if not those of their values; `before` says of values what was put in another order to
     make them, and which of their dims was two. `loops` are the buffers that loops make, `late` those of late copies,
     `free` those that are made in whatever order of dims is wanted.
@@ -52,6 +57,7 @@ class Draft:
         self.results = set(program.outputs)
         self.turned = frozenset[int]()
         self.sunk = Sunk()
+        self.first: dict[int, int] = {}
         self.lies: dict[int, tuple[int, ...]] = {}
         self.before: dict[int, tuple[int, int | None]] = {}
         self.loops: set[int] = set()
@@ -99,7 +105,10 @@ class Draft:
         return prod(self.local_shape(value))
 
     def seen(self, buffer: int, shape: tuple[int, ...], position: int) -> int:
-        """A buffer as a kernel sees it that wants it in another shape: once in a computation for each shape."""
+        """A buffer as a kernel sees it that wants it in another shape: once in a computation for each shape.
+
+        One that is not in order yet is seen so by what puts it in order, too: its view is no part of a library kernel.
+        """
         own = self.lies.get(buffer)
         if own is None and buffer in self.program.values:
             own = self.local_shape(buffer)
@@ -109,7 +118,8 @@ class Draft:
         if ("seen", buffer, shape) not in known:
             known["seen", buffer, shape] = (self.made(self.sizes[buffer]),)
             is_late, outs = buffer in self.late, known["seen", buffer, shape]
-            self.put(Node("loop", (buffer,), outs, position, late=is_late, view=True))
+            has_library = shape[:1] != (_APART,)
+            self.put(Node("loop", (buffer,), outs, position, late=is_late, view=True, library=has_library))
         return known["seen", buffer, shape][0]
 
     def put_turned(self, value: int, out: int, position: int) -> None:
@@ -160,21 +170,22 @@ class Draft:
         self, value: int, order: Sequence[int], shape: Sequence[int], position: int, *, late: bool = True
     ) -> int:
         """A copy of a buffer of this shape whose dims lie in `order` in memory, made once in a computation; itself, if
-        they do already.
+        they do already. One that is `late` is made of a transpose: it is never what lay in that order before.
         """
         kept = tuple(dim for dim in order if shape[dim] > 1)
         if list(kept) == sorted(kept):
             return value
         known = self.scopes[-1].known
-        if ("order", value, kept) not in known:
-            known["order", value, kept] = (self.copied(value, position, is_view=False, late=late),)
-            self.lies[known["order", value, kept][0]] = tuple(shape[dim] for dim in order)
-        return known["order", value, kept][0]
+        key = ("order", value, kept, late)
+        if key not in known:
+            known[key] = (self.copied(value, position, is_view=False, late=late),)
+            self.lies[known[key][0]] = tuple(shape[dim] for dim in order)
+        return known[key][0]
 
     def put_back(self, value: int, out: int, order: Sequence[int], shape: Sequence[int], position: int) -> None:
         """A copy as `out`, of this shape, of a buffer whose dims lie in `order` in memory."""
         kept = tuple(dim for dim in order if shape[dim] > 1)
-        self.scopes[-1].known["order", out, kept] = (value,)
+        self.scopes[-1].known["order", out, kept, False] = (value,)
         self.put_copy(value, out, position)
 
     def shared(self, key: tuple[object, ...], size_bytes: int, position: int, *, is_late: bool = False) -> int:
@@ -208,13 +219,15 @@ class Draft:
         inplace: bool = False,
         late: bool = False,
         sums: bool = False,
+        library: bool = False,
+        takes: bool = False,
         joins: tuple[object, ...] = (),
     ) -> None:
         """A kernel that takes `beside` bytes while it runs."""
         made = (*outs, self.made(beside)) if beside else tuple(outs)
         kept = tuple(over)
         node = Node("kernel", tuple(ins), made, position, late=late, sums=sums, over=kept, inplace=inplace, joins=joins)
-        self.put(node)
+        self.put(replace(node, library=library, takes=takes))
 
     def widened(self, value: int, position: int, dtype: str) -> int:
         """A copy of a buffer of a 16-bit type as float32, which is what the CPU computes with; others as they are."""
@@ -236,8 +249,11 @@ class Draft:
             self.put(Node("loop", (made,), (out,), position))
 
     def put_together(self, values: Sequence[int], out: int, position: int, shape: Sequence[int], dim: int) -> None:
-        """`values` side by side along `dim` of `shape`: by a kernel of its own where that is the last dim and long."""
-        is_kernel = dim == len(shape) - 1 > 0 and shape[dim] >= LONG
+        """`values` side by side along `dim` of `shape`: by a kernel of its own where that is the last dim and long, and
+        where there are many.
+        """
+        is_long = dim == len(shape) - 1 > 0 and shape[dim] >= LONG
+        is_kernel = is_long or len(values) > MOST_TOGETHER
         self.put(
             Node(
                 "kernel" if is_kernel else "loop", tuple(values), (out,), position, unary=False, once=True, pieces=True

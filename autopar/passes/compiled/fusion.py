@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
+from autopar.passes.compiled.library import with_taken
 from autopar.passes.compiled.node import Node, ranked, read_inside
 from autopar.passes.compiled.paths import kept_whole
 
@@ -47,6 +48,7 @@ class _Read(NamedTuple):
 def fused(nodes: Sequence[Node], kept: Sequence[int] = ()) -> tuple[Kernel, ...]:
     """The kernels of `nodes`, in their order. The buffers `kept` are written, whoever reads them here."""
     nodes = _with_products(_needed(nodes, kept), kept)
+    nodes = with_taken(nodes, _readers(nodes), kept)
     written, again = _fates(nodes, _readers(nodes), kept)
     ranks = ranked([(*node.ins, *sorted(read_inside(node))) for node in nodes], [node.outs for node in nodes], kept)
     inside: dict[int, dict[int, _Read]] = {}

@@ -2,20 +2,49 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from math import prod
 
-from autopar.passes.compiled.draft import Draft
+from autopar.passes.compiled.draft import MOST_TOGETHER, Draft
 from autopar.passes.compiled.node import Node
-from autopar.passes.program import Move, changed_dim
+from autopar.passes.program import Move, ShardedProgram, changed_dim
 
 WIDENED = frozenset({"bfloat16"})
+_ALONG = frozenset({"all_gather", "reduce_scatter"})
+_INDEX_BYTES = 4
+_IN_ANY_ORDER = frozenset({"permute", "all_reduce"})
+
+
+def first_dims(program: ShardedProgram) -> dict[int, int]:
+    """The dim that comes first in memory of what a permute or an all-reduce makes: the one that its only reader splits
+    or joins.
+
+    Such a collective leaves each element where it is, so it takes on the order that is wanted of its result, as
+    `LayoutAssignment` spreads it, and what is put in order is its operand.
+    """
+    reads = Counter(value for instruction in program.instructions for value in instruction.ins)
+    reads.update(program.outputs)
+    makers = {i.outs[0]: i for i in program.instructions if isinstance(i, Move) and i.kind in _IN_ANY_ORDER}
+    found: dict[int, int] = {}
+    for reader in reversed(program.instructions):
+        if not isinstance(reader, Move) or len(reader.ins) != 1 or reads[reader.ins[0]] > 1:
+            continue
+        maker = makers.get(reader.ins[0])
+        if maker is None or len(maker.outs) > 1 or maker.region != reader.region:
+            continue
+        if reader.kind in _ALONG:
+            found[reader.ins[0]] = reader.dim or 0
+        elif reader.kind in _IN_ANY_ORDER and reader.outs[0] in found:
+            found[reader.ins[0]] = found[reader.outs[0]]
+    return found
 
 
 def unfold_move(work: Draft, position: int, move: Move, ins: tuple[int, ...]) -> None:
     """Adds the nodes of `move` on the buffers `ins`. On CPU collectives of bfloat16, of all kinds, run in float32."""
     (out, *_), dtype = move.outs, work.program.values[move.outs[0]].tensor.dtype
     if move.kind in ("slice", "mask"):
-        work.put(Node("loop", ins, (out,), position, elementwise=move.kind == "mask"))
+        where = work.shared(("device",), _INDEX_BYTES, position)
+        work.put(Node("loop", (*ins, where), (out,), position, elementwise=move.kind == "mask"))
         return
     is_wide = dtype in WIDENED
     if len(move.ins) != 1:
@@ -25,23 +54,23 @@ def unfold_move(work: Draft, position: int, move: Move, ins: tuple[int, ...]) ->
     made = work.narrowed(out, position, dtype) if is_wide else out
     if move.kind == "all_to_all":
         _all_to_all(work, position, move, value, made)
-    elif move.kind in ("all_gather", "reduce_scatter"):
-        _along(work, position, move, value, made)
+    elif move.kind in _ALONG:
+        _along(work, position, move, value, made, move.dim or 0)
     else:
-        work.kernel(position, (value,), (made,), joins=_joined(work, move) if move.kind == "all_reduce" else ())
+        _along(work, position, move, value, made, 0 if is_wide else work.first.get(out, 0))
     work.put_narrow(made, out, position)
 
 
-def _along(work: Draft, position: int, move: Move, value: int, out: int) -> None:
-    """A collective that wants the dim that it splits or joins to be the first in memory."""
-    shape, dim = work.local_shape(move.ins[0]), move.dim or 0
+def _along(work: Draft, position: int, move: Move, value: int, out: int, dim: int) -> None:
+    """A collective whose operand and result have `dim` first in memory: the one that it splits or joins, if it does."""
+    shape, joins = work.local_shape(move.ins[0]), _joined(work, move) if move.kind == "all_reduce" else ()
     if all(size == 1 for size in shape[:dim]):
-        work.kernel(position, (value,), (out,))
+        work.kernel(position, (value,), (out,), joins=joins)
         return
     order = (dim, *(d for d in range(len(shape)) if d != dim))
     made = work.made(work.sizes[out])
     lying = value if value in work.free else work.ordered(value, order, shape, position, late=False)
-    work.kernel(position, (lying,), (made,))
+    work.kernel(position, (lying,), (made,), joins=joins)
     work.put_back(made, out, order, work.local_shape(move.outs[0]), position)
 
 
@@ -51,6 +80,9 @@ def _bucket(work: Draft, position: int, move: Move, ins: tuple[int, ...], width:
     made = work.made(width * sum(work.sizes[v] for v in move.outs))
     if move.kind == "reduce_scatter":
         _rows(work, position, move, ins, flat)
+    elif len(ins) > MOST_TOGETHER:
+        counts = [work.counts(value) for value in move.ins]
+        work.kernel(position, [work.seen(v, (n,), position) for v, n in zip(ins, counts, strict=True)], (flat,))
     else:
         work.put(Node("loop", ins, (flat,), position, unary=False))
     work.kernel(position, (flat,), (made,), joins=_joined(work, move) if move.kind == "all_reduce" else ())
@@ -64,7 +96,8 @@ def _rows(work: Draft, position: int, move: Move, ins: tuple[int, ...], flat: in
     for n, value in enumerate(ins):
         placed = [work.program.values[v].placement for v in (move.ins[n], move.outs[n])]
         shape, dim = work.local_shape(move.ins[n]), changed_dim(*placed) or 0
-        rows.append(work.ordered(value, (dim, *(d for d in range(len(shape)) if d != dim)), shape, position))
+        lying = work.ordered(value, (dim, *(d for d in range(len(shape)) if d != dim)), shape, position)
+        rows.append(work.seen(lying, (count, prod(shape) // count), position))
     elements = sum(prod(work.local_shape(v)) for v in move.outs)
     work.put_together(rows, flat, position, (count, elements), 1)
 

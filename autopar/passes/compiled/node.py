@@ -26,10 +26,11 @@ class Node:
     inside it.
     Whether it comes `late`: a copy that a compiler adds, what is made of a constant, or a product that sums over the
     first dims of both its operands, as of weights' gradients, which is left to another library.
-    Of a kernel: it may write over the operands `over`, if nobody reads them later; one that is `inplace` has to write
-    over the first of them; one that `sums` multiplies first, if nobody else reads the product, and negates behind the
-    sum; all-reduces of equal `joins` become one. Of a control node: `carried` pairs a buffer with the value that
-    becomes its next content.
+    Whether the `library` YNNPACK has it, so that it may be part of a kernel of that.
+    Of a kernel: whether it `takes` in such parts before and behind it; it may write over the operands `over`, if nobody
+    reads them later; one that is `inplace` has to write over the first of them; one that `sums` multiplies first, if
+    nobody else reads the product, and negates behind the sum; all-reduces of equal `joins` become one. Of a control
+    node: `carried` pairs a buffer with the value that becomes its next content.
     """
 
     kind: NodeKind
@@ -47,6 +48,8 @@ class Node:
     view: bool = False
     late: bool = False
     sums: bool = False
+    library: bool = False
+    takes: bool = False
     over: tuple[int, ...] = ()
     inplace: bool = False
     body: tuple[Node, ...] = ()

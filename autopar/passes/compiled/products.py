@@ -7,6 +7,7 @@ from math import prod
 from typing import cast
 
 from autopar.passes.compiled.draft import Draft
+from autopar.passes.compiled.library import TYPES
 from autopar.passes.compiled.node import Node
 from autopar.passes.program import Compute
 
@@ -26,7 +27,8 @@ def lies_as(order: Sequence[int], shape: Sequence[int]) -> bool:
 def _dot_general(work: Draft, position: int, compute: Compute, ins: tuple[int, ...], beside: int) -> None:
     """[batch, kept, summed] with [batch, summed, kept]; where one dim is kept and one summed they may change places.
 
-    Several dims that are kept or summed are merged, which moves nothing.
+    Several dims that are kept or summed, of size 1 too, are transposed to stand so (`DotDecomposer`) and merged, which
+    moves nothing more.
     """
     summed, batch = cast(Numbers, compute.op.params["dimension_numbers"])
     operands: list[int] = []
@@ -35,7 +37,7 @@ def _dot_general(work: Draft, position: int, compute: Compute, ins: tuple[int, .
         kept = [d for d in range(len(shape)) if d not in summed[n] and d not in batch[n]]
         inner = [*kept, *summed[n]] if n == 0 else [*summed[n], *kept]
         orders = [[*batch[n], *inner]]
-        if sum(shape[d] > 1 for d in kept) <= 1 and sum(shape[d] > 1 for d in summed[n]) <= 1:
+        if len(kept) <= 1 and len(summed[n]) <= 1:
             orders.append([*batch[n], *reversed(inner)])
         wide = work.widened(value, position, compute.op.ins[n].dtype)
         order = next((order for order in orders if lies_as(order, shape)), orders[0])
@@ -48,7 +50,8 @@ def _dot_general(work: Draft, position: int, compute: Compute, ins: tuple[int, .
     made = work.narrowed(out, position, dtype)
     is_plain = all(side == (0,) for side in summed) and not any(batch)
     operands = operands[::-1] if out in work.turned else operands
-    work.kernel(position, operands, (made,), (), beside, late=is_plain)
+    is_library = not is_plain and dtype in TYPES
+    work.kernel(position, operands, (made,), (), beside, late=is_plain, library=is_library)
     work.put_narrow(made, out, position)
 
 

@@ -12,10 +12,19 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from autopar.core.regions import CONTROL, LOOPS
-from autopar.passes.compiled.combine import ADDITIONS, chosen, is_square, scattered_onto, turned_products
+from autopar.passes.compiled.combine import (
+    ADDITIONS,
+    chosen,
+    is_square,
+    reshaped,
+    scattered_onto,
+    turned_products,
+    unbounded,
+)
 from autopar.passes.compiled.draft import Draft, Scope
 from autopar.passes.compiled.hoist import is_idle, may_leave
-from autopar.passes.compiled.moving import unfold_move
+from autopar.passes.compiled.library import LEAST_ELEMENTS, OPERATORS, SUMS, TYPES
+from autopar.passes.compiled.moving import first_dims, unfold_move
 from autopar.passes.compiled.node import NARROW, Node, Nodes
 from autopar.passes.compiled.products import UNFOLD
 from autopar.passes.compiled.sink import sunk
@@ -46,7 +55,9 @@ class Unfolding(Draft):
         super().__post_init__()
         self.scattered = scattered_onto(self.program)
         self.chosen = chosen(self.program)
+        self.reshaped = reshaped(self.program)
         self.turned = turned_products(self.program)
+        self.first = first_dims(self.program)
         self.sunk = sunk(self.program, self._is_elementwise, self._is_view)
         self.waiting: dict[int, tuple[Compute, tuple[int, ...]]] = {}
         self.squared: dict[int, int] = {}
@@ -129,6 +140,10 @@ class Unfolding(Draft):
         if len(outs) == 1 and len(ins) == 1 and (self._is_view(compute) or self._sinks(compute)):
             self.view(outs[0], ins[0])
             return
+        same = unbounded(self.program, compute)
+        if same is not None and outs[0] not in self.sunk.behind:
+            self.view(outs[0], ins[same])
+            return
         if op.kind == "concatenate" and len(ins) > 1:
             self.put_together(ins, outs[0], position, self.local_shape(outs[0]), op.params["dimension"])
             return
@@ -184,7 +199,11 @@ class Unfolding(Draft):
             self.free.update(outs)
         over = ins if op.kind in _OVER_ALL else ins[:1] if op.kind.startswith(_OVER_FIRST) else ()
         inplace = op.kind.startswith(_OVER_FIRST)
-        self.kernel(position, ins, made, over, beside, inplace=inplace, sums=op.kind == "reduce_sum")
+        takes = op.kind in SUMS and self._has_library(compute)
+        if op.kind in SUMS and not takes and made == outs and not beside:
+            self.put(Node("loop", ins, outs, position, dear=True))
+            return
+        self.kernel(position, ins, made, over, beside, inplace=inplace, sums=op.kind == "reduce_sum", takes=takes)
         for value, out in zip(made, outs, strict=True):
             self.put_narrow(value, out, position)
 
@@ -222,34 +241,48 @@ class Unfolding(Draft):
         op, (out,) = compute.op, compute.outs
         size = prod(self.local_shape(out))
         if op.kind not in _MOVING and op.kind not in ("broadcast_in_dim", "gather", "dynamic_update_slice"):
-            ins = tuple(self._spread(v, compute.ins[n], size, position) for n, v in enumerate(ins))
+            ins = tuple(self._spread(v, compute, n, position) for n, v in enumerate(ins))
         spreads = op.kind == "broadcast_in_dim" or op.kind == "gather"
         if op.kind in ("broadcast_in_dim", "iota"):
             self.light.add(out)
         pairs = zip(ins, compute.ins, strict=True)
         large = [v for v, value in pairs if v not in self.light and self.counts(value) >= size]
-        unary = len(large) <= 1 or sum(self.sizes[v] for v in ins) <= self.sizes[out]
+        unary = len(large) <= 1 or sum(self.sizes[v] for v in ins) <= self.sizes[out] or out in self.reshaped
         elementwise = not spreads and op.kind not in _MOVING
         product, once = op.kind in _PRODUCTS and out not in self.chosen, op.kind in _ONCE
         if op.kind == "select_n" and len(ins) == 3:
             ins = ins[0], ins[2], ins[1]  # XLA's select names first what is taken where it is true
         made = self.made(self.sizes[out]) if out in self.sunk.behind else out
         node = Node("loop", ins, (made,), position, is_dear(op), elementwise, spreads, unary, product, once)
-        self.put(replace(node, negates=op.kind == "neg"))
+        has_library = op.kind in OPERATORS and out not in self.chosen and self._has_library(compute)
+        self.put(replace(node, negates=op.kind == "neg", library=has_library or op.kind == "broadcast_in_dim"))
         if op.kind == "transpose":
             self.before[out] = ins[0], None
         if made != out:
+            self.lies[made] = self.sunk.turns[out].shape
             self.put_turned(made, out, position)
 
-    def _spread(self, buffer: int, value: int, count: int, position: int) -> int:
-        """An operand of an elementwise operator, whose dims of size 1 are spread over those of the result."""
-        v = self.program.values[value]
-        if v.tensor.literal is not None or self.counts(value) >= count:
+    def _spread(self, buffer: int, compute: Compute, number: int, position: int) -> int:
+        """An operand of an elementwise operator, whose dims of size 1 are spread over those of the result: once in a
+        computation for all that want it so. A divisor is spread for each division, as x / spread(y) may become
+        x * spread(1 / y).
+        """
+        value, (out,) = compute.ins[number], compute.outs
+        v, shape = self.program.values[value], self.local_shape(out)
+        if v.tensor.literal is not None or self.counts(value) >= prod(shape):
             return buffer
-        out = self.made(count * v.tensor.itemsize)
-        self.light.add(out)
-        self.put(Node("loop", (buffer,), (out,), position, spreads=True))
-        return out
+        known, divides = self.scopes[-1].known, compute.op.kind == "div" and number == 1
+        key = ("spread", buffer, self.local_shape(value), shape, position if divides else None)
+        if key not in known:
+            known[key] = (self.made(prod(shape) * v.tensor.itemsize),)
+            self.light.update(known[key])
+            self.put(Node("loop", (buffer,), known[key], position, spreads=True, library=True))
+        return known[key][0]
+
+    def _has_library(self, compute: Compute) -> bool:
+        """Whether YNNPACK deals with values of these types and sizes."""
+        counts = [self.counts(value) for value in (*compute.ins, *compute.outs)]
+        return max(counts) >= LEAST_ELEMENTS and all(t.dtype in TYPES for t in (*compute.op.ins, *compute.op.outs))
 
     def _is_view(self, compute: Compute) -> bool:
         op, size = compute.op, self.sizes

@@ -17,7 +17,8 @@ from autopar.price.matrix_work import MATRIX_FLOPS
 VIEWS = BOUNDARY | {
     *("broadcast_in_dim", "reshape", "squeeze", "expand_dims", "iota", "copy", "stop_gradient", "optimization_barrier")
 }
-_REARRANGING = frozenset({"reshape", "transpose", "squeeze", "expand_dims", "copy"})
+_RESHAPING = frozenset({"reshape", "squeeze", "expand_dims"})
+_REARRANGING = frozenset({*_RESHAPING, "transpose", "copy"})
 SCALINGS = frozenset({"neg", "mul", "div"})
 _UNFUSED = frozenset(
     {
@@ -123,12 +124,17 @@ def recomputed(graph: OpGraph) -> frozenset[int]:
 
     Results of cheap fusible operators that only fusible operators and reductions read. Whether XLA keeps such a tensor
     or its operands depends on the fusions it comes upon; who wants an upper bound of memory counts both. What is kept
-    for a recomputation is kept itself.
+    for a recomputation is kept itself. What only sees in another shape what is kept has as many bytes as that: one of
+    the two is enough.
     """
     found: set[int] = set()
-    for tensor, uses in uses_of(graph).items():
-        op = graph.producers.get(tensor) if len(uses) > 1 else None
-        if op is None or not is_fusible(op) or op.kind in _EXPENSIVE:
+    every, kept = uses_of(graph), materialised(graph)
+    makers = {tensor.id: op for op in graph.ops for tensor in op.outs}
+    for tensor, op in makers.items():
+        uses = every.get(tensor, ())
+        if len(uses) < 2 or not is_fusible(op) or op.kind in _EXPENSIVE:
+            continue
+        if op.kind in _RESHAPING and op.ins[0].id in kept and op.ins[0].id not in found:
             continue
         readers = [graph.ops[use.op] for use in uses if use.op is not None]
         held = op.recomputes is None and any(reader.recomputes is not None for reader in readers)

@@ -15,7 +15,7 @@ from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
 from autopar.core.strategy import Strategy
 from autopar.price.pricing import Roofline, restricted
-from autopar.price.work import is_fusible, materialised, work_flops
+from autopar.price.work import is_fusible, materialised, recomputed, work_flops
 from autopar.trace import trace
 from cost_models import collective_time_s, group, load_cluster
 
@@ -104,6 +104,36 @@ def test_what_reaches_memory() -> None:
     }
     assert {t.id for t in graph.inputs} <= materialised(graph)
     assert not is_fusible(only(graph, "reduce_sum"))
+
+
+def test_what_one_fused_loop_reads_several_times_stays_in_registers() -> None:
+    """But not what another reads too, nor what is read in a loop inside."""
+
+    def fn(x: Any, w: Any) -> Any:
+        h = x @ w
+        t, u = jnp.tanh(h), jnp.sin(h)
+        rounds = jax.lax.fori_loop(0, 2, lambda _, c: c * u + u, h)
+        return (t * t + t) @ w, jnp.cos(u) * u, rounds
+
+    graph = graph_of(fn, (8, 8), (8, 8))
+    written = {op.kind: op.outs[0].id in materialised(graph) for op in graph.ops if op.kind in ("tanh", "sin", "cos")}
+    assert written == {"tanh": False, "sin": True, "cos": False}
+
+
+def test_of_what_is_kept_and_that_in_another_shape_one_is_enough() -> None:
+    """A product is kept, a sum may be computed anew: so may that in another shape."""
+
+    def centred(h: Any) -> Any:
+        h = h.reshape(4, 2, 8)
+        return h - h.mean(0)
+
+    def fn(x: Any, w: Any) -> Any:
+        return centred(x @ w), centred(jnp.abs(x + w))
+
+    graph = graph_of(fn, (8, 8), (8, 8))
+    first, second = [op for op in graph.ops if op.kind == "reshape" and op.ins[0].shape == (8, 8)]
+    assert first.outs[0].id not in recomputed(graph)
+    assert second.outs[0].id in recomputed(graph)
 
 
 def test_the_roofline_by_hand() -> None:

@@ -162,13 +162,13 @@ class _Buckets:
         return False
 
     def may_wait(self, instruction: Instruction) -> bool:
-        """Whether it is the update's, a view or a move, and reads a gradient whose bucket is still open."""
+        """Whether it is the update's, a view or a move, and reads a gradient that is still to be reduced."""
         if self.pending.keys().isdisjoint(instruction.ins) or instruction.region is not None:
             return False
         if isinstance(instruction, Compute) and not _is_late(instruction.op):
             return False
-        keys = {self.pending[value] for value in instruction.ins if value in self.pending}
-        return any(move.role == "mirror" for key in keys for move in self.open[key])
+        read = [(value, self.pending[value]) for value in instruction.ins if value in self.pending]
+        return any(move.role == "mirror" and value in move.outs for value, key in read for move in self.open[key])
 
     def run(self, instruction: Instruction) -> None:
         """Takes up the next instruction, after the buckets that it reads from."""

@@ -93,6 +93,24 @@ def test_the_update_waits_for_the_gradients_that_are_still_to_come() -> None:
     assert buckets(fused) == [(("x",), 3)]
 
 
+def test_what_is_no_gradient_waits_for_none() -> None:
+    """A view of a sum that the backward pass goes on with: a gradient comes along, and nothing later comes first."""
+    build = Builder()
+    build.input()
+    (gradient,) = gradients(build, 1)
+    updated = build.compute([build.all_reduce(gradient, role="mirror")], phase="update")
+    (partial,) = gradients(build, 1)
+    view = build.compute([build.all_reduce(partial, role="backward")], kind="reshape", phase="backward")
+    last = build.compute([view], phase="backward")
+    later = build.compute([0], phase="backward")
+    program = build.program([updated, last, later])
+    fused = FuseCollectives(price).apply(program)
+    verify(fused)
+    assert buckets(fused) == [(("x",), 2)]
+    order = [value for i in fused.instructions if isinstance(i, Compute) for value in i.outs]
+    assert order.index(last) < order.index(later)
+
+
 def test_effects_keep_their_order() -> None:
     """The update calls first, and would wait for further gradients; the second call waits with it."""
     build = Builder()

@@ -33,7 +33,6 @@ from autopar.price.columns import Column
 from autopar.price.held import Held, Span, held
 from autopar.price.lasting import clipped, is_join, is_twin, lasting
 from autopar.price.pricing import Pricing
-from autopar.price.work import materialised
 from autopar.redistribute.route import Router
 from autopar.solve import Edge, Problem, Usage
 from autopar.solve.thin import part, twice
@@ -102,7 +101,6 @@ class RecomputeBuilder(Builder):
     def __post_init__(self) -> None:
         super().__post_init__()
         graph = self.graph
-        self.written = materialised(graph)
         self.twins = {twin.op: twin for twin in self.rewritten.twins}
         self.joins = {copy.id for copy in self.flow.copies if is_join(graph, copy)}
         self.stored = {copy.tensor.id: copy for copy in self.flow.copies if copy.stored}
@@ -133,9 +131,8 @@ class RecomputeBuilder(Builder):
 
     def _is_optional_copy(self, copy: Copy) -> bool:
         producer = self.graph.producers.get(copy.tensor.id)
-        if producer is None or producer.id not in self.optional:
-            return False
-        return all(use.op in self.optional for use in copy.uses)
+        is_sure = producer is None or producer.id not in self.optional
+        return not is_sure and all(use.op in self.optional for use in copy.uses)
 
     def node_costs(self, pricing: Pricing) -> tuple[Floats, ...]:
         """Seconds of every candidate; what is absent costs nothing."""
@@ -274,7 +271,7 @@ class RecomputeBuilder(Builder):
         """What a join reads where nothing is recomputed; None where there is no such tensor, or none in memory."""
         twin = self.twins[self.made_by[copy.tensor.id][0]]
         kept = twin.kept[self.made_by[copy.tensor.id][1]]
-        return kept if copy.tensor.id in self.written else None
+        return kept if copy.tensor.id in self.in_memory else None
 
     def _from(self, tensor: TensorInfo, source: int | None) -> tuple[int, Column, bool]:
         """The node that makes `tensor` or stores it, its placements candidate by candidate, and whether it may go."""
@@ -300,7 +297,7 @@ class RecomputeBuilder(Builder):
 
     def _hold(self, tensor: TensorInfo, source: int | None, uses: Sequence[Use]) -> Hold | None:
         graph, node = self.graph, self.input_node.get(tensor.id)
-        if (node is not None and node not in graph.donated) or tensor.id not in self.written:
+        if (node is not None and node not in graph.donated) or tensor.id not in self.in_memory:
             return None
         if source is not None and not self.flow.copies[source].stored:
             return None
@@ -340,7 +337,7 @@ class RecomputeBuilder(Builder):
         """Bytes over time: of inputs, operators and copies while they are surely needed, of joins and holds."""
         optional = {self.op_node[op] for op in self.optional}
         optional |= {self.first_copy + copy for copy in self.optional_copies}
-        written, joins = self.written, self.joins  # what is not in memory, or counts otherwise, is apart
+        written, joins = self.in_memory, self.joins  # what is not in memory, or counts otherwise, is apart
         apart = {self.first_copy + c.id for c in self.flow.copies if c.id in joins or c.tensor.id not in written}
         found = [
             replace(usage, size_bytes=np.append(usage.size_bytes, 0.0)) if usage.node in optional else usage
@@ -348,7 +345,7 @@ class RecomputeBuilder(Builder):
             if usage.node not in apart
         ]
         for copy, candidates in self._copies():
-            if copy.id in self.joins and copy.tensor.id in self.written:
+            if copy.id in self.joins and copy.tensor.id in self.in_memory:
                 found += self._join_usages(copy, self._bytes(copy.tensor, self._candidates(candidates)), tensors_only)
         for n, hold in enumerate(self.holds):
             if not tensors_only and hold.tensor.id in self.input_node:

@@ -130,7 +130,7 @@ def test_what_waits_in_registers_for_the_backward_pass_holds_its_operands() -> N
         for op in graph.ops
         for use in build.flow.uses.get(op.outs[0].id, ())
         if op.kind == "sub" and use.op is not None and graph.ops[use.op].phase == "backward"
-        if not build.written.isdisjoint(tensor.id for tensor in op.ins)
+        if not build.in_memory.isdisjoint(tensor.id for tensor in op.ins)
     ]
     assert waiting
     for op, reader in waiting:

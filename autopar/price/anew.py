@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from autopar.core.dataflow import Copy, Dataflow
+from autopar.core.dataflow import Dataflow
 from autopar.core.graph import OpGraph, OpNode, TensorInfo
 from autopar.core.regions import BOUNDARY
 from autopar.price.columns import Column
@@ -81,19 +81,12 @@ class Anew:
                 yield from self._waiting(op)
         self.until = {tensor: self.gone[tensor] for tensor in self.kept}
         self.gone.update(dict.fromkeys(self.kept, len(self.graph.ops) + 1))
-        copies = [copy for copy in self.flow.copies if copy.stored and copy.tensor.id not in self.fixed]
+        again = recomputed(self.graph)
+        copies = [copy for copy in self.flow.copies if copy.stored and copy.tensor.id in again]
         for copy in sorted(copies, key=lambda copy: (-self.held.sure[copy.tensor.id], copy.id)):
             op, _ = self.made[copy.tensor.id]
-            if op.phase != "update" and not self._may_sink(op):
-                yield from self._under(copy, op)
-
-    def _under(self, copy: Copy, op: OpNode) -> Iterator[Longer]:
-        """What operands hold under the stored copy of what `op` makes, if that may be made anew or is in registers."""
-        tensor = copy.tensor
-        is_anew = tensor.id in recomputed(self.graph)
-        if is_anew or tensor.id not in self.in_memory:
-            for longer in self._of(op, copy.id, op.id + 1, self.held.sure[tensor.id]):
-                yield longer if is_anew else self._at_most(longer, tensor)
+            if copy.tensor.id not in self.fixed and op.phase != "update" and not self._may_sink(op):
+                yield from self._of(op, copy.id, op.id + 1, self.held.sure[copy.tensor.id])
 
     def _at_most(self, longer: Longer, tensor: TensorInfo) -> Longer:
         """What waits in registers for its readers is in memory itself where one of these has it redistributed."""

@@ -99,11 +99,8 @@ class Usages(Variables):
     def _held_copy(self, copy: Copy, candidates: Column) -> Iterator[Usage]:
         node, end = self.first_copy + copy.id, self.held.end.get(copy.tensor.id, 0)
         is_there, waits = copy.tensor.id in in_arguments(self.graph), copy.tensor.id not in self.in_memory
-        if copy.stored and copy.start < end and not is_there:
-            if not waits:
-                yield Usage(node, copy.start, end, self._sizes_of(copy, candidates))
-            elif self._doubled(copy):  # as it was made it stays in registers, moved it does not
-                yield Usage(node, copy.start, end, self._behind_none(self._bytes(copy.tensor, candidates)))
+        if copy.stored and copy.start < end and not is_there and not waits:
+            yield Usage(node, copy.start, end, self._sizes_of(copy, candidates))
         fresh, alias = self.held.fresh.get(copy.id), self._alias(copy)
         size = self._bytes(copy.tensor, candidates)
         if fresh is not None:

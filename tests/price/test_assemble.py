@@ -436,18 +436,6 @@ def test_what_may_be_computed_anew_counts_under_a_copy_that_is_left_as_it_is_mad
     assert any(u.size_bytes[:count].any() and not u.size_bytes[count:].any() for u in usages)
 
 
-def test_what_waits_in_registers_for_several_readers_counts_no_more_than_itself() -> None:
-    """It is made of two products; where a reader has it redistributed, it is in memory and they are not."""
-    here = setting("diamond")
-    build = Builder(here.graph, here.flow, here.space, here.router, True)
-    (tanh,) = [op for op in here.graph.ops if op.kind == "tanh"]
-    assert tanh.outs[0].id not in materialised(here.graph)
-    waiting = [longer for longer in build.longer if longer.op == tanh.id and longer.copy is not None]
-    assert waiting
-    own = [s.outs[0].local_size(tanh.outs[0].shape, MESH) * 4 for s in here.space.strategies[tanh.id]]
-    assert all((longer.sizes <= own).all() for longer in waiting)
-
-
 def test_an_alias_takes_no_memory_and_only_its_sources_placement() -> None:
     """An input that the forward pass reads twice: its shared copy may be the input itself."""
     graph, flow = traced((lambda x: (x + 1, x * 2), (np.ones((8, 8)),), ()))

@@ -25,11 +25,32 @@ def compiled(kernel: Callable[P, R]) -> Callable[P, R]:
     return numba.njit(cache=True, nogil=True)(kernel)
 
 
+def compiled_inner(kernel: Callable[P, R]) -> Callable[P, R]:
+    """As `compiled`, for what kernels call, over and over: it allocates nothing, nor copies slices.
+
+    So it may do without counts of references, which take longer than its own work: numba moves one, atomically and
+    for all threads, for every array of a tuple whenever that is read.
+    """
+    if not FAST:
+        return kernel
+    numba: Any = import_module("numba")
+    return numba.njit(cache=True, nogil=True, _nrt=False)(kernel)
+
+
 def compiled_or(plain: Callable[P, R]) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """As `compiled`, but `plain`, which gives the same by whole arrays, where there is no numba."""
 
     def choose(kernel: Callable[P, R]) -> Callable[P, R]:
         return compiled(kernel) if FAST else plain
+
+    return choose
+
+
+def compiled_inner_or(plain: Callable[P, R]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """As `compiled_inner`, but `plain`, which gives the same by whole arrays, where there is no numba."""
+
+    def choose(kernel: Callable[P, R]) -> Callable[P, R]:
+        return compiled_inner(kernel) if FAST else plain
 
     return choose
 

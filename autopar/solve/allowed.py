@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autopar._jit import compiled, compiled_or
+from autopar._jit import compiled, compiled_inner, compiled_inner_or
 from autopar.solve.flat import Flat
 from autopar.solve.kernels import add_lower
 from autopar.solve.problem import Floats
@@ -70,7 +70,7 @@ def decode_allowed(p: Flat, nodes: Floats, messages: Floats, choice: Ints) -> bo
     return fits
 
 
-@compiled
+@compiled_inner
 def cheapest(p: Flat, v: int, total: Floats, o: Open) -> int:
     """The open strategy of v that costs the least in `total`; -1 if none is open."""
     best = -1
@@ -80,7 +80,7 @@ def cheapest(p: Flat, v: int, total: Floats, o: Open) -> int:
     return best
 
 
-@compiled
+@compiled_inner
 def taken(p: Flat, v: int, s: int, o: Open, ended: int) -> tuple[int, bool]:
     """Closes all other strategies of v, and of the higher nodes what that forbids: returns as `told`."""
     for t in range(p.start[v], p.start[v + 1]):
@@ -91,7 +91,7 @@ def taken(p: Flat, v: int, s: int, o: Open, ended: int) -> tuple[int, bool]:
     return told(p, v, o, 1, ended)
 
 
-@compiled
+@compiled_inner
 def told(p: Flat, v: int, o: Open, count: int, ended: int) -> tuple[int, bool]:
     """Closes what the first `count` nodes that wait forbid those above v, and so on, until one has nothing left.
 
@@ -128,7 +128,7 @@ def _narrowed_by_arrays(p: Flat, k: int, w: int, o: Open, ended: int) -> tuple[i
     return ended + len(closing), bool(o.is_open[mine].any())
 
 
-@compiled_or(_narrowed_by_arrays)
+@compiled_inner_or(_narrowed_by_arrays)
 def narrowed(p: Flat, k: int, w: int, o: Open, ended: int) -> tuple[int, bool]:
     """Closes the strategies of w that no open one at the other end of arc k, which goes into w, allows.
 

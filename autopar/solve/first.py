@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from autopar._jit import compiled
+from autopar._jit import compiled, compiled_inner
 from autopar.solve.anneal import Schedule, anneal
 from autopar.solve.dual import Dual
 from autopar.solve.flat import Flat
@@ -110,7 +110,7 @@ def relieve(p: Flat, dearest: float, choice: Ints, used: Floats) -> None:
                 used[m.low[i] : m.high[i]] += m.size[m.at[i] + best] - m.size[m.at[i] + now]
 
 
-@compiled
+@compiled_inner
 def is_hot(p: Flat, v: int, used: Floats) -> bool:
     """Whether the node is live in a row that exceeds the limit."""
     m = p.memory
@@ -121,7 +121,7 @@ def is_hot(p: Flat, v: int, used: Floats) -> bool:
     return False
 
 
-@compiled
+@compiled_inner
 def relief_of(p: Flat, v: int, now: int, s: int, used: Floats) -> float:
     """By how much the excess of all rows together falls when v goes from a strategy to another."""
     m, relief = p.memory, 0.0

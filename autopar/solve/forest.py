@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autopar._jit import compiled
+from autopar._jit import compiled_inner
 from autopar.solve.flat import Flat
 from autopar.solve.kernels import add_row
 from autopar.solve.problem import Floats
@@ -44,7 +44,7 @@ def desk_for(flat: Flat) -> Desk:
     return Desk(flat.cost.copy(), inside, root, seen, walk, via, total, kept, best)
 
 
-@compiled
+@compiled_inner
 def find(root: Ints, v: int) -> int:
     """The root of v's tree; paths are halved on the way."""
     while root[v] != v:
@@ -53,7 +53,7 @@ def find(root: Ints, v: int) -> int:
     return v
 
 
-@compiled
+@compiled_inner
 def grow_forest(p: Flat, order: Ints, desk: Desk) -> None:
     """Writes 1 inside for the nodes of a maximal forest, taken greedily in `order`: no cycle among them.
 
@@ -75,7 +75,7 @@ def grow_forest(p: Flat, order: Ints, desk: Desk) -> None:
                     desk.root[find(desk.root, p.other[k])] = v
 
 
-@compiled
+@compiled_inner
 def walk_forest(p: Flat, order: Ints, choice: Ints, desk: Desk) -> int:
     """Writes the forest's nodes, parents first, and their costs beside the nodes outside. Returns how many."""
     for v in order:
@@ -102,7 +102,7 @@ def walk_forest(p: Flat, order: Ints, choice: Ints, desk: Desk) -> int:
     return found
 
 
-@compiled
+@compiled_inner
 def hand_up(p: Flat, v: int, desk: Desk) -> None:
     """Adds to v's parent's costs, for each of its strategies, the least of v's tree, and keeps v's strategy."""
     k, u = p.back[desk.via[v]], p.other[desk.via[v]]
@@ -122,7 +122,7 @@ def hand_up(p: Flat, v: int, desk: Desk) -> None:
         desk.total[p.start[u] + t] += desk.best[c]
 
 
-@compiled
+@compiled_inner
 def solve_forest(p: Flat, order: Ints, choice: Ints, desk: Desk) -> None:
     """Makes the choice the cheapest on the forest among `order`, at the desk's costs; the others stay."""
     found = walk_forest(p, order, choice, desk)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from autopar._jit import compiled, compiled_or, exchanged, loaded
+from autopar._jit import compiled, compiled_inner, compiled_inner_or, compiled_or, exchanged, loaded
 from autopar.solve.flat import Flat, Memory
 from autopar.solve.problem import Floats
 from autopar.solve.reduction import Ints
@@ -13,14 +13,14 @@ AHEAD = 64  # visits that are looked at for one that can begin
 PATIENCE = 1000  # looks at as many: a visit takes less
 
 
-@compiled
+@compiled_inner
 def entry(p: Flat, k: int, s: int, t: int) -> float:
     """What strategy t costs at the end of arc k where its beginning has strategy s."""
     row, column = p.class_of[p.rows_at[k] + s], p.class_of[p.columns_at[k] + t]
     return float(p.pool[p.thin[k] + row * p.wide[k] + column])
 
 
-@compiled
+@compiled_inner
 def add_row(p: Flat, k: int, s: int, total: Floats) -> None:
     """Adds what each strategy costs at the end of arc k where its beginning has strategy s."""
     wide, count = p.wide[k], len(total)
@@ -42,7 +42,7 @@ def _gain_by_arrays(p: Flat, v: int, k: int, messages: Floats, gain: Floats) -> 
     gain[:count] = least[p.class_of[p.columns_at[k] : p.columns_at[k] + count]]
 
 
-@compiled_or(_gain_by_arrays)
+@compiled_inner_or(_gain_by_arrays)
 def gain_of(p: Flat, v: int, k: int, messages: Floats, gain: Floats) -> None:
     """Writes the row minima of arc k into v: min over s of (cost - message to the other node).
 
@@ -53,15 +53,18 @@ def gain_of(p: Flat, v: int, k: int, messages: Floats, gain: Floats) -> None:
     theirs, tall, wide, rows = p.mail[p.back[k]], p.tall[k], p.wide[k], p.start[other + 1] - p.start[other]
     highest = gain[p.widest : p.widest + tall]
     if tall == rows:
-        highest[:] = messages[theirs : theirs + rows]
+        for s in range(rows):
+            highest[s] = messages[theirs + s]
     else:
-        highest[:] = -np.inf
+        for r in range(tall):
+            highest[r] = -np.inf
         for s in range(rows):
             row = p.class_of[p.rows_at[k] + s]
             highest[row] = max(highest[row], messages[theirs + s])
     first = 0 if wide == count else 2 * p.widest
     least = gain[first : first + wide]
-    least[:] = np.inf
+    for t in range(wide):
+        least[t] = np.inf
     matrix = p.pool[p.thin[k] : p.thin[k] + tall * wide].reshape(tall, wide)
     for r in range(tall):
         message, row_of = highest[r], matrix[r]  # a slice, since only those are turned into vector instructions
@@ -101,7 +104,7 @@ def _visit_by_arrays(
     costs -= going * part
 
 
-@compiled_or(_visit_by_arrays)
+@compiled_inner_or(_visit_by_arrays)
 def visit(
     p: Flat,
     v: int,
@@ -139,7 +142,7 @@ def visit(
         costs[t] -= going * least[t]
 
 
-@compiled
+@compiled_inner
 def visit_in_turn(
     p: Flat, turn: int, eager: bool, nodes: Floats, messages: Floats, belief: Floats, gain: Floats
 ) -> None:
@@ -147,15 +150,16 @@ def visit_in_turn(
 
     On the way down, what each strategy costs in between is written to `belief`, unless that is empty.
     """
-    if turn < len(p.split):
-        came, go = (p.near[turn], p.split[turn]), (p.split[turn], p.near[turn + 1])
-        visit(p, turn, eager, came, go, nodes, messages, gain)
+    v = turn if turn < len(p.split) else 2 * len(p.split) - 1 - turn
+    first, middle, last = p.near[v], p.split[v], p.near[v + 1]
+    if v == turn:
+        visit(p, v, eager, (first, middle), (middle, last), nodes, messages, gain)
         return
-    v = 2 * len(p.split) - 1 - turn
-    visit(p, v, eager, (p.split[v], p.near[v + 1]), (0, 0), nodes, messages, gain)
+    visit(p, v, eager, (middle, last), (middle, middle), nodes, messages, gain)
     if len(belief):
-        belief[p.start[v] : p.start[v + 1]] = nodes[p.start[v] : p.start[v + 1]]
-    visit(p, v, eager, (0, 0), (p.near[v], p.split[v]), nodes, messages, gain)
+        for t in range(p.start[v], p.start[v + 1]):
+            belief[t] = nodes[t]
+    visit(p, v, eager, (middle, middle), (first, middle), nodes, messages, gain)
 
 
 @compiled
@@ -166,7 +170,7 @@ def sweep_alone(p: Flat, eager: bool, nodes: Floats, messages: Floats, belief: F
         visit_in_turn(p, turn, eager, nodes, messages, belief, gain)
 
 
-@compiled
+@compiled_inner
 def can_begin(p: Flat, turn: int, done: Ints) -> bool:
     """Whether all visits are done that this one reads of: a node's own upwards, and its neighbours' on their way."""
     last, is_ready = 2 * len(p.split) - 1, True
@@ -248,7 +252,7 @@ def bound_of(p: Flat, nodes: Floats, messages: Floats) -> float:
     return total
 
 
-@compiled
+@compiled_inner
 def add_excess(p: Flat, v: int, k: int, messages: Floats, gain: Floats, excess: Floats) -> float:
     """Adds to the excess of v what arc k adds above the least that it adds to any strategy. Returns that least."""
     gain_of(p, v, k, messages, gain)
@@ -291,7 +295,7 @@ def decode(p: Flat, nodes: Floats, messages: Floats, choice: Ints) -> None:
         choice[v] = np.argmin(total[: p.start[v + 1] - p.start[v]])
 
 
-@compiled
+@compiled_inner
 def add_lower(p: Flat, v: int, nodes: Floats, messages: Floats, choice: Ints, total: Floats) -> None:
     """Writes what each strategy of v costs given the lower nodes' strategies and the higher nodes' messages."""
     count = p.start[v + 1] - p.start[v]
@@ -322,7 +326,7 @@ def add_prices(p: Flat, prices: Floats, nodes: Floats) -> None:
                 nodes[first + s] += price * m.size[m.at[i] + s]
 
 
-@compiled
+@compiled_inner
 def add_up(change: Floats, sums: Floats) -> None:
     """Writes the sums of all changes up to each place."""
     total = 0.0

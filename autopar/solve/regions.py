@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autopar._jit import compiled
+from autopar._jit import compiled, compiled_inner
 from autopar.solve.flat import Flat
 from autopar.solve.forest import Desk, desk_for, grow_forest, solve_forest
 from autopar.solve.kernels import add_prices, cost_of, entry, use_of
@@ -112,21 +112,21 @@ def _refresh(flat: Flat, place: Place) -> None:
     place.cost[0] = cost_of(flat, flat.cost, place.choice)
 
 
-@compiled
+@compiled_inner
 def uniform(draws: Draws) -> float:
     """The next random number in [0, 1)."""
     draws.taken[0] += 1
     return float(draws.uniform[draws.taken[0] % len(draws.uniform)])
 
 
-@compiled
+@compiled_inner
 def gumbel(draws: Draws) -> float:
     """The next random number of Gumbel's distribution."""
     draws.taken[1] += 1
     return float(draws.gumbel[draws.taken[1] % len(draws.gumbel)])
 
 
-@compiled
+@compiled_inner
 def pick(p: Flat, draws: Draws, region: Region) -> int:
     """Writes a connected region, in random order: a random node, then random neighbours. Returns how many nodes."""
     nodes, mark = region.nodes, region.mark
@@ -180,7 +180,7 @@ def move(p: Flat, steps: int, heat: float, rate: float, draws: Draws, region: Re
                 place.trial[v] = place.choice[v]
 
 
-@compiled
+@compiled_inner
 def shift(p: Flat, nodes: Ints, sign: float, place: Place) -> bool:
     """Takes the bytes in use from the choice to the trial (1) or back (-1). Returns whether they fit there."""
     m, fits = p.memory, True
@@ -199,7 +199,7 @@ def shift(p: Flat, nodes: Ints, sign: float, place: Place) -> bool:
     return fits
 
 
-@compiled
+@compiled_inner
 def reprice(p: Flat, nodes: Ints, rate: float, place: Place) -> None:
     """Moves the prices of the rows that the trial changes by its excess there."""
     m = p.memory
@@ -212,7 +212,7 @@ def reprice(p: Flat, nodes: Ints, rate: float, place: Place) -> None:
                     place.prices[r] = max(0.0, place.prices[r] + rate * excess)
 
 
-@compiled
+@compiled_inner
 def rise_of(p: Flat, nodes: Ints, place: Place) -> float:
     """What the trial costs more than the choice."""
     rise = 0.0

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from autopar.solve.ascent import Answer, Ascent, better, is_closed
-from autopar.solve.bar import barred
+from autopar.solve.bar import barred, sampled, window_of
 from autopar.solve.branch import Branches
 from autopar.solve.cp_sat import entries, finish
 from autopar.solve.dual import Certificate
@@ -25,6 +25,8 @@ Within = Callable[[Problem, SolveOptions, Watch, float, int], Answer]
 """What looks for a choice that costs less than a cost, at a depth of windows."""
 
 _GUESSES = (1e-4, 1e-3, 1e-2)  # of the bound: windows tried while no choice is known
+_FEW = 12_000  # pairs that a window leaves: these are searched in seconds
+_LEAST_SHARE, _MOST_SHARE = 0.1, 0.6  # of the gap, for such a window
 _SHRUNK = 0.9
 _ROUNDS_TO_SPLIT = 2  # that are left: with fewer, branch and bound does not close what CP-SAT did not
 _MOST_LONGER = 4  # times that the work of branch and bound is doubled
@@ -111,19 +113,22 @@ def _narrowed(
 ) -> tuple[Known, bool]:
     """What is known after searching windows above the bound, and whether one of them held all that is wanted.
 
-    What a window has may cost more than its upper end; then all that is cheaper is in a wider one.
+    What a window has may cost more than its upper end; then all that is cheaper is in a wider one. The last takes in
+    all that is of use; it comes at once after one in which a better choice was found.
     """
-    wanted = known.cutoff
-    for window in _windows(certificate.bound, wanted, depth):
-        inside = _inside(certificate, window, options, watch, depth, within) if watch.left_s() > 0 else None
+    windows = [*_guesses(certificate, known, depth), math.inf]
+    while windows and depth < MAX_DEPTH:
+        window, before = min(windows.pop(0), known.cutoff - certificate.bound), known.cutoff
+        is_any = 0 < window < math.inf and watch.left_s() > 0
+        inside = _inside(certificate, window, options, watch, depth, within) if is_any else None
         if inside is None:
             break
         low = max(known.low, min(inside.bound, certificate.bound + window))
         known = Known(better(known.best, inside), low, known.upper)
-        if math.isfinite(wanted) or is_closed(certificate.bound + window, known.cutoff):
+        if is_closed(certificate.bound + window, known.cutoff):
             return known, True
-        if known.best.choice is not None:
-            return _narrowed(certificate, options, watch, known, depth, within)
+        if known.cutoff < before:
+            windows = [math.inf]
     return known, False
 
 
@@ -142,12 +147,16 @@ def _finished(certificate: Certificate, options: SolveOptions, watch: Watch, kno
     return Known(best, low, known.upper)
 
 
-def _windows(low: float, cutoff: float, depth: int) -> list[float]:
-    """Widths above the bound in which to search, narrow ones first; the last takes in all that is of use."""
-    blind = depth == 0 and cutoff == np.inf
-    guesses = [guess * abs(low) for guess in _GUESSES if blind and low]
-    whole = [cutoff - low] if np.isfinite(cutoff) and depth < MAX_DEPTH and cutoff > low else []
-    return guesses + whole
+def _guesses(certificate: Certificate, known: Known, depth: int) -> list[float]:
+    """Widths above the bound in which to search before all that is of use is, narrow ones first.
+
+    Where something is to be undercut: one that leaves few pairs, if it takes in enough of the gap, but not most of it.
+    """
+    if math.isinf(known.cutoff):
+        return [guess * abs(certificate.bound) for guess in _GUESSES if certificate.bound and not depth]
+    few, gap = window_of(sampled(certificate)[0], _FEW), known.cutoff - known.low
+    is_worth = _LEAST_SHARE * gap <= few - (known.low - certificate.bound) <= _MOST_SHARE * gap
+    return [few] if is_worth else []
 
 
 def _inside(

@@ -112,6 +112,30 @@ def test_what_is_said_of_wide_problems_is_true(limit: float | None, monkeypatch:
     assert limit is None or calls["settle"] >= 3
 
 
+@pytest.mark.parametrize("limit", LIMITS)
+def test_what_is_said_after_windows_that_leave_few_pairs_is_true(
+    limit: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether the optimum lies in them, above them, or they leave nothing."""
+    guessed: list[float] = []
+
+    def guesses(*args: Any) -> list[float]:
+        guessed.extend(found := whole(*args))
+        return found
+
+    whole: Any = getattr(rounds, "_guesses")  # noqa: B009
+    monkeypatch.setattr(rounds, "_LEAST_SHARE", 0.01)
+    monkeypatch.setattr(rounds, "_MOST_SHARE", 0.95)
+    monkeypatch.setattr(rounds, "_guesses", guesses)
+    monkeypatch.setattr("autopar.solve.closing.may_squeeze", lambda *_: False)
+    told: Counter[str] = Counter()
+    for few in (10, 30, 60):
+        monkeypatch.setattr(rounds, "_FEW", few)
+        told.update(check(seed, limit, WAYS[way]) for way in ("rounds", "CP-SAT") for seed in SEEDS)
+    assert told["optimal"] + told["infeasible"] >= 3 * len(SEEDS)
+    assert len(guessed) >= 3
+
+
 def cheaper_than(below: float, problem: Problem, options: SolveOptions) -> Solution | NothingCheaper:
     try:
         return solve(problem, options=options, below=below)

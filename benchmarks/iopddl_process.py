@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autopar.errors import AutoparError
-from autopar.solve import Problem, Progress, Solution, SolveOptions, solve, verify
+from autopar.solve import Edge, Problem, Progress, Solution, SolveOptions, Usage, solve, verify
 from benchmarks.iopddl_instance import as_problem, read
 
 SPARE_S, SPARE = 0.5, 0.03  # kept of the limit, in s and as a share, for the last moves of the search
@@ -109,6 +109,34 @@ class Apart:
         self._process.kill()
         self._process.join()
         return record
+
+
+def compile_loops() -> float:
+    """Solves a small drawn problem in a process of its own, so that all loops are compiled that others need.
+
+    Returns the seconds that took: 20 to 40 once for an installation, then a few.
+    """
+    began = perf_counter()
+    process = multiprocessing.get_context("spawn").Process(target=solve_drawn, daemon=True)
+    process.start()
+    process.join()
+    return perf_counter() - began
+
+
+def solve_drawn(nodes: int = 16, strategies: int = 8) -> None:
+    """A problem that neither reductions nor messages solve, its limit binding, by little of every kind of work."""
+    rng = np.random.default_rng(0)
+    pairs = [(u, v) for v in range(nodes) for u in range(v) if rng.random() < 0.5]
+    edges = tuple(Edge(u, v, rng.random((strategies, strategies))) for u, v in pairs)
+    for edge in edges[::3]:
+        edge.cost[rng.integers(strategies, size=2), rng.integers(strategies, size=2)] = np.inf
+    sizes = rng.random((nodes, strategies))
+    usages = tuple(Usage(v, v % 3, v % 3 + 3, size) for v, size in enumerate(sizes))
+    limit = float((0.6 * sizes.min(axis=1) + 0.4 * sizes.max(axis=1)).sum())
+    little = SolveOptions(
+        max_table_entries=4, max_sweeps=20, anneal_passes=30, region_steps=120, branch_entries=100_000, cp_sat_work=0.2
+    )
+    solve(Problem(tuple(rng.random((nodes, strategies))), edges, usages, limit), options=little)
 
 
 def _solve_file(path: Path, ends: float, check: bool, out: Connection) -> None:

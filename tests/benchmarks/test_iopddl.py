@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import time
+from collections import Counter
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autopar.solve import Solution, solve
+from autopar.solve import Solution, anneal, bar, dual, forbid, glide, regions, solve, sweep
 from autopar.solve.problem import objective, peak
 from benchmarks import iopddl, iopddl_instance, iopddl_process
 from tests.solve.draw import chain_with_skips
@@ -66,7 +67,31 @@ def test_the_benchmark_writes_what_it_found(tmp_path: Path, capsys: pytest.Captu
     assert found["cost"] == found["lower_bound"] == best.objective
     assert iopddl_instance.evaluate(instance(), found["choice"]) == found["cost"]
     assert found["verified"].startswith(f"bound {found['cost']:,.0f} re-checked")
-    assert "drawn" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "drawn" in told
+    assert "loops compiled" in told
+
+
+def test_the_problem_that_compiles_loops_calls_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of every kind of work: sweeps, annealing's forests, walks, windows, memory, forbidden entries."""
+    calls: Counter[str] = Counter()
+
+    def counted(kernel: Any, name: str) -> Any:
+        def call(*args: Any) -> Any:
+            calls[name] += 1
+            return kernel(*args)
+
+        return call
+
+    rooms = {
+        sweep: ["sweep_alone"], anneal: ["solve_forest"], regions: ["move"], bar: ["bar_dear"], glide: ["soft_use"],
+        forbid: ["propagate"], dual: ["decode"],
+    }  # fmt: skip
+    for room, names in rooms.items():
+        for name in names:
+            monkeypatch.setattr(room, name, counted(getattr(room, name), name))
+    iopddl_process.solve_drawn()
+    assert set(calls) == {name for names in rooms.values() for name in names}
 
 
 def hang(_path: Path, _ends: float, _check: bool, out: Connection) -> None:

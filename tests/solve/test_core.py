@@ -116,7 +116,7 @@ def test_what_is_said_of_wide_problems_is_true(limit: float | None, monkeypatch:
 def test_what_is_said_after_windows_that_leave_few_pairs_is_true(
     limit: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether the optimum lies in them, above them, or they leave nothing."""
+    """Whether the optimum lies in them, above them, or they leave nothing; and with CP-SAT all is still proven."""
     guessed: list[float] = []
 
     def guesses(*args: Any) -> list[float]:
@@ -128,11 +128,11 @@ def test_what_is_said_after_windows_that_leave_few_pairs_is_true(
     monkeypatch.setattr(rounds, "_MOST_SHARE", 0.95)
     monkeypatch.setattr(rounds, "_guesses", guesses)
     monkeypatch.setattr("autopar.solve.closing.may_squeeze", lambda *_: False)
-    told: Counter[str] = Counter()
     for few in (10, 30, 60):
         monkeypatch.setattr(rounds, "_FEW", few)
-        told.update(check(seed, limit, WAYS[way]) for way in ("rounds", "CP-SAT") for seed in SEEDS)
-    assert told["optimal"] + told["infeasible"] >= 3 * len(SEEDS)
+        for seed in SEEDS:
+            check(seed, limit, WAYS["rounds"])
+            assert check(seed, limit, WAYS["CP-SAT"]) != "found"
     assert len(guessed) >= 3
 
 

@@ -19,26 +19,22 @@ FAST = find_spec("numba") is not None and os.environ.get("NUMBA_DISABLE_JIT", "0
 
 def compiled(kernel: Callable[P, R]) -> Callable[P, R]:
     """The kernel, compiled at its first call if numba is there; other threads run while it does."""
-    if not FAST:
-        return kernel
-    numba: Any = import_module("numba")  # without stubs
-    return numba.njit(cache=True, nogil=True)(kernel)
+    return _compiled(kernel)
 
 
 def compiled_inner(kernel: Callable[P, R]) -> Callable[P, R]:
     """As `compiled`, for what kernels call, over and over: it allocates nothing, nor copies slices.
 
     So it may do without counts of references, which take longer than its own work: numba moves one, atomically and
-    for all threads, for every array of a tuple whenever that is read.
+    for all threads, for every array of a tuple whenever that is read. What allocates nevertheless does not compile.
     """
-    if not FAST:
-        return kernel
-    numba: Any = import_module("numba")
-    return numba.njit(cache=True, nogil=True, _nrt=False)(kernel)
+    return _compiled(kernel, _nrt=False)  # numba's own tests use it; its documentation does not name it
 
 
-def compiled_or(plain: Callable[P, R]) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """As `compiled`, but `plain`, which gives the same by whole arrays, where there is no numba."""
+def compiled_or(
+    plain: Callable[P, R], compiled: Callable[[Callable[P, R]], Callable[P, R]] = compiled
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """As `compiled` or `compiled_inner`, but `plain`, which gives the same by whole arrays, where there is no numba."""
 
     def choose(kernel: Callable[P, R]) -> Callable[P, R]:
         return compiled(kernel) if FAST else plain
@@ -46,13 +42,11 @@ def compiled_or(plain: Callable[P, R]) -> Callable[[Callable[P, R]], Callable[P,
     return choose
 
 
-def compiled_inner_or(plain: Callable[P, R]) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """As `compiled_inner`, but `plain`, which gives the same by whole arrays, where there is no numba."""
-
-    def choose(kernel: Callable[P, R]) -> Callable[P, R]:
-        return compiled_inner(kernel) if FAST else plain
-
-    return choose
+def _compiled(kernel: Callable[P, R], **flags: bool) -> Callable[P, R]:
+    if not FAST:
+        return kernel
+    numba: Any = import_module("numba")  # without stubs
+    return numba.njit(cache=True, nogil=True, **flags)(kernel)
 
 
 def _loaded(numbers: Any, at: int) -> int:

@@ -106,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(f"no such files: {', '.join(missing)}")
     console, machine = Console(width=150), describe_machine()
     console.print(", ".join(f"{name} {value}" for name, value in machine.items()))
-    console.print(f"loops compiled, or found compiled, within {compile_loops():.1f} s")
+    console.print(compile_loops())
     results: list[Result] = []
     for path in given.paths:
         results.append(run(path, given.time_limit, given.progress, given.verify))

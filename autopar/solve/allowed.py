@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autopar._jit import compiled, compiled_inner, compiled_inner_or
+from autopar._jit import compiled, compiled_inner, compiled_or
 from autopar.solve.flat import Flat
 from autopar.solve.kernels import add_lower
 from autopar.solve.problem import Floats
@@ -128,7 +128,7 @@ def _narrowed_by_arrays(p: Flat, k: int, w: int, o: Open, ended: int) -> tuple[i
     return ended + len(closing), bool(o.is_open[mine].any())
 
 
-@compiled_inner_or(_narrowed_by_arrays)
+@compiled_or(_narrowed_by_arrays, compiled_inner)
 def narrowed(p: Flat, k: int, w: int, o: Open, ended: int) -> tuple[int, bool]:
     """Closes the strategies of w that no open one at the other end of arc k, which goes into w, allows.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from autopar._jit import compiled, compiled_inner, compiled_inner_or, compiled_or, exchanged, loaded
+from autopar._jit import compiled, compiled_inner, compiled_or, exchanged, loaded
 from autopar.solve.flat import Flat, Memory
 from autopar.solve.problem import Floats
 from autopar.solve.reduction import Ints
@@ -42,7 +42,7 @@ def _gain_by_arrays(p: Flat, v: int, k: int, messages: Floats, gain: Floats) -> 
     gain[:count] = least[p.class_of[p.columns_at[k] : p.columns_at[k] + count]]
 
 
-@compiled_inner_or(_gain_by_arrays)
+@compiled_or(_gain_by_arrays, compiled_inner)
 def gain_of(p: Flat, v: int, k: int, messages: Floats, gain: Floats) -> None:
     """Writes the row minima of arc k into v: min over s of (cost - message to the other node).
 
@@ -104,7 +104,7 @@ def _visit_by_arrays(
     costs -= going * part
 
 
-@compiled_inner_or(_visit_by_arrays)
+@compiled_or(_visit_by_arrays, compiled_inner)
 def visit(
     p: Flat,
     v: int,

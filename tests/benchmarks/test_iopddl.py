@@ -83,15 +83,19 @@ def test_the_problem_that_compiles_loops_calls_them(monkeypatch: pytest.MonkeyPa
 
         return call
 
-    rooms = {
-        sweep: ["sweep_alone"], anneal: ["solve_forest"], regions: ["move"], bar: ["bar_dear"], glide: ["soft_use"],
-        forbid: ["propagate"], dual: ["decode"],
-    }  # fmt: skip
-    for room, names in rooms.items():
-        for name in names:
-            monkeypatch.setattr(room, name, counted(getattr(room, name), name))
+    kernels = [
+        (sweep, "sweep_alone"),
+        (anneal, "solve_forest"),
+        (regions, "move"),
+        (bar, "bar_dear"),
+        (glide, "soft_use"),
+        (forbid, "propagate"),
+        (dual, "decode"),
+    ]
+    for room, name in kernels:
+        monkeypatch.setattr(room, name, counted(getattr(room, name), name))
     iopddl_process.solve_drawn()
-    assert set(calls) == {name for names in rooms.values() for name in names}
+    assert set(calls) == {name for _, name in kernels}
 
 
 def hang(_path: Path, _ends: float, _check: bool, out: Connection) -> None:

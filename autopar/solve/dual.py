@@ -104,7 +104,10 @@ class State:
 
 
 class Dual:
-    """Messages that improve by sweeps, and prices that may be set at any time. Costs of nodes must be finite.
+    """Messages that improve by sweeps, and prices that may be set at any time.
+
+    To sweep, costs of nodes must be finite, and every strategy have a finite partner on every edge (`drop_forbidden`):
+    elsewhere bounds are NaN.
 
     `messages` are those to start from, as `state` gives them for a problem of the same edges and strategies; `pool` is
     that of a dual of a problem with much the same matrices. While

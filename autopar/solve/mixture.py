@@ -66,7 +66,10 @@ def _at_share(certificate: Certificate, share: float, options: SolveOptions) -> 
 def annealed(certificate: Certificate, met: Sequence[Ints], options: SolveOptions, watch: Watch) -> Answer:
     """The best choice made of these, of one at least, that sweeps at the prices and short annealings find."""
     problem = certificate.problem
-    left = restrict(problem, strategies_of(problem, met), Forbid)
+    try:
+        left = restrict(problem, strategies_of(problem, met), Forbid).then(drop_forbidden)
+    except Infeasible:
+        return Answer(None, np.inf, -np.inf)
     ascent = Ascent(left.problem, replace(options, anneal_passes=min(options.anneal_passes, _PASSES)), rough=True)
     ascent.price(ascent.rows.by_row(certificate.parts()[0]))
     found = ascent.chosen(Apart(watch))

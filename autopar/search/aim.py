@@ -46,6 +46,7 @@ _MOST_AN_EDGE = 5_000  # entries
 _MOST_EDGES = 2_000  # of a Problem that is solved once: choices of more take long to anneal
 _MOST_BESIDE = 1_000_000  # entries of a Problem on which is focused anew
 _FEW_SOLVED, _MOST_SOLVED = 10_000, 1_000_000  # entries of a Problem that is solved within the limit; ...
+_AT_ONCE = 3  # limits, one below the other
 _FAR, _VERY_FAR = 0.05, 0.1  # of the cost: ... of a larger one than few where the gap is more; of a large one
 _ENTRIES_ANEW, _MOST_ANEW = 12_000, 6  # entries of all solves beside what is learnt there; solves
 
@@ -88,16 +89,24 @@ def _is_wide(attempt: Attempt) -> bool:
 
 
 def _at_once(attempt: Attempt, limit: int, free: Planned, below: float) -> Planned | None:
-    """The plan that messages alone find, if its program keeps within the limit and its gap is small."""
-    options = replace(attempt.task.options.solve, max_rounds=0)
-    try:
-        found = attempt.solve(float(limit), options, below)
-    except (Infeasible, NothingCheaper, Unsolved):
-        return None
-    bound = min(max(free.plan.lower_bound_s, found.plan.lower_bound_s), found.plan.objective_s)
-    if found.account.peak_memory_bytes > limit or bound < found.plan.objective_s * (1 - _FAR):
-        return None
-    return replace(found, plan=replace(found.plan, lower_bound_s=bound))
+    """The plan that messages alone find, if its program keeps within the limit and its gap is small.
+
+    Where the program does not, the Problem is solved within as much less as it holds beside the bytes counted.
+    """
+    options, aim, bound = replace(attempt.task.options.solve, max_rounds=0), float(limit), free.plan.lower_bound_s
+    for _ in range(_AT_ONCE):
+        try:
+            found = attempt.solve(aim, options, below)
+        except (Infeasible, NothingCheaper, Unsolved):
+            return None
+        bound = max(bound, found.plan.lower_bound_s) if aim == limit else bound
+        peak, cost = found.account.peak_memory_bytes, found.plan.objective_s
+        if bound < cost * (1 - _FAR):
+            return None
+        if peak <= limit:
+            return replace(found, plan=replace(found.plan, lower_bound_s=min(bound, cost)))
+        aim = min(aim, found.counted_bytes) * limit / peak
+    return None
 
 
 @dataclass(eq=False)

@@ -16,6 +16,7 @@ from autopar.solve.first import first_choice
 from autopar.solve.flat import Pool
 from autopar.solve.known import Known, Search, answer, edge_entries, is_large, is_narrow
 from autopar.solve.layered import by_layers
+from autopar.solve.mixture import annealed_near
 from autopar.solve.options import SolveOptions
 from autopar.solve.problem import Problem
 from autopar.solve.reduction import kept, restrict
@@ -70,7 +71,10 @@ def closed_by_messages(
         known = mixed(certificate, options, watch, known, rest)
         may_stop = not known.is_enough(problem, options)
     if known.best.choice is not None and may_stop:
-        near = ascent.anneal(known.cutoff, known.best.choice, watch)
+        if certificate.prices.any() and not is_narrow(problem):
+            near = annealed_near(certificate, known.best.choice, known.cutoff, options, watch)
+        else:
+            near = ascent.anneal(known.cutoff, known.best.choice, watch)
         known = Known(better(known.best, near), known.low, upper)
     if not options.max_rounds or watch.left_s() <= 0 or known.is_enough(problem, options):
         return known.answer()

@@ -35,6 +35,7 @@ _DECODED_SHARES = (0.5, 0.99, 1.01, 2.0, 4.0)  # far ones give a mixture what it
 _PAIRS = 1_200_000  # that are left, where sweeps decode
 _SWEEPS, _SWEEPS_PER_CHECK = 40, 5
 _PASSES = 25  # of annealings: more find hardly better ones
+_NEAR = 0.1  # of a gap: the excess of strategies that a choice that is much cheaper is mostly made of
 _WORK = 1e8  # additions of the elimination that mixes without one
 
 
@@ -65,9 +66,20 @@ def _at_share(certificate: Certificate, share: float, options: SolveOptions) -> 
 
 def annealed(certificate: Certificate, met: Sequence[Ints], options: SolveOptions, watch: Watch) -> Answer:
     """The best choice made of these, of one at least, that sweeps at the prices and short annealings find."""
+    return _annealed_of(certificate, strategies_of(certificate.problem, met), options, watch)
+
+
+def annealed_near(certificate: Certificate, choice: Choice, cost: float, options: SolveOptions, watch: Watch) -> Answer:
+    """As `annealed`, of the strategies of a choice of this cost and those of little excess beside its gap."""
+    close = certificate.keep(_NEAR * (cost - certificate.bound))
+    own = strategies_of(certificate.problem, [choice])
+    return _annealed_of(certificate, [a | b for a, b in zip(close, own, strict=True)], options, watch)
+
+
+def _annealed_of(certificate: Certificate, keep: Sequence[Bools], options: SolveOptions, watch: Watch) -> Answer:
     problem = certificate.problem
     try:
-        left = restrict(problem, strategies_of(problem, met), Forbid).then(drop_forbidden)
+        left = restrict(problem, keep, Forbid).then(drop_forbidden)
     except Infeasible:
         return Answer(None, np.inf, -np.inf)
     ascent = Ascent(left.problem, replace(options, anneal_passes=min(options.anneal_passes, _PASSES)), rough=True)

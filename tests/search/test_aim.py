@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise, product
 from math import inf
+from typing import Any
 
 import pytest
 
@@ -78,6 +79,40 @@ def test_wide_problems_of_few_edges_are_solved_once(
     assert bool(once) == is_once
     assert any(planned is not None for planned in once) == (is_once and case == 0)  # others leave a larger gap
     assert all(planned is None or planned.plan.gap <= aim._FAR for planned in once)
+
+
+@pytest.mark.parametrize("times", [1, 9])
+def test_where_the_program_of_one_solve_exceeds_the_limit_less_is_aimed_at(
+    monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    """By what it holds beside the bytes counted; the bound is that of the limit itself. After a few it is let be."""
+    monkeypatch.setattr(aim, "_is_wide", lambda _: True)
+    monkeypatch.setattr(aim, "_FAR", inf)
+    solve, at_once = Attempt.solve, aim._at_once
+    met: list[tuple[float, Planned]] = []
+    ended: list[Planned | None] = []
+
+    def solved(self: Attempt, limit: float | None, *args: Any) -> Planned:
+        found = solve(self, limit, *args)
+        if limit is None or ended:
+            return found
+        if len(met) < times:
+            found = replace(found, account=replace(found.account, peak_memory_bytes=int(1.01 * given)))
+        met.append((limit, found))
+        return found
+
+    monkeypatch.setattr(Attempt, "solve", solved)
+    monkeypatch.setattr(aim, "_at_once", lambda *args: ended.append(at_once(*args)) or ended[-1])
+    free = found_within(2, None).account.peak_memory_bytes
+    given = max(limit for limit in limits_of(2) if limit < free)
+    found = found_within(2, given, SearchOptions(recompute="never"))
+    assert 2 <= len(met) <= aim._AT_ONCE
+    for (limit, planned), (lower, _) in pairwise(met):
+        assert lower == pytest.approx(min(limit, planned.counted_bytes) / 1.01, rel=1e-6)
+    assert (ended == [None]) == (times > 1)
+    if ended != [None]:
+        assert found.plan.lower_bound_s == min(met[0][1].plan.lower_bound_s, found.plan.objective_s)
+        assert found.plan.objective_s == met[-1][1].plan.objective_s
 
 
 @pytest.mark.parametrize("case", range(len(CASES)))

@@ -14,7 +14,7 @@ from autopar.solve import Edge, Problem, SolveOptions, Usage, closing, messages,
 from autopar.solve.ascent import Answer, Ascent
 from autopar.solve.dual import Dual
 from autopar.solve.known import Known
-from autopar.solve.mixture import annealed, mixed_exactly
+from autopar.solve.mixture import annealed, annealed_near, mixed_exactly
 from autopar.solve.problem import peak
 from autopar.solve.reduction import Ints
 from autopar.solve.single import Single
@@ -129,6 +129,36 @@ def test_annealing_finds_about_the_best_of_few() -> None:
     certificate = Ascent(problem, SolveOptions()).sweeps(np.inf, Best(problem, None, None))[1]
     found = annealed(certificate, met, SolveOptions(), Best(problem, None, None))
     assert best * (1 - 1e-9) <= found.objective <= 1.05 * best
+
+
+def test_strategies_of_little_excess_better_a_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that may be cheaper, where as much of the gap is taken; with none, those of the choice alone."""
+    problem = limited(3, 2, 2.0)
+    every = [choice for choice in choices(problem) if peak(problem, choice) <= 18.0]
+    costs = [cost_of(problem, choice) for choice in every]
+    best, start = min(costs), every[int(np.argsort(costs)[len(costs) // 2])]
+    watch, cost = Best(problem, None, None), cost_of(problem, start)
+    certificate = Ascent(problem, SolveOptions()).sweeps(np.inf, watch)[1]
+    for share, most in ((1.0, 1.02 * best), (-1.0, cost * (1 + 1e-12))):
+        monkeypatch.setattr("autopar.solve.mixture._NEAR", share)
+        found = annealed_near(certificate, start, cost, SolveOptions(), watch)
+        assert found.choice in every
+        assert best * (1 - 1e-9) <= found.objective <= most
+        assert found.bound == -np.inf
+    assert found.choice == start
+
+
+@pytest.mark.parametrize("is_wide", [True, False])
+def test_of_wide_problems_only_what_is_near_is_annealed(is_wide: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, asked = limited(4, 2, 2.0), list[str]()
+    near, whole = messages.annealed_near, Ascent.anneal
+    monkeypatch.setattr(messages, "is_narrow", lambda _: not is_wide)
+    monkeypatch.setattr(messages, "annealed_near", lambda *args: asked.append("near") or near(*args))
+    monkeypatch.setattr(Ascent, "anneal", lambda *args: asked.append("whole") or whole(*args))
+    options = SolveOptions(max_table_entries=1, max_rounds=0, max_cp_sat_entries=1, large_gap=1e-9)
+    found = solve(problem, options=options)
+    assert asked == ["near" if is_wide else "whole"]
+    assert peak(problem, found.choice) <= 32.0
 
 
 @pytest.mark.parametrize("is_found", [True, False])

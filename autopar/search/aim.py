@@ -93,20 +93,29 @@ def _at_once(attempt: Attempt, limit: int, free: Planned, below: float) -> Plann
 
     Where the program does not, the Problem is solved within as much less as it holds beside the bytes counted.
     """
-    options, aim, bound = replace(attempt.task.options.solve, max_rounds=0), float(limit), free.plan.lower_bound_s
+    options, aim, met = replace(attempt.task.options.solve, max_rounds=0), float(limit), list[Planned]()
     for _ in range(_AT_ONCE):
         try:
-            found = attempt.solve(aim, options, below)
+            met.append(attempt.solve(aim, options, below))
         except (Infeasible, NothingCheaper, Unsolved):
             return None
-        bound = max(bound, found.plan.lower_bound_s) if aim == limit else bound
-        peak, cost = found.account.peak_memory_bytes, found.plan.objective_s
+        peak, cost = met[-1].account.peak_memory_bytes, met[-1].plan.objective_s
+        bound = min(max(free.plan.lower_bound_s, met[0].plan.lower_bound_s), cost)
         if bound < cost * (1 - _FAR):
             return None
         if peak <= limit:
-            return replace(found, plan=replace(found.plan, lower_bound_s=min(bound, cost)))
-        aim = min(aim, found.counted_bytes) * limit / peak
+            return _within_first(met[0], met[-1], bound)
+        aim = min(aim, met[-1].counted_bytes) * limit / peak
     return None
+
+
+def _within_first(first: Planned, found: Planned, bound: float) -> Planned:
+    """What was found within less than a limit, with the witness of what was proven of the limit `first`."""
+    assert first.solution is not None
+    assert found.solution is not None
+    low = min(first.solution.lower_bound, found.solution.objective)
+    solution = replace(found.solution, lower_bound=low, witness=first.solution.witness)
+    return replace(found, plan=replace(found.plan, lower_bound_s=bound), solution=solution, problem=first.problem)
 
 
 @dataclass(eq=False)

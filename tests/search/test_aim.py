@@ -113,6 +113,11 @@ def test_where_the_program_of_one_solve_exceeds_the_limit_less_is_aimed_at(
     if ended != [None]:
         assert found.plan.lower_bound_s == min(met[0][1].plan.lower_bound_s, found.plan.objective_s)
         assert found.plan.objective_s == met[-1][1].plan.objective_s
+        assert found.problem is not None
+        assert found.solution is not None
+        assert found.problem.usage_limit == given
+        proven = verify(found.problem, found.solution).bound
+        assert min(proven, found.solution.objective) == pytest.approx(found.solution.lower_bound)
 
 
 @pytest.mark.parametrize("case", range(len(CASES)))

@@ -98,15 +98,14 @@ def test_where_nothing_is_met_tensors_alone_are_counted(monkeypatch: pytest.Monk
 @pytest.mark.parametrize("error", [NothingCheaper(1.0, 1.0), NoFeasiblePlan("none fits"), Unsolved("nothing again")])
 def test_what_tensors_alone_prove_impossible_is_unknown(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     """They are counted at times at which a program has let go of them."""
+    limit = int(0.6 * free().peak_memory_bytes)
 
     def failing(attempt: Any, *_: Any) -> Any:
         raise error if attempt.by_tensors else Unsolved("nothing was met")
 
     monkeypatch.setattr(recompute, "plan_within", failing)
     with pytest.raises(Unsolved, match="nothing was met"):
-        autopar.plan(
-            scanned, *specs(scanned, ARGS)[1], **SETTING, memory_limit_bytes=int(0.6 * free().peak_memory_bytes)
-        )
+        autopar.plan(scanned, *specs(scanned, ARGS)[1], **SETTING, memory_limit_bytes=limit)
 
 
 def test_the_bound_of_a_plan_that_recomputes_is_verified() -> None:
@@ -190,14 +189,14 @@ def test_where_the_limit_does_not_bind_nothing_changes() -> None:
 
 def test_where_much_is_left_to_prove_what_holds_without_a_limit_is_proven(monkeypatch: pytest.MonkeyPatch) -> None:
     """It holds of plans that recompute too; Ctrl-C then leaves the plan with less proven."""
-    limit = int(0.6 * free().peak_memory_bytes)
+    limit, expected = int(0.6 * free().peak_memory_bytes), limited(0.6).record.recomputed
 
     def plan() -> autopar.Plan:
         return autopar.plan(scanned, *specs(scanned, ARGS)[1], **SETTING, memory_limit_bytes=limit)
 
     monkeypatch.setattr(recompute.RecomputeAttempt, "bound_within", lambda *_: 0.0)
     found = plan()
-    assert found.record.recomputed == limited(0.6).record.recomputed
+    assert found.record.recomputed == expected
     assert found.lower_bound_s == pytest.approx(free().lower_bound_s, rel=1e-6)
     assert not found.summary.stopped
 
@@ -206,7 +205,7 @@ def test_where_much_is_left_to_prove_what_holds_without_a_limit_is_proven(monkey
 
     monkeypatch.setattr(recompute.RecomputeAttempt, "bound_without_limit", interrupted)
     found = plan()
-    assert found.record.recomputed == limited(0.6).record.recomputed
+    assert found.record.recomputed == expected
     assert (found.lower_bound_s, found.summary.stopped) == (0.0, "the keyboard")
 
 
@@ -217,7 +216,7 @@ def test_a_limit_costs_less_with_recomputation() -> None:
 
 def test_where_the_limit_costs_little_it_is_not_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keeping everything costs a fifth more than no limit: far more, or less, is made the least that matters."""
-    cost = keeping(0.99).objective_s / free().objective_s - 1
+    cost, expected = keeping(0.99).objective_s / free().objective_s - 1, limited(0.99).record
     limit = int(0.99 * free().peak_memory_bytes)
     monkeypatch.setattr("autopar.search.search.WORTH", 3 * cost)
     plan = autopar.plan(scanned, *specs(scanned, ARGS)[1], **SETTING, memory_limit_bytes=limit)
@@ -225,7 +224,7 @@ def test_where_the_limit_costs_little_it_is_not_looked_into(monkeypatch: pytest.
     assert not plan.record.recomputed
     monkeypatch.setattr("autopar.search.search.WORTH", 0.99 * cost)
     plan = autopar.plan(scanned, *specs(scanned, ARGS)[1], **SETTING, memory_limit_bytes=limit)
-    assert plan.record == limited(0.99).record
+    assert plan.record == expected
     assert plan.record.space != keeping(0.99).record.space
 
 

@@ -175,13 +175,13 @@ def test_a_tie_by_the_same_text() -> None:
 @pytest.mark.parametrize("bug", ["agrees", "apply", "ties"])
 def test_planted_bugs_are_caught(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A layout that only looks at the first dim, constraints that are not applied, ties that tie nothing."""
+    every, wrong = everything("layer"), 0
     if bug == "agrees":
         monkeypatch.setattr(Layout, "agrees", lambda self, p: self.dims[:1] == p.dims[: len(self.dims[:1])])
     elif bug == "apply":
         monkeypatch.setattr(Restriction, "apply", lambda _, problem: problem)
     else:
         monkeypatch.setattr(Restriction, "apply", lambda self, problem: APPLY(replace(self, ties=()), problem))
-    every, wrong = everything("layer"), 0
     for constraint, predicate in LAYER:
         try:
             found = planned(every.graph, constraint).plan

@@ -1,4 +1,4 @@
-"""Finish: from a draft to the OpGraph. Dead code goes, phases are set, everything is numbered by position."""
+"""Finish: from a draft to the OpGraph. Dead code and repeats go, phases are set, all is numbered by position."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 from autopar.core.graph import OpNode, Phase, TensorInfo
 from autopar.core.regions import CONTROL, Region, RegionTree
 from autopar.trace.draft import Draft, DraftOp
+from autopar.trace.merge import merged
 
 CONSTANT = "constant["
 """What the names of hoisted constants begin with."""
@@ -31,6 +32,7 @@ class Parts:
 def finish(draft: Draft, inputs: list[TensorInfo], outputs: list[TensorInfo]) -> Parts:
     """The numbered graph of what `outputs` depend on; hoisted constants that are used follow `inputs`."""
     ops, live = _live_operators(draft, outputs)
+    ops, outputs = merged(ops, outputs)
     constants = [(value, tensor) for value, tensor in draft.constants.values() if tensor.id in live]
     named = [replace(tensor, name=f"{CONSTANT}{i}]") for i, (_, tensor) in enumerate(constants)]
     renamed: dict[int, TensorInfo] = {}

@@ -21,7 +21,7 @@ def merged(ops: Sequence[DraftOp], outputs: Sequence[TensorInfo]) -> tuple[list[
     """`ops` without those that repeat an earlier one of their region, line and scope; results read that one then.
 
     What depends on nothing but numbers is left as it is: it takes nothing to make it where it is read, and one mask for
-    all layers would live as long as they do. So is what has an effect or a body, or says that it is to be kept apart.
+    all layers would live as long as they do. So is what has an effect, or says that it is to be kept apart.
     """
     instead: dict[int, TensorInfo] = {}
     numbers: set[int] = set()
@@ -30,7 +30,7 @@ def merged(ops: Sequence[DraftOp], outputs: Sequence[TensorInfo]) -> tuple[list[
     left: list[DraftOp] = []
     for read in ops:
         op = replace(read, ins=tuple(instead.get(t.id, t) for t in read.ins)) if _reads(read, instead) else read
-        if op.kind in BOUNDARY or op.kind in _KEPT_APART or op.effect or op.body is not None or not op.outs:
+        if op.kind in BOUNDARY or op.kind in _KEPT_APART or op.effect or not op.outs:
             left.append(op)
         elif all(t.literal is not None or t.id in numbers for t in op.ins):
             numbers.update(t.id for t in op.outs)

@@ -14,16 +14,22 @@ from autopar.core.recompute import Recomputed, counterpart, sliced_anew, with_re
 from autopar.price.work import materialised
 
 _EXACT = frozenset({"eq", "ne"})
-_CHEAP = frozenset(
+_REPEATABLE = frozenset(
     {
-        *("abs", "add", "add_any", "and", "broadcast_in_dim", "cbrt", "ceil", "clamp", "concatenate", "conj", "copy"),
-        *("convert_element_type", "cos", "cosh", "cumsum", "div", "dot_general", "dynamic_slice", "erf", "erf_inv"),
-        *("erfc", "exp", "exp2", "expand_dims", "expm1", "floor", "ge", "gt", "imag", "integer_pow", "iota"),
-        *("iota_2x32_shape", "is_finite", "le", "log", "log1p", "logistic", "lt", "max", "min", "mul", "neg", "not"),
-        *("one_minus_square", "or", "pad", "pow", "random_bits", "real", "reduce_max", "reduce_min", "reduce_prod"),
-        *("reduce_sum", "rem", "reshape", "rev", "round", "rsqrt", "select_n", "shift_left", "sign", "sin", "sinh"),
-        *("shift_right_arithmetic", "shift_right_logical", "slice", "split", "sqrt", "square", "squeeze"),
-        *("stop_gradient", "sub", "tan", "tanh", "threefry2x32", "transpose", "xor", "conv_general_dilated"),
+        *("abs", "acos", "acosh", "add", "add_any", "and", "asin", "asinh", "atan", "atan2", "atanh"),
+        *("bitcast_convert_type", "broadcast_in_dim", "cbrt", "ceil", "clamp", "clz", "complex", "concatenate"),
+        *("conj", "conv_general_dilated", "convert_element_type", "copy", "cos", "cosh", "cumlogsumexp", "cummax"),
+        *("cummin", "cumprod", "cumsum", "digamma", "div", "dot_general", "dynamic_slice", "dynamic_update_slice"),
+        *("erf", "erf_inv", "erfc", "exp", "exp2", "expand_dims", "expm1", "fft", "floor", "gather", "ge", "gt"),
+        *("imag", "integer_pow", "iota", "iota_2x32_shape", "is_finite", "le", "lgamma", "log", "log1p", "log2"),
+        *("logistic", "lt", "max", "min", "mul", "mulhi", "neg", "nextafter", "not", "one_minus_square", "or", "pad"),
+        *("population_count", "pow", "ragged_dot_general", "random_bits", "real", "reduce", "reduce_and"),
+        *("reduce_max", "reduce_min", "reduce_or", "reduce_precision", "reduce_prod", "reduce_sum", "reduce_window"),
+        *("reduce_window_max", "reduce_window_min", "reduce_window_sum", "reduce_xor", "rem", "reshape", "rev"),
+        *("round", "rsqrt", "scaled_dot", "scatter", "scatter-add", "scatter-max", "scatter-min", "scatter-mul"),
+        *("scatter-sub", "select_n", "shift_left", "shift_right_arithmetic", "shift_right_logical", "sign", "sin"),
+        *("sinh", "slice", "split", "sqrt", "square", "squeeze", "stop_gradient", "sub", "tan", "tanh"),
+        *("threefry2x32", "tile", "transpose", "xor"),
     }
 )
 _SPANS = 7
@@ -38,7 +44,7 @@ def recomputable(graph: OpGraph) -> tuple[Recomputed, ...]:
     cut into stretches, each computed anew from what is kept where it begins. Of several spans the one is taken with
     which the peak is smallest if all of it is computed anew.
 
-    Left out are results that are compared for equality, which rounding may turn (`eq` marks where a maximum was), those
+    Left out are results that rounding may turn (`eq` marks where a maximum was; orders, places of the largest), those
     that outputs or the update read, callbacks, and what is small.
     """
     if not any(op.phase == "backward" for op in graph.ops):
@@ -89,7 +95,7 @@ class _Choosing:
         kinds = {op.kind} if op.body is None else {inner.kind for inner in op.body.ops}
         exact = op.kind in _EXACT and not any("float" in tensor.dtype for tensor in op.ins)
         inside = op.region is None or self.graph.tree.kind(op.region) == "body"
-        return op.phase == "forward" and op.effect is None and inside and (exact or kinds <= _CHEAP)
+        return op.phase == "forward" and op.effect is None and inside and (exact or kinds <= _REPEATABLE)
 
     def _place(self, op: OpNode) -> int | None:
         """The first operator that reads a result late; None if that is none, or if it may not be recomputed."""

@@ -51,6 +51,21 @@ def tiny(w: Tree, x: Any) -> Any:
     return jax.grad(lambda w: (jnp.sin(jnp.sin(x @ w["a"]) @ w["b"]) ** 2).sum())(w)
 
 
+def messages(w: Tree, x: Any, sent: Any, received: Any) -> Any:
+    """The gradients of a graph network: rows are gathered and summed by segments; windows, and sums along a dim."""
+
+    def loss(w: Tree) -> Any:
+        h = x
+        for name in w:
+            of_edges = jnp.tanh(jnp.concatenate([h[sent], h[received]], -1) @ w[name])
+            h = jnp.sin(h + jax.ops.segment_sum(of_edges, received, len(x)))
+            h = jnp.sin(jax.lax.reduce_window(h, 0.0, jax.lax.add, (1, 3), (1, 1), "SAME"))
+            h = jnp.sin(jax.lax.cumlogsumexp(h, 1))
+        return (h**2).mean()
+
+    return jax.grad(loss)(w)
+
+
 def arrays(width: int, layers: int, batch: int) -> tuple[Any, ...]:
     """Arguments of `scanned` and `unrolled`."""
     draw = np.random.default_rng(0)
@@ -74,6 +89,11 @@ def case(name: str) -> Case:
         draw = np.random.default_rng(0)
         w = {key: draw.normal(size=(8, 8)).astype(np.float32) for key in "ab"}
         return Case(tiny, (w, draw.normal(size=(16, 8)).astype(np.float32)), "float32")
+    if name == "messages":
+        draw = np.random.default_rng(0)
+        w = {key: draw.normal(size=(16, 8)).astype(np.float32) / 2 for key in "ab"}
+        edges = draw.integers(0, 16, (2, 64)).astype(np.int32)
+        return Case(messages, (w, draw.normal(size=(16, 8)).astype(np.float32), *edges), "float32")
     return Case({"scanned": scanned, "unrolled": unrolled}[name], arrays(16, 3, 16), "float32")
 
 

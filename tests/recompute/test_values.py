@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import jax
@@ -20,7 +21,7 @@ from tests.recompute.steps import case, drawn
 from tests.trace.evaluate import evaluate
 
 SLOW = pytest.mark.slow
-NAMES = ["scanned", "unrolled", "tiny", pytest.param("gpt", marks=SLOW)]
+NAMES = ["scanned", "unrolled", "tiny", "messages", pytest.param("gpt", marks=SLOW)]
 
 
 class Rewritten(Case):
@@ -55,6 +56,7 @@ def test_a_rewritten_graph_computes_the_same(name: str, seed: int) -> None:
         ("scanned", "2x4"),
         ("unrolled", "2x4"),
         ("tiny", "2x2x2"),
+        ("messages", "2x4"),
         pytest.param("gpt", "2x4", marks=SLOW),
     ],
 )
@@ -75,3 +77,10 @@ def test_most_of_a_layer_may_be_recomputed() -> None:
     kinds = [graph.ops[one.op].kind for one in recomputable(graph)]
     assert kinds.count("tanh") == 2
     assert kinds.count("dot_general") >= 2
+
+
+def test_what_is_gathered_and_summed_by_segments_may_be_recomputed() -> None:
+    """But the last layer's sums, which only its own end reads."""
+    graph = case("messages").graph
+    kinds = Counter(graph.ops[one.op].kind for one in recomputable(graph))
+    assert (kinds["gather"], kinds["scatter-add"], kinds["reduce_window_sum"]) == (4, 1, 1)

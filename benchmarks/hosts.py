@@ -26,6 +26,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from benchmarks.kept_memory import KEEPING
 from cost_models import Cluster, Topology, load_cluster
 
 MOST_WAITING_BYTES = 100_000_000
@@ -193,7 +194,7 @@ def _started(host: Host, module: str, work: Work, folder: Path) -> subprocess.Po
     told.write_text(json.dumps(asdict(work)))
     command = (*host.prefix, sys.executable, "-m", module, "--worker", str(told))
     with (folder / f"{work.number}.log").open("wb") as log:
-        return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+        return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=os.environ | KEEPING)
 
 
 def _finished(process: subprocess.Popen[bytes], log: Path, what: str, timeout_s: float) -> None:

@@ -32,6 +32,8 @@ from cost_models import Cluster, Topology, load_cluster
 MOST_WAITING_BYTES = 100_000_000
 FILES, PREFIX = Path("/etc/netns"), "autopar-"
 BURST_BYTES = 256 * 1024
+SHARED = "cpu-gloo4"
+"""As many devices on one host."""
 _NUMBERS = count()
 
 
@@ -91,13 +93,17 @@ def linked_hosts(bits_per_s: float | None) -> Iterator[tuple[Host, Host]]:
 
 
 def linked_cluster(bits_per_s: float) -> Cluster:
-    """What the model has of `linked_hosts` with two devices each: the profile of 1 Gbit/s, its link scaled."""
-    profile, times = load_cluster("2x2xcpu-1gbit"), bits_per_s / 1e9
+    """What the model has of `linked_hosts` with two devices each: the profile of 1 Gbit/s, its link scaled.
+
+    The profile's hosts are machines of their own. These are one machine, whose cores and memory all four devices share.
+    """
+    profile, shared, times = load_cluster("2x2xcpu-1gbit"), load_cluster(SHARED), bits_per_s / 1e9
     outer, *inside = profile.topology.levels
     link = replace(outer.link, bandwidth_bytes_per_s=outer.link.bandwidth_bytes_per_s * times)
     terms = tuple(replace(one, beta_s_per_byte=one.beta_s_per_byte / times) for one in outer.terms)
     levels = (replace(outer, link=link, terms=terms), *inside)
-    return replace(profile, name=f"2x2xcpu at {bits_per_s / 1e6:g} Mbit/s", topology=Topology(levels))
+    name = f"2x2xcpu at {bits_per_s / 1e6:g} Mbit/s"
+    return replace(profile, name=name, device=shared.device, topology=Topology(levels))
 
 
 def why_not() -> str:

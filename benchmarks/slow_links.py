@@ -38,7 +38,6 @@ from benchmarks import hosts
 from benchmarks.models import Model, Split, Tree, cross_entropy, dense, dense_init, gpt, mlp, normal
 from cost_models import Cluster, collective_time_s, group
 
-EQUAL = "cpu-gloo4"
 SIZES_MIB = (1, 2, 4, 8)
 AXES = ("host", "device")
 
@@ -133,7 +132,7 @@ def _planned(name: str, goal: str, cluster: Cluster, folder: Path) -> tuple[Path
     path = folder / (f"{name}-equal.json" if goal == "equal" else f"{name}-{rate:.3g}.json")
     model = MODELS[name]()
     if not path.exists():
-        wanted = EQUAL if goal == "equal" else cluster
+        wanted = hosts.SHARED if goal == "equal" else cluster
         autopar.plan(model.step(), model.state, *model.batch, cluster=wanted).save(path)
     plan = autopar.Plan.load(path).compile(model.step(), devices=_stand_ins()).plan(model.state, *model.batch)
     bound = plan.bound

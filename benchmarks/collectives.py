@@ -39,13 +39,16 @@ AXES = ("host", "device")
 
 @dataclass(frozen=True)
 class Row:
-    """One collective on one cluster: along which mesh axes, bytes, and seconds as measured and as the model says."""
+    """One collective on one cluster: along which mesh axes, bytes, seconds as measured (the median; the mean, which a
+    step of many pays) and as the model says.
+    """
 
     cluster: str
     axes: tuple[str, ...]
     kind: CollectiveKind
     size_bytes: int
     measured_s: float
+    mean_s: float
     model_s: float
 
     @property
@@ -104,9 +107,10 @@ def measure(
     found = hosts.run_everywhere(where, "benchmarks.collectives", task, local_devices=local_devices, timeout_s=1800)
     topology, mesh = cluster.topology, (len(where), local_devices)
     rows: list[Row] = []
-    for along, kind, size, seconds in found:
+    for along, kind, size, measured_s, mean_s in found:
         members = group(topology, mesh, tuple(AXES.index(axis) for axis in along))
-        rows.append(Row(cluster.name, tuple(along), kind, size, seconds, collective_time_s(kind, size, members)))
+        model_s = collective_time_s(kind, size, members)
+        rows.append(Row(cluster.name, tuple(along), kind, size, measured_s, mean_s, model_s))
     return rows
 
 
@@ -138,7 +142,7 @@ def _work(told: Path) -> None:
     grid = np.array(hosts.devices_in_order()).reshape(work.processes, work.local_devices)
     mesh = Mesh(grid, AXES, axis_types=(AxisType.Auto,) * 2)
     found = [
-        (along, kind, size, _seconds(mesh, kind, tuple(along), size))
+        (along, kind, size, *_seconds(mesh, kind, tuple(along), size))
         for along in work.task["axes"]
         for kind in KINDS
         for size in work.task["sizes"]
@@ -146,8 +150,8 @@ def _work(told: Path) -> None:
     hosts.answer(work, found)
 
 
-def _seconds(mesh: Mesh, kind: CollectiveKind, along: tuple[str, ...], size_bytes: int) -> float:
-    """The median seconds of one collective of `size_bytes`, the larger of a device's bytes before and after."""
+def _seconds(mesh: Mesh, kind: CollectiveKind, along: tuple[str, ...], size_bytes: int) -> tuple[float, float]:
+    """The median and mean seconds of a collective of `size_bytes`, the larger of a device's bytes before and after."""
     members = int(np.prod([mesh.shape[axis] for axis in along]))
     held = size_bytes // 4 // (members if kind == "all_gather" else 1)
     everywhere = P(AXES)
@@ -157,7 +161,8 @@ def _seconds(mesh: Mesh, kind: CollectiveKind, along: tuple[str, ...], size_byte
     run = jax.jit(jax.shard_map(body, mesh=mesh, in_specs=everywhere, out_specs=everywhere, check_vma=False))
     jax.block_until_ready(run(x))
     repetitions = hosts.agreed_least(min(20.0, BUDGET_S / _timed(run, x)))
-    return median(_timed(run, x) for _ in range(max(3, int(repetitions))))
+    times = [_timed(run, x) for _ in range(max(3, int(repetitions)))]
+    return median(times), mean(times)
 
 
 def _timed(run: Callable[[Any], Any], x: Any) -> float:

@@ -10,10 +10,10 @@ split into trace, rules (copies and candidates), price (the Problem), solve, pro
 rest. "after trace" is all but the first; the goal is that it takes no longer than JAX's trace, or
 2 s where that is shorter. Memory is the process's peak, JAX and imports (in parentheses) included. Imports are not
 timed, those that numba puts off to the first call of any compiled function included, and neither is the compilation of
-the solver's loops, once for an installation: short rows that are thrown away come first. A run of all
-rows begins with memory that the machine has not been given yet (`benchmarks/backed_memory.py`). A row that is cut off
-shows the stages that were done. Without --all, 48 and 96 unrolled layers run on one and two axes only, and all ends within
-ten minutes; give the others a --timeout of 300.
+the solver's loops, once for an installation: short rows that are thrown away come first. A run of all rows first
+touches memory that the machine may not have been given yet (`benchmarks/backed_memory.py`). A row that is cut off
+shows the stages that were done. Without --all, 48 and 96 unrolled layers run on one and two axes only, and all ends
+within ten minutes; give the others a --timeout of 300.
 
 On a machine that others use too, `--clock cpu` counts the seconds of the process's own computing.
 """

@@ -2,10 +2,11 @@
 
     python -m benchmarks.slow_links [--gbit 1 0.2] [--models mlp gpt embedding] [--json FILE]
 
-The hosts are network namespaces, so this needs root. First an all-reduce over all devices, at once (flat) and by
-levels: reduce-scatter inside a host, all-reduce across, all-gather inside. Then training steps, each by two plans: one
-searched for these links, one as if all links were as fast as those inside a host. Both are priced for the links as they
-are.
+The hosts are network namespaces, so this needs root. First what collectives take inside a host, of which both searches
+learn: four devices share this machine's cores, and wait for these more than for the bytes. Then an all-reduce over all
+devices, at once (flat) and by levels: reduce-scatter inside a host, all-reduce across, all-gather inside. Then training
+steps, each by two plans: one searched for these links, one as if all links were as fast as those inside a host. Both
+are priced for the links as they are.
 """
 
 from __future__ import annotations
@@ -34,11 +35,14 @@ import autopar
 from autopar.api.make import task_of
 from autopar.emit.measure import use_virtual_devices
 from autopar.search.search import restore
-from benchmarks import hosts
+from benchmarks import collectives, hosts
 from benchmarks.models import Model, Split, Tree, cross_entropy, dense, dense_init, gpt, mlp, normal
-from cost_models import Cluster, collective_time_s, group
+from cost_models import Cluster, Topology, collective_time_s, group, load_cluster
+from cost_models.curves import Curve
+from cost_models.terms import Terms
 
 SIZES_MIB = (1, 2, 4, 8)
+INSIDE_BYTES = tuple(2**power for power in (12, 16, 18, 20, 22, 24))
 AXES = ("host", "device")
 
 
@@ -111,10 +115,16 @@ def measure(
       folder: for the plans; those that are there already are taken.
       sizes_mib: MiB a device.
     """
-    cluster = hosts.linked_cluster(bits_per_s)
-    plans = [(name, goal, *_planned(name, goal, cluster, folder)) for name in models for goal in ("these", "equal")]
-    task = {"sizes_mib": sizes_mib, "steps": steps, "plans": [(name, str(path)) for name, _, path, _, _ in plans]}
     with hosts.linked_hosts(bits_per_s) as pair:
+        cluster, equal = hosts.linked_cluster(bits_per_s), load_cluster(hosts.SHARED)
+        inside = collectives.measure(pair, cluster, 2, [("device",)], INSIDE_BYTES)
+        cluster, equal = (with_inside(one, inside) for one in (cluster, equal))
+        plans = [
+            (name, goal, *_planned(name, goal, wanted, cluster, folder))
+            for name in models
+            for goal, wanted in (("these", cluster), ("equal", equal))
+        ]
+        task = {"sizes_mib": sizes_mib, "steps": steps, "plans": [(name, str(path)) for name, _, path, _, _ in plans]}
         answer = hosts.run_everywhere(pair, "benchmarks.slow_links", task, local_devices=2, timeout_s=600)
     return Found(
         bits_per_s,
@@ -126,13 +136,30 @@ def measure(
     )
 
 
-def _planned(name: str, goal: str, cluster: Cluster, folder: Path) -> tuple[Path, str, float]:
-    """The file of the plan of a model for `goal`, its mesh, and its price on `cluster`."""
+def with_inside(cluster: Cluster, rows: Sequence[collectives.Row]) -> Cluster:
+    """`cluster` with what was measured inside a host as the terms of its innermost level.
+
+    Of each kind the least seconds are alpha; above it goes a curve through the means, which does not descend.
+    """
+    *outer, inner = cluster.topology.levels
+    terms: list[Terms] = []
+    for kind in dict.fromkeys(row.kind for row in rows):
+        points = sorted((row.size_bytes, row.mean_s) for row in rows if row.kind == kind)
+        sizes, times = (np.array(part, dtype=float) for part in zip(*points, strict=True))
+        above = np.maximum.accumulate(times) - times.min()
+        slope = (above[-1] - above[-2]) / (sizes[-1] - sizes[-2])
+        curve = Curve(tuple(sizes.tolist()), tuple(above.tolist()), float(slope))
+        terms.append(Terms(kind, 2, float(times.min()), curve, 0.0))
+    levels = (*outer, replace(inner, terms=tuple(terms)))
+    return replace(cluster, topology=Topology(levels))
+
+
+def _planned(name: str, goal: str, wanted: Cluster, cluster: Cluster, folder: Path) -> tuple[Path, str, float]:
+    """The file of the plan of a model, searched for `wanted`, its mesh, and its price on `cluster`."""
     rate = cluster.topology.levels[0].link.bandwidth_bytes_per_s
-    path = folder / (f"{name}-equal.json" if goal == "equal" else f"{name}-{rate:.3g}.json")
+    path = folder / f"{name}-{goal}-{rate:.3g}.json"
     model = MODELS[name]()
     if not path.exists():
-        wanted = hosts.SHARED if goal == "equal" else cluster
         autopar.plan(model.step(), model.state, *model.batch, cluster=wanted).save(path)
     plan = autopar.Plan.load(path).compile(model.step(), devices=_stand_ins()).plan(model.state, *model.batch)
     bound = plan.bound

@@ -60,11 +60,11 @@ ROUNDS = 6
 CALIBRATE_S = 170.0
 LEAST_STEP_S = 0.03
 MODELS: dict[str, Callable[[], Model]] = {
-    "mlp": lambda: models.mlp((512, 1024, 1024, 512)),
+    "mlp": lambda: models.mlp((512, 1024, 1024, 512), batch=768),
     "gpt": lambda: models.gpt(layers=1),
     "cnn": lambda: models.cnn(batch=32),
-    "experts": sparse_models.experts,
-    "embeddings": sparse_models.embeddings,
+    "experts": lambda: sparse_models.experts(groups=48),
+    "embeddings": lambda: sparse_models.embeddings(batch=3072),
 }
 
 

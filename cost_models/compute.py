@@ -143,13 +143,15 @@ def compute_time_s(
     *,
     kind: str = "",
     elements: tuple[float, float, float] | None = None,
+    runs: tuple[float, float] | None = None,
 ) -> float:
     """Seconds of one kernel on one device: the slower of computing and moving, and the launch.
 
         max(flops / peak, size_bytes / memory bandwidth) + launch
 
     With an `efficiency`, flops / peak gives way to the curve of its kind, and is stretched by half sizes, or by what a
-    convolution packs, where `elements` are given; size_bytes / memory bandwidth gives way to the curve of memory.
+    convolution packs, where `elements` are given; size_bytes / memory bandwidth gives way to the curve of memory. What
+    is picked takes no less than the curve of `runs` says.
 
     Args:
       flops: floating-point (or integer) operations; a multiply-add counts two (>= 0).
@@ -159,6 +161,7 @@ def compute_time_s(
       kind: what is computed, as JAX names its primitives; "": a product.
       elements: of a product of matrices: those of both operands, and of the result. A convolution is the product of
         its patches, unrolled, with its window: see `convolution_elements`.
+      runs: of a gather or scatter: how many runs it picks, and the bytes of each.
 
     Raises:
       ValueError: if `flops` or `size_bytes` is negative.
@@ -172,7 +175,9 @@ def compute_time_s(
     losing = _losing(device, kind, dtype)
     if losing is not None and elements is not None and flops:
         computing *= losing.stretch(*product_dims(*elements, flops))
-    return max(computing, moving_time_s(size_bytes, device)) + device.launch_s
+    run = None if runs is None or device.efficiency is None else device.efficiency.run(kind)
+    picking = 0.0 if runs is None or run is None else runs[0] * run.time_s(runs[1])
+    return max(computing, picking, moving_time_s(size_bytes, device)) + device.launch_s
 
 
 def compute_times_s(
@@ -183,6 +188,7 @@ def compute_times_s(
     *,
     kind: str = "",
     elements: tuple[Floats, Floats, Floats] | None = None,
+    runs: tuple[Floats, Floats] | None = None,
 ) -> Floats:
     """`compute_time_s` of several kernels of one kind and type, at once: arrays of one length."""
     work = None if device.efficiency is None else device.efficiency.of(kind, dtype)
@@ -194,6 +200,9 @@ def compute_times_s(
         moving = size_bytes / device.memory_bandwidth_bytes_per_s
     else:
         moving = device.efficiency.memory.times_s(size_bytes)
+    run = None if runs is None or device.efficiency is None else device.efficiency.run(kind)
+    if runs is not None and run is not None:
+        moving = np.maximum(moving, runs[0] * run.times_s(runs[1]))
     return np.maximum(computing, moving) + device.launch_s
 
 
@@ -221,6 +230,7 @@ def _slowest_efficiency(devices: tuple[Device, ...]) -> Efficiency | None:
     halves = {dtype: [half_sizes(device, dtype) or HalfSizes(0, 0, 0) for device in devices] for dtype in dtypes}
     kinds = {kind: dict.fromkeys(d for e in known for d in e.work.get(kind, {})) for e in known for kind in e.work}
     fresh = [each.fresh for each in known if each.fresh is not None]
+    picked = {kind: [c for e in known if (c := e.run(kind)) is not None] for e in known for kind in e.runs}
     packed = {kind: [p for e in known if (p := e.packing(kind)) is not None] for e in known for kind in e.convolutions}
     return Efficiency(
         products={
@@ -233,6 +243,7 @@ def _slowest_efficiency(devices: tuple[Device, ...]) -> Efficiency | None:
         memory=slowest_curve(tuple(_memory_curve(device) for device in devices)),
         fresh=slowest_curve(tuple(fresh)) if fresh else None,
         convolutions={kind: slowest_packing(mine) for kind, mine in packed.items()},
+        runs={kind: slowest_curve(tuple(mine)) for kind, mine in picked.items()},
     )
 
 

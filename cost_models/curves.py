@@ -23,6 +23,8 @@ PRODUCTS = frozenset(
 """The kinds of operation whose peak is that of products, where they have no rate of their own."""
 CONVOLUTIONS = ("conv_general_dilated", "conv_general_dilated:image", "conv_general_dilated:window")
 """A convolution, and its gradients of the image and of the window, which are convolutions in another order of dims."""
+PICKING = ("gather", "scatter-add")
+"""What reads, or adds to, rows that indices name; other scatters take as long as the one that adds."""
 OTHER = "other"
 """Among the rates, that of each operation that is no product and has no rate of its own."""
 
@@ -151,6 +153,8 @@ class Efficiency:
     * `memory`: seconds of a kernel by the bytes that it reads and writes; None: bytes / bandwidth.
     * `fresh`: seconds by the bytes that are touched for the first time since the system gave them; None: nothing. Each
       call pays for what it allocates anew, on processors that is all temporary memory.
+    * `runs`: for each of `PICKING` the seconds of one run, bytes that lie together and are picked out of many, by the
+      bytes of it: short ones wait for memory, and not for its bandwidth. None: nothing.
 
     Invariant: every kind of `work` has a curve for float32, and none of them is 0 everywhere.
     """
@@ -160,6 +164,7 @@ class Efficiency:
     memory: Curve | None = None
     fresh: Curve | None = None
     convolutions: Mapping[str, Packing] = field(default_factory=dict[str, Packing], hash=False)
+    runs: Mapping[str, Curve] = field(default_factory=dict[str, Curve], hash=False)
 
     def __post_init__(self) -> None:
         for kind, by_dtype in self.work.items():
@@ -179,6 +184,10 @@ class Efficiency:
         if by_dtype is None and family not in PRODUCTS:
             by_dtype = self.work.get(OTHER)
         return None if by_dtype is None else by_dtype.get(dtype, by_dtype["float32"])
+
+    def run(self, kind: str) -> Curve | None:
+        """Seconds of one run by its bytes, for a gather or any scatter; None: nothing is known."""
+        return self.runs.get(PICKING[1] if kind.startswith("scatter") else kind)
 
     def packing(self, kind: str) -> Packing | None:
         """What packing takes of a kind of convolution; None: nothing. One without an own is as its family."""

@@ -128,7 +128,8 @@ def _slower_moving(device: Device, factor: float) -> Device:
     memory, fresh = (
         None if curve is None else curve.slower(factor) for curve in (device.efficiency.memory, device.efficiency.fresh)
     )
-    return replace(device, efficiency=replace(device.efficiency, memory=memory, fresh=fresh))
+    runs = {kind: curve.slower(factor) for kind, curve in device.efficiency.runs.items()}
+    return replace(device, efficiency=replace(device.efficiency, memory=memory, fresh=fresh, runs=runs))
 
 
 def _worse(field: str, value: float, factor: float) -> float:

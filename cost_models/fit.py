@@ -26,7 +26,7 @@ from cost_models.topology import Topology
 
 Floats = NDArray[np.float64]
 Elements = tuple[float, float, float]
-SampleKind = Literal["moving", "fresh", "product", "work", "collective"]
+SampleKind = Literal["moving", "fresh", "picking", "product", "work", "collective"]
 _HELD = 0.03  # how weakly neighbouring rates are held together, beside residuals
 _OUTLIER = 0.1  # a residual of 10 %: beyond it, its distance counts, not its square
 
@@ -41,9 +41,10 @@ class Sample:
     | product | a primitive | of all `elements` (of both operands and the result) | read and written |
     | work | a kind | of convolutions `elements` as `convolution_elements` says | read and written |
     | fresh | any | | touched for the first time |
+    | picking | one of `PICKING` | runs that are picked | read and written |
     | collective | all_reduce, ... | | the larger of a device's before and after |
 
-    A collective ran over `axes` of a mesh of `mesh` sizes.
+    A collective ran over `axes` of a mesh of `mesh` sizes. `run_bytes` are those of each run that was picked.
     """
 
     what: SampleKind
@@ -55,6 +56,7 @@ class Sample:
     elements: Elements | None = None
     mesh: tuple[int, ...] = ()
     axes: tuple[int, ...] = ()
+    run_bytes: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -190,6 +192,19 @@ def fit_work(samples: Iterable[Sample], launch_s: float) -> Curve:
     return _curve(numbers, seconds) if len(numbers) > 1 else Curve((), (), float(seconds[0]) / numbers[0])
 
 
+def fit_runs(samples: Iterable[Sample], launch_s: float) -> Curve:
+    """The seconds of one run of a kind by its bytes, less the launch: the median at each size, made to ascend.
+
+    Raises:
+      ValueError: if there are no samples.
+    """
+    shares = ((s.run_bytes, max(s.time_s - launch_s, 0.05 * s.time_s) / s.operations) for s in samples)
+    sizes, seconds = _ascending(shares)
+    if not sizes:
+        raise ValueError("no run of the kind was picked, so there is no time of one")
+    return _curve(sizes, seconds)
+
+
 def fit_fresh(samples: Iterable[Sample]) -> Curve | None:
     """The seconds by the bytes that are touched for the first time; None without samples that take time."""
     sizes, seconds = _ascending((s.size_bytes, s.time_s) for s in samples if s.time_s > 0)
@@ -244,6 +259,9 @@ def predicted_s(sample: Sample, cluster: Cluster) -> float:
         members = group(cluster.topology, sample.mesh, sample.axes)
         return collective_time_s(cast("CollectiveKind", sample.kind), sample.size_bytes, members)
     size = sample.size_bytes
+    if sample.what == "picking":
+        runs = sample.operations, sample.run_bytes
+        return compute_time_s(0.0, size, sample.dtype, cluster.device, kind=sample.kind, runs=runs)
     kind = "" if sample.what == "moving" else sample.kind
     operations = 0.0 if sample.what == "moving" else sample.operations
     return compute_time_s(operations, size, sample.dtype, cluster.device, kind=kind, elements=sample.elements)

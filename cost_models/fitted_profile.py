@@ -9,7 +9,7 @@ from datetime import date
 from typing import Literal
 
 from cost_models.cluster import Cluster
-from cost_models.curves import CONVOLUTIONS, Curve
+from cost_models.curves import CONVOLUTIONS, PICKING, Curve
 from cost_models.fit import (
     FittedTerms,
     Sample,
@@ -19,6 +19,7 @@ from cost_models.fit import (
     fit_link,
     fit_moving,
     fit_products,
+    fit_runs,
     fit_work,
 )
 from cost_models.profile import (
@@ -109,6 +110,10 @@ def _device(samples: Sequence[Sample], machine: Machine) -> DeviceProfile:
         else:
             curve = fit_work(mine, launch_s)
         work[kind][dtype] = _work(curve, part, what, machine)
+    picked: dict[str, list[Sample]] = defaultdict(list)
+    for sample in samples:
+        if sample.what == "picking" and sample.dtype == "float32":
+            picked[sample.kind].append(sample)
     fresh = fit_fresh(s for s in samples if s.what == "fresh")
     return DeviceProfile(
         name=machine.device,
@@ -129,7 +134,15 @@ def _device(samples: Sequence[Sample], machine: Machine) -> DeviceProfile:
         work={kind: by_dtype for kind, by_dtype in work.items() if "float32" in by_dtype},
         memory=_points(memory, part, "kernels that read and write so much, less the launch", machine),
         fresh=[] if fresh is None else _points(fresh, part, "results in new memory, less results in old", machine),
+        runs={kind: _runs(kind, mine, launch_s, part, machine) for kind in PICKING if (mine := picked.get(kind))},
     )
+
+
+def _runs(kind: str, samples: Sequence[Sample], launch_s: float, part: int, machine: Machine) -> list[PointProfile]:
+    """What a run takes; of shared devices one of all the runs that they pick."""
+    curve, what = fit_runs(samples, launch_s), f"{len(samples)} programs of {kind}, rows at random, less the launch"
+    placed = zip(curve.sizes, curve.seconds, strict=True)
+    return [PointProfile(size_bytes=n, seconds=_figure(s / part, what, machine)) for n, s in placed]
 
 
 def _work(curve: Curve, part: int, what: str, machine: Machine) -> WorkProfile:

@@ -134,7 +134,8 @@ class DeviceProfile(Strict):
 
     What a device reaches of its peaks is optional, see `Efficiency`: `half_sizes` of products by element type, what
     `convolutions` pack by kind, `work` by kind of operation and element type, `memory` as points of a curve, which goes
-    on at the memory bandwidth, `fresh` as points of one that goes on as up to the last. Without any of them, all.
+    on at the memory bandwidth, `fresh` and `runs` (by kind, of one run) as points of curves that go on as up to the
+    last. Without any of them, all.
     `compiler`: who compiles for it, where that is known (see `Device`).
     """
 
@@ -151,6 +152,7 @@ class DeviceProfile(Strict):
     work: dict[Name, dict[Name, WorkProfile]] = {}
     memory: list[PointProfile] = []
     fresh: list[PointProfile] = []
+    runs: dict[Literal["gather", "scatter-add"], Annotated[list[PointProfile], Field(min_length=1)]] = {}
 
     @model_validator(mode="after")
     def _check(self) -> DeviceProfile:
@@ -173,7 +175,7 @@ class DeviceProfile(Strict):
 
     def _efficiency(self, part: int) -> Efficiency | None:
         """What one of `part` that share the device reaches; None if the file says nothing of that."""
-        if not (self.half_sizes or self.convolutions or self.work or self.memory or self.fresh):
+        if not (self.half_sizes or self.convolutions or self.work or self.memory or self.fresh or self.runs):
             return None
         last = self.fresh[-1] if self.fresh else None
         return Efficiency(
@@ -182,6 +184,7 @@ class DeviceProfile(Strict):
             _curve(self.memory, part / self.memory_bandwidth_bytes_per_s.value, part) if self.memory else None,
             _curve(self.fresh, part * last.seconds.value / last.size_bytes, part) if last else None,
             {kind: packing.packing() for kind, packing in self.convolutions.items()},
+            {kind: _run(points, part) for kind, points in self.runs.items()},
         )
 
 
@@ -314,6 +317,12 @@ def _curve(points: list[PointProfile], slope: float, part: int = 1) -> Curve:
     """The curve through the points, for one of `part` devices that move as much each at the same time."""
     sizes = tuple(point.size_bytes / part for point in points)
     return Curve(sizes, tuple(point.seconds.value for point in points), slope)
+
+
+def _run(points: list[PointProfile], part: int) -> Curve:
+    """The seconds of one run, on one of `part` devices that pick as many each at the same time."""
+    sizes, seconds = (tuple(p.size_bytes for p in points), tuple(part * p.seconds.value for p in points))
+    return Curve(sizes, seconds, seconds[-1] / sizes[-1])
 
 
 def figures_in(profile: BaseModel, path: str = "") -> Iterator[tuple[str, Figure | Amount | Count]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from math import prod
 
-from cost_models.curves import CONVOLUTIONS, convolution_elements
+from cost_models.curves import CONVOLUTIONS, PICKING, convolution_elements
 from cost_models.fit import Sample, SampleKind
 from cost_models.kernels import item_bytes
 
@@ -21,10 +21,14 @@ POOLS = ("reduce_window_max", "select_and_scatter_add")
 """The largest of every 2x2 places, and its gradient."""
 REDUCTIONS = ("reduce_sum", "reduce_max")
 """Over a dim before the last; with ":last", over the last one."""
+PACKS = ("pack", "pack:pages")
+"""A left operand that is read across; with rows that are whole pages apart, which 1,024 columns of float32 are."""
 PACKED_COLUMNS = 128
 """The columns of the product whose left operand is packed."""
 STEP_BYTES = 2**22
 """What a device moves before it comes back to an array, as in a training step; see `Extent`."""
+_PICKED_TIMES = {PICKING[0]: 2.0, PICKING[1]: 3.0}
+"""How often elements that are picked are moved: read and written; read, and read and written where they are added."""
 MOST_ARRAYS = 16
 """In how many arrays it does so at most."""
 
@@ -40,10 +44,11 @@ class Case:
     | fresh | scale | elements |
     | work | elementwise, other | elements |
     | work | those of `REDUCTIONS`, cumsum, argmax | rows, columns |
-    | work | transpose, gather, scatter-add, sort, concatenate | rows, columns |
+    | picking | those of `PICKING` | rows, elements of each, how many of them are picked |
+    | work | transpose, sort, concatenate | rows, columns |
     | work | transpose:rows | rows, columns of them, elements in each |
     | work | threefry2x32 | random numbers |
-    | work | pack | rows, columns of the left operand: what a product that sums over its rows takes longer for |
+    | work | those of `PACKS` | rows, columns of the left operand: what a product that sums over its rows takes longer |
     | work | those of `POOLS` | batch, image, channels |
     | work | those of `CONVOLUTIONS` | batch, image, window, channels in and out |
     | work | attention | batch, length, heads, width |
@@ -65,6 +70,8 @@ class Case:
         """How much is computed, as `autopar.price` counts it."""
         if self.what == "product":
             return 2.0 * prod(self.dims)
+        if self.what == "picking":
+            return float(self.dims[2])
         if self.what != "work":
             return 0.0
         if self.kind in CONVOLUTIONS:
@@ -102,7 +109,7 @@ class Case:
     @property
     def beside(self) -> Case | None:
         """The case that this one takes longer than, if that is what counts."""
-        if self.kind != "pack":
+        if self.kind not in PACKS:
             return None
         rows, columns = self.dims
         return Case("product", "dot_general", (1, columns, PACKED_COLUMNS, rows), self.dtype, arrays=self.arrays)
@@ -119,6 +126,7 @@ class Case:
             elements=self.elements,
             mesh=self.mesh,
             axes=self.axes,
+            run_bytes=self.dims[1] * item_bytes(self.dtype) if self.what == "picking" else 0.0,
         )
 
     def __str__(self) -> str:
@@ -138,10 +146,11 @@ class Case:
             return 1.25 * self.operations
         if self.what == "fresh":
             return float(self.dims[0])
+        if self.what == "picking":
+            return _PICKED_TIMES[self.kind] * self.dims[1] * self.dims[2]
         times = {
             "axpy": 3,
             "other": 3,
-            "scatter-add": 3,
             "argmax": 1,
             "threefry2x32": 1,
             **dict.fromkeys(REDUCTIONS, 1),
@@ -180,6 +189,7 @@ def cases_of(extent: Extent, processes: int, local_devices: int) -> tuple[Case, 
         list(_collectives(extent, processes, local_devices)),
         list(_fresh(extent)),
         _coarse_first(list(_elementwise(extent))),
+        list(_picking(extent)),
         _coarse_first(list(_rearranging(extent))),
         _coarse_first(list(_convolutions(extent))),
     )
@@ -237,15 +247,20 @@ def _rearranging(extent: Extent) -> Iterator[Case]:
         yield Case("work", "transpose", (rows, rows), arrays=extent.arrays(8 * rows**2))
     for rows in (side // 4,) if extent.quick else (side // 4, side // 16):
         yield Case("work", "transpose:rows", (rows, rows // 4, 32), arrays=extent.arrays(64 * rows**2))
-    for kind in ("gather", "scatter-add"):
-        for rows in (side, side // 4) if extent.quick else (side, side // 4, side // 16):
-            yield Case("work", kind, (rows, side), arrays=extent.arrays(12 * rows * side))
     yield from _packing(extent)
     if not extent.quick:
         for kind in POOLS:
             yield Case("work", kind, (4, side // 32, side // 16), arrays=extent.arrays(2**20))
         yield Case("work", "sort", (side // 16, side // 4), arrays=extent.arrays(side**2 // 8))
         yield Case("work", "attention", (2, side // 4, 4, 64))
+
+
+def _picking(extent: Extent) -> Iterator[Case]:
+    """Long rows and short ones, of tables that caches of one core do not hold."""
+    side = extent.side
+    for row in (side, 8) if extent.quick else (side, 8, 64, 1):
+        for kind in PICKING:
+            yield Case("picking", kind, (side**2 // row, row, min(16 * side, side**2 // 4 // row)))
 
 
 def _reducing(extent: Extent) -> Iterator[Case]:
@@ -264,7 +279,8 @@ def _packing(extent: Extent) -> Iterator[Case]:
     for rows in sizes if extent.cpu else ():
         count = extent.arrays(2 * side * rows)
         yield Case("work", "concatenate", (rows, side // 2), arrays=count)
-        yield Case("work", "pack", (rows, side // 2), arrays=count)
+        yield Case("work", PACKS[0], (rows, 3 * side // 8), arrays=count)
+        yield Case("work", PACKS[1], (rows // 2, side), arrays=count)
 
 
 def _convolutions(extent: Extent) -> Iterator[Case]:

@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from autopar._compat import make_mesh, shard_map, untyped_jax
-from autopar.calibration.cases import CHAIN, PACKED_COLUMNS, POOLS, Case
+from autopar.calibration.cases import CHAIN, PACKED_COLUMNS, PACKS, POOLS, Case
 from autopar.calibration.collectives import Operands, Shapes, before_and_after, between_kernels, sent
 from cost_models.curves import CONVOLUTIONS
 
@@ -71,7 +71,7 @@ def program_of(case: Case, devices: Sequence[Any], inner: int = 1) -> Program:
     mapped = shard_map(rounds, mesh, in_specs, tuple(spec for _ in shapes), check_vma=False)
     donated = tuple(range(1, len(shapes) + 1))
     run = untyped_jax.jit(mapped, donate_argnums=donated)
-    return Program(run, tuple(_filled(mesh, spec, shape, dtype) for shape, dtype in shapes), inner * case.arrays)
+    return Program(run, _operands(case, mesh, shapes), inner * case.arrays)
 
 
 def straight_programs(case: Case, devices: Sequence[Any]) -> tuple[Program, Program]:
@@ -100,7 +100,7 @@ def straight_programs(case: Case, devices: Sequence[Any]) -> tuple[Program, Prog
                 operands = untyped_jax.block_until_ready(call(*operands))
             return operands
 
-        return Program(run, tuple(_filled(mesh, spec, shape, dtype) for shape, dtype in shapes), inner)
+        return Program(run, _operands(case, mesh, shapes), inner)
 
     return program(body, case.arrays), program(beside, case.arrays)
 
@@ -115,7 +115,7 @@ def fresh_programs(case: Case, devices: Sequence[Any]) -> tuple[Callable[[Any], 
     spec = PartitionSpec(mesh.axis_names)
     mapped = shard_map(_scaled, mesh, (spec,), spec, check_vma=False)
     new, old = untyped_jax.jit(mapped), untyped_jax.jit(mapped, donate_argnums=(0,))
-    return new, old, _filled(mesh, spec, case.dims, case.dtype)
+    return new, old, _filled(mesh, case.dims, case.dtype, case.dims[0])
 
 
 def _scaled(x: Any) -> Any:
@@ -127,11 +127,16 @@ def _mesh(case: Case, devices: Sequence[Any]) -> Mesh:
     return make_mesh(sizes, tuple(f"axis{n}" for n in range(len(sizes))), devices)
 
 
-def _filled(mesh: Mesh, spec: PartitionSpec, shape: tuple[int, ...], dtype: str) -> Any:
-    """An array of `shape` on every device, of small numbers that are not all the same."""
-    whole = (shape[0] * mesh.size, *shape[1:])
-    block = np.random.default_rng(0).uniform(0.5, 1.0, shape)
-    block = (block * shape[0]).astype(np.int64) if dtype == "int32" else block
+def _operands(case: Case, mesh: Mesh, shapes: Shapes) -> tuple[Any, ...]:
+    """Integers among them are indices of rows."""
+    return tuple(_filled(mesh, shape, dtype, case.dims[0]) for shape, dtype in shapes)
+
+
+def _filled(mesh: Mesh, shape: tuple[int, ...], dtype: str, rows: int) -> Any:
+    """An array of `shape` on every device, of small numbers that are not all the same; integers are below `rows`."""
+    whole, spec = (shape[0] * mesh.size, *shape[1:]), PartitionSpec(mesh.axis_names)
+    draw = np.random.default_rng(0)
+    block = draw.integers(rows, size=shape) if dtype == "int32" else draw.uniform(0.5, 1.0, shape)
     made = np.asarray(block).astype(jnp.dtype(dtype))
 
     def block_of(_: Any) -> Any:
@@ -162,6 +167,8 @@ def _made(case: Case, names: tuple[str, ...], touch: Touch) -> tuple[Shapes, Bod
         return _collective(case, tuple(names[a] for a in case.axes))
     if case.what == "product":
         return _product(case, touch)
+    if case.what == "picking":
+        return _picked(case, touch)
     if case.what in ("moving", "fresh") or len(case.dims) == 1:
         return _elementwise(case)
     if case.kind in CONVOLUTIONS:
@@ -170,7 +177,7 @@ def _made(case: Case, names: tuple[str, ...], touch: Touch) -> tuple[Shapes, Bod
         return _attention(case)
     if case.kind in POOLS:
         return _pool(case, touch)
-    if case.kind == "pack":
+    if case.kind in PACKS:
         return _packed(case, touch)
     return _by_rows(case, touch)
 
@@ -243,7 +250,6 @@ def _chain(value: Any, other: Any) -> Any:
 def _by_rows(case: Case, touch: Touch) -> tuple[Shapes, Body]:
     rows, columns, *_ = case.dims
     table = (case.dims, case.dtype)
-    indices = ((rows,), "int32")
     if case.kind == "transpose":
         return (table, ((columns, rows), case.dtype)), lambda x, y: (touch(x, y), x.T)
     if case.kind == "transpose:rows":
@@ -252,10 +258,6 @@ def _by_rows(case: Case, touch: Touch) -> tuple[Shapes, Body]:
         return (table,), lambda x: (lax.sort(1.0 - x, dimension=1),)
     if case.kind == "cumsum":
         return (table,), lambda x: (lax.cumsum(x, axis=1) * (1.0 / columns),)
-    if case.kind == "gather":
-        return (table, indices, table), lambda x, i, y: (touch(x, y), i, x[i])
-    if case.kind == "scatter-add":
-        return (table, indices, table), lambda x, i, y: (x.at[i].add(y), i, y)
     if case.kind == "concatenate":
         part = ((rows // 4, columns), case.dtype)
         return (part, part, part, part, ((rows // 4 * 4 * columns,), case.dtype)), _side_by_side(touch)
@@ -264,6 +266,19 @@ def _by_rows(case: Case, touch: Touch) -> tuple[Shapes, Body]:
     reduce = {"reduce_sum": jnp.sum, "reduce_max": jnp.max, "argmax": jnp.argmax}[kind]
     made = ((left,), "int32" if kind == "argmax" else case.dtype)
     return (table, made), lambda x, y: (touch(x, y), reduce(x, axis=dim))
+
+
+def _picked(case: Case, touch: Touch) -> tuple[Shapes, Body]:
+    rows, row, count = case.dims
+    table, indices, picked = ((rows, row), case.dtype), ((count,), "int32"), ((count, row), case.dtype)
+
+    def gather(x: Any, i: Any, y: Any) -> Operands:
+        return touch(x, y), i, x.at[i].get(mode="promise_in_bounds")
+
+    def scatter(x: Any, i: Any, y: Any) -> Operands:
+        return x.at[i].add(y, mode="promise_in_bounds"), i, y
+
+    return (table, indices, picked), gather if case.kind == "gather" else scatter
 
 
 def _side_by_side(touch: Touch) -> Body:

@@ -8,9 +8,10 @@ from functools import lru_cache
 from autopar.core.graph import OpGraph, OpNode
 from autopar.core.mesh import DeviceMesh
 from autopar.core.strategy import Strategy
+from autopar.price.picked import picked_runs
 from autopar.price.rate_kind import rate_kind
 from autopar.price.touched import touched
-from autopar.price.work import VIEWS, materialised, work_flops
+from autopar.price.work import VIEWS, materialised, work_flops, written_out
 from cost_models import compute_time_s
 from cost_models.compute import Device
 
@@ -19,10 +20,11 @@ from cost_models.compute import Device
 class _Kernel:
     """One operator of a body: its work, the bytes it moves within the body, and the inputs and outputs it moves.
 
-    `runs` is how often it runs: more than once in a loop. Of inputs and outputs stands the share that is moved.
+    `times` is how often it runs: more than once in a loop. Of inputs and outputs stands the share that is moved. `runs`
+    are those that a gather or scatter picks, and the bytes of each.
     """
 
-    runs: float
+    times: float
     kind: str
     flops: float
     dtype: str
@@ -30,6 +32,13 @@ class _Kernel:
     inner_bytes: float
     inputs: tuple[tuple[int, float], ...]
     outputs: tuple[tuple[int, float], ...]
+    runs: tuple[float, float] | None
+
+    def time_s(self, size_bytes: float, split: int, device: Device) -> float:
+        """Seconds on a device that does one of `split` parts of it and moves `size_bytes`."""
+        runs = None if self.runs is None else (self.runs[0] / split, self.runs[1])
+        time_s = compute_time_s(self.flops / split, size_bytes, self.dtype, device, kind=self.kind, runs=runs)
+        return time_s if self.launched else max(0.0, time_s - device.launch_s)
 
 
 def body_time_s(op: OpNode, strategy: Strategy, mesh: DeviceMesh, device: Device) -> float:
@@ -50,19 +59,18 @@ def body_time_s(op: OpNode, strategy: Strategy, mesh: DeviceMesh, device: Device
     for kernel in _kernels(op.body):
         given = [share * (ins[n] if n < len(ins) else op.body.inputs[n].size_bytes) for n, share in kernel.inputs]
         size = sum(given) + sum(share * outs[n] for n, share in kernel.outputs) + kernel.inner_bytes / strategy.split
-        time_s = compute_time_s(kernel.flops / strategy.split, size, kernel.dtype, device, kind=kernel.kind)
-        total += kernel.runs * (time_s if kernel.launched else max(0.0, time_s - device.launch_s))
+        total += kernel.times * kernel.time_s(size, strategy.split, device)
     return total
 
 
 @lru_cache(maxsize=1024)
 def _kernels(body: OpGraph) -> tuple[_Kernel, ...]:
-    in_memory = materialised(body)
+    in_memory, written = materialised(body), written_out(body)
     inputs = {tensor.id: n for n, tensor in enumerate(body.inputs)}
     outputs = {tensor.id: n for n, tensor in enumerate(body.outputs)}
     found: list[_Kernel] = []
     for op in body.ops:
-        if op.kind in VIEWS:
+        if op.kind in VIEWS and op.id not in written:
             continue
         shares = zip((*op.ins, *op.outs), touched(body, op), strict=True)
         moved = [(tensor, share) for tensor, share in shares if tensor.id in in_memory]
@@ -76,6 +84,7 @@ def _kernels(body: OpGraph) -> tuple[_Kernel, ...]:
                 sum(share * t.size_bytes for t, share in moved if t.id not in inputs and t.id not in outputs),
                 tuple((inputs[tensor.id], share) for tensor, share in moved if tensor.id in inputs),
                 tuple((outputs[tensor.id], share) for tensor, share in moved if tensor.id in outputs),
+                picked_runs(op, (1.0,) * (len(op.ins) + len(op.outs))),
             )
         )
     return tuple(found)

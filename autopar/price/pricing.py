@@ -17,10 +17,11 @@ from autopar.core.placement import StepKind
 from autopar.core.strategy import Strategy
 from autopar.price.body import body_time_s
 from autopar.price.local_work import LocalWork
+from autopar.price.picked import picked_runs
 from autopar.price.rate_kind import rate_kind
 from autopar.price.touched import is_in_place, touched
-from autopar.price.turns import bucket_pack_price, folded, product_turns_s, step_turn_price
-from autopar.price.work import VIEWS, materialised, work_flops
+from autopar.price.turns import bucket_pack_price, folded, product_turns_s, step_turn_price, turned_products
+from autopar.price.work import VIEWS, materialised, work_flops, written_out
 from autopar.redistribute.step import PackPrice, TurnPrice, no_pack, no_turn
 from cost_models import Cluster, Group, collective_time_s, compute_times_s, group
 from cost_models.compute import moving_time_s
@@ -203,8 +204,9 @@ class Roofline:
 
     Only tensors that reach memory count as bytes (`work.materialised`), of these what is read and written (`touched`),
     and a copy of what is lengthened by a halo; an operator none of whose results do is part of another kernel and is
-    not launched. A function treated as one operator costs what is in it (`price.body`). Copies in another order of dims
-    cost what `price.turns` says. No overlap.
+    not launched. Views are free, but for broadcasts that are written (`work.written_out`). What indices pick takes no
+    less than its runs (`picked`). A function treated as one operator costs what is in it (`price.body`). Copies in
+    another order of dims cost what `price.turns` says. No overlap.
     """
 
     graph: OpGraph
@@ -222,7 +224,7 @@ class Roofline:
 
     def op_cost(self, op: OpNode, strategy: Strategy) -> float:
         """Seconds of one device's share of `op`."""
-        if op.kind in VIEWS or not (op.ins or op.outs) or (self._folds(op) and strategy.ins[0].unreduced):
+        if self._is_free(op) or (self._folds(op) and strategy.ins[0].unreduced):
             return 0.0
         if op.body is not None:
             return body_time_s(op, strategy, self.mesh, self.cluster.device)
@@ -243,13 +245,15 @@ class Roofline:
             elements = _as_product(op, (lhs, rhs, out), flops)
         dtype = op.ins[0].dtype if op.ins else op.outs[0].dtype
         launched = any(t.id in self._in_memory for t in op.outs)
-        return LocalWork(op, flops, size, dtype, rate_kind(op), elements, launched)
+        parts = tuple(prod(t.shape) / max(1, placement.local_size(t.shape, self.mesh)) for t, placement in placed)
+        runs, turned = picked_runs(op, parts), op.id in self._turned
+        return LocalWork(op, flops, size, dtype, rate_kind(op), elements, launched, runs, turned)
 
     def op_costs(self, op: OpNode, strategies: tuple[Strategy, ...], layout: Layout) -> Floats | None:
         """`op_cost` of all strategies that exchange nothing, at once; None for functions treated as one operator."""
         if op.body is not None:
             return None
-        if op.kind in VIEWS or not (op.ins or op.outs):
+        if self._is_free(op):
             return np.zeros(len(strategies))
         size = np.zeros(len(strategies))
         for tensor, parts, share in zip((*op.ins, *op.outs), layout.parts, touched(self.graph, op), strict=True):
@@ -260,13 +264,22 @@ class Roofline:
         flops, elements = work_flops(op) / layout.split, None
         if op.kind in _PRODUCTS and len(flops) and flops.min() > 0:
             elements = _as_product(op, _elements(op, layout.parts), flops)
-        time_s = compute_times_s(flops, size, dtype, device, kind=rate_kind(op), elements=elements)
+        runs = picked_runs(op, [mine.astype(np.float64) for mine in layout.parts])
+        time_s = compute_times_s(flops, size, dtype, device, kind=rate_kind(op), elements=elements, runs=runs)
         if elements is not None and op.kind == "dot_general":
-            time_s = time_s + product_turns_s(op, elements[:2], dtype, device)
+            time_s = time_s + product_turns_s(op, elements, flops, device, turned=op.id in self._turned)
         if self._folds(op):
             time_s = np.where([bool(strategy.ins[0].unreduced) for strategy in strategies], 0.0, time_s)
         launched = any(t.id in self._in_memory for t in op.outs)
         return time_s if launched else np.maximum(0.0, time_s - device.launch_s)
+
+    def _is_free(self, op: OpNode) -> bool:
+        """Whether nothing is computed or moved for `op` itself."""
+        return (op.kind in VIEWS and op.id not in self._written_out) or not (op.ins or op.outs)
+
+    @cached_property
+    def _written_out(self) -> frozenset[int]:
+        return written_out(self.graph)
 
     def _folds(self, op: OpNode) -> bool:
         """Whether the compiler computes the product before `op` the other way round, where nothing comes between."""
@@ -275,6 +288,10 @@ class Roofline:
     @cached_property
     def _folded(self) -> frozenset[int]:
         return folded(self.graph) if self.cluster.device.compiler == "xla_cpu" else frozenset()
+
+    @cached_property
+    def _turned(self) -> frozenset[int]:
+        return turned_products(self.graph) if self.cluster.device.compiler == "xla_cpu" else frozenset()
 
     def _lengthening_bytes(self, op: OpNode, strategy: Strategy) -> int:
         """What is read and written to put what neighbours sent beside the elements of a shard."""
@@ -285,10 +302,11 @@ class Roofline:
         )
 
     def context(self, op: OpNode) -> Hashable:
-        """Which operands and results reach memory, whether it is in place, and whether it may be part of a product."""
+        """Which operands and results reach memory, whether it is in place, a view or part of a product."""
         in_memory, folds = self._in_memory, op.kind == "transpose" and op.id in self._folded
         moved = [tensor.id in in_memory for tensor in (*op.ins, *op.outs)]
-        return (folds, is_in_place(self.graph, op), *moved)
+        turned = op.kind == "dot_general" and op.id in self._turned
+        return (folds, turned, is_in_place(self.graph, op), op.id in self._written_out, *moved)
 
     def step_cost(self, kind: StepKind, axes: tuple[str, ...], size_bytes: int) -> float:
         """Seconds of one redistribution step."""

@@ -30,6 +30,11 @@ reduce_scatter 0.6 to 2.1 (1.7), all_to_all 0.1 to 0.5 (0.35).
 """
 
 
+PAGE_BYTES = 4096
+"""What addresses are apart that lie in one set of a processor's first cache."""
+PAGES = "pack:pages"
+
+
 def copying(device: Device, kinds: tuple[str, ...], dtype: str) -> Curve | None:
     """Seconds by the elements that a kernel copies, for the first of `kinds` ("transpose", ...) that is known.
 
@@ -80,17 +85,25 @@ def folded(graph: OpGraph) -> frozenset[int]:
     return frozenset(found)
 
 
-def turns_left(op: OpNode) -> bool:
-    """Whether a product of matrices reads its left operand across: what is contracted is not its last dim.
+@once_per_graph
+def turned_products(graph: OpGraph) -> frozenset[int]:
+    """The ids of the products that are computed the other way round (`folded`): their right operand comes first."""
+    return frozenset(graph.producers[graph.ops[turn].ins[0].id].id for turn in folded(graph))
 
-    A kernel packs such an operand in another order first, as if it were transposed: lhs[k, m] . rhs[k, n] takes longer
-    than lhs[m, k] . rhs[k, n] by 1.2 ns for each element of the left one (512x512 by 512x64: 58 Gflop/s for 205).
-    Priced as work of kind "pack" where the profile has it, else as a transpose.
+
+def reads_across(op: OpNode, first: int) -> bool:
+    """Whether a product of matrices reads its first operand across: what is contracted is not the last dim of that.
+
+    A kernel packs such an operand in another order before it multiplies, as if it were transposed: lhs[k, m] .
+    rhs[k, n] takes longer than lhs[m, k] . rhs[k, n] by 1 ns for each element of the left one (512x512 by 512x64: 58
+    Gflop/s for 205). Where rows are whole pages apart, all lie in one set of the cache: 2.2 ns (1024 or 2048 columns
+    of float32; 1.0 of 768). Priced as work of kind "pack" or "pack:pages" where the profile has it, else as a
+    transpose.
     """
     if op.kind != "dot_general":
         return False
-    contracted: tuple[int, ...] = op.params["dimension_numbers"][0][0]
-    return bool(contracted) and max(contracted) < op.ins[0].ndim - 1
+    contracted: tuple[int, ...] = op.params["dimension_numbers"][0][first]
+    return bool(contracted) and max(contracted) < op.ins[first].ndim - 1
 
 
 def regroups(op: OpNode, operand: int) -> bool:
@@ -106,20 +119,45 @@ def regroups(op: OpNode, operand: int) -> bool:
 
 
 @overload
-def product_turns_s(op: OpNode, elements: tuple[float, float], dtype: str, device: Device) -> float: ...
-@overload
-def product_turns_s(op: OpNode, elements: tuple[Floats, Floats], dtype: str, device: Device) -> Floats: ...
 def product_turns_s(
-    op: OpNode, elements: tuple[float, float] | tuple[Floats, Floats], dtype: str, device: Device
+    op: OpNode, elements: tuple[float, float, float], flops: float, device: Device, *, turned: bool = False
+) -> float: ...
+@overload
+def product_turns_s(
+    op: OpNode, elements: tuple[Floats, Floats, Floats], flops: Floats, device: Device, *, turned: bool = False
+) -> Floats: ...
+def product_turns_s(
+    op: OpNode,
+    elements: tuple[float, float, float] | tuple[Floats, Floats, Floats],
+    flops: float | Floats,
+    device: Device,
+    *,
+    turned: bool = False,
 ) -> float | Floats:
-    """Seconds in which operands of `elements` are put in order beside a product: see `turns_left`, `regroups`."""
-    total: float | Floats = elements[0] * 0.0
-    for operand, count in enumerate(elements):
+    """Seconds in which operands are put in order beside a product: see `reads_across`, `regroups`.
+
+    Args:
+      op: any operator.
+      elements: those of its operands and of its result that a device holds.
+      flops: 2 b m n k of these.
+      device: the device.
+      turned: whether it is computed the other way round (`turned_products`).
+    """
+    first, total = int(turned), elements[0] * 0.0
+    for operand, count in enumerate(elements[:2]):
         if regroups(op, operand):
-            total = total + _copying_time_s(("transpose:rows", "transpose"), count, dtype, device)
-        elif operand == 0 and turns_left(op):
-            total = total + _copying_time_s(("pack", "transpose"), count, dtype, device)
+            total = total + _copying_time_s(("transpose:rows", "transpose"), count, op.ins[0].dtype, device)
+        elif operand == first and reads_across(op, first):
+            columns = flops / 2.0 / np.maximum(elements[1 - first], 1.0)
+            total = total + _packing_s(count, columns * op.ins[first].itemsize, op.ins[first].dtype, device)
     return total
+
+
+def _packing_s(elements: float | Floats, row_bytes: float | Floats, dtype: str, device: Device) -> float | Floats:
+    plain = _copying_time_s(("pack", "transpose"), elements, dtype, device)
+    in_pages = _copying_time_s((PAGES, "pack", "transpose"), elements, dtype, device)
+    found = np.where(np.asarray(row_bytes) % PAGE_BYTES == 0, in_pages, plain)
+    return found if isinstance(elements, np.ndarray) else float(found)
 
 
 def _copying_time_s(kinds: tuple[str, ...], elements: float | Floats, dtype: str, device: Device) -> float | Floats:

@@ -17,6 +17,7 @@ from autopar.price.matrix_work import MATRIX_FLOPS
 VIEWS = BOUNDARY | {
     *("broadcast_in_dim", "reshape", "squeeze", "expand_dims", "iota", "copy", "stop_gradient", "optimization_barrier")
 }
+_REPEATING = frozenset({"broadcast_in_dim", "iota"})
 _RESHAPING = frozenset({"reshape", "squeeze", "expand_dims"})
 _REARRANGING = frozenset({*_RESHAPING, "transpose", "copy"})
 SCALINGS = frozenset({"neg", "mul", "div"})
@@ -77,7 +78,7 @@ def _fuses(kind: str) -> bool:
 
 
 def is_view(op: OpNode) -> bool:
-    """Whether `op` only is_view the elements of its operand: linear, and it keeps every byte.
+    """Whether `op` only rearranges the elements of its operand: linear, and it keeps every byte.
 
     A sum over dims of size 1, the transpose of a broadcast, is one too.
     """
@@ -116,6 +117,24 @@ def materialised(graph: OpGraph) -> frozenset[int]:
             elif len(op.outs) == 1:
                 (loop[op.id],) = loops
     return frozenset(found)
+
+
+@once_per_graph
+def written_out(graph: OpGraph) -> frozenset[int]:
+    """The ids of operators that only repeat or count what they are given, but whose results are written all the same.
+
+    They are views to whoever computes in a loop, which takes the elements it wants from the operand; products, scatters
+    and whatever else is no such loop read an array, and so does the caller.
+    """
+    uses, kept = uses_of(graph), materialised(graph)
+    return frozenset(
+        op.id
+        for op in graph.ops
+        if op.kind in _REPEATING
+        and op.outs[0].id in kept
+        and op.outs[0].size_bytes > sum(tensor.size_bytes for tensor in op.ins)
+        and any(use.op is None or not _reads_fused(graph.ops[use.op]) for use in uses.get(op.outs[0].id, ()))
+    )
 
 
 @once_per_graph

@@ -30,7 +30,7 @@ from cost_models import (
     slowest_device,
 )
 from cost_models.compute import fresh_time_s, moving_time_s
-from cost_models.curves import Packing, convolution_elements, product_dims, slowest_curve
+from cost_models.curves import PICKING, Packing, convolution_elements, product_dims, slowest_curve
 
 PLAIN = Device("plain", 1e9, 1e10, {"float32": 1e12, "bfloat16": 2e12}, 1e-6)
 POSITIVE = st.floats(1e-3, 1e6)
@@ -54,7 +54,8 @@ def devices(draw):
     products = st.dictionaries(st.sampled_from(["float32", "bfloat16"]), half)
     packing = st.builds(Packing, *[st.floats(0, 100)] * 4)
     convolutions = st.dictionaries(st.sampled_from(CONVOLVED), packing)
-    made = st.none() | st.builds(Efficiency, products, work, memory, memory, convolutions)
+    runs = st.dictionaries(st.sampled_from(PICKING), curves())
+    made = st.none() | st.builds(Efficiency, products, work, memory, memory, convolutions, runs)
     return replace(PLAIN, efficiency=draw(made))
 
 
@@ -284,3 +285,28 @@ def test_a_kind_of_convolution_without_packing_is_as_its_family():
     assert efficiency.packing("conv_general_dilated:image") == Packing(1, 2, 3, 4)
     assert Efficiency().packing("conv_general_dilated") is None
     assert convolution_elements(36.0, 50.0, 4.0, 3600.0) == (450.0, 36.0, 50.0)
+
+
+@given(devices(), st.sampled_from(["gather", "scatter-add", "scatter-max"]), *[st.integers(1, 10**6)] * 4)
+@settings(deadline=None)
+def test_picking_takes_longer_the_more_and_the_longer_runs_are(device, kind, count, size, more, longer):
+    """And no less than moving the bytes; arrays say the same."""
+
+    def time_s(count, size):
+        return compute_time_s(0.0, 2.0 * count * size, "float32", device, kind=kind, runs=(float(count), float(size)))
+
+    once = time_s(count, size)
+    assert once >= moving_time_s(2.0 * count * size, device)
+    assert min(time_s(count + more, size), time_s(count, size + longer)) >= once * (1 - 1e-9)
+    counts, sizes = np.array([count, count + more], float), np.array([size, size], float)
+    both = compute_times_s(np.zeros(2), 2 * counts * sizes, "float32", device, kind=kind, runs=(counts, sizes))
+    assert both == pytest.approx([once, time_s(count + more, size)])
+
+
+def test_the_slowest_device_picks_as_the_slowest_does():
+    quick, slow = Curve((4.0,), (1e-9,), 1e-9), Curve((4.0,), (2e-9,), 1e-10)
+    devices = [replace(PLAIN, efficiency=Efficiency(runs={"gather": curve})) for curve in (quick, slow)]
+    found = slowest_device((*devices, PLAIN)).efficiency
+    assert found.run("gather").time_s(4) == 2e-9
+    assert found.run("gather").time_s(1000) == pytest.approx(quick.time_s(1000), rel=0.01)
+    assert found.run("scatter-add") is None

@@ -100,7 +100,8 @@ def test_what_nobody_speaks_of_is_assumed() -> None:
 def reached() -> Cluster:
     """A cluster whose device states what it reaches of its peaks."""
     cluster, curve = load_cluster("cpu8"), Curve((1e3,), (1e-6,), 1e-10)
-    device = replace(cluster.device, efficiency=Efficiency({}, {"exp": {"float32": curve}}, curve, curve))
+    efficiency = Efficiency({}, {"exp": {"float32": curve}}, curve, curve, runs={"gather": curve})
+    device = replace(cluster.device, efficiency=efficiency)
     return replace(cluster, device=device)
 
 
@@ -120,6 +121,7 @@ def test_a_worse_number_makes_something_slower_and_nothing_faster(name: str) -> 
             for w in ((1e12, 8, dtype), (1, 2**30, dtype))
         ]
         work += [compute_time_s(1e9, 8, "float32", of.device, kind="exp")]
+        work += [compute_time_s(0, 8e9, "float32", of.device, kind="gather", runs=(1e6, 4e3))]
         overlap = of.device.overlap or Overlap(1.0, 1.0)
         return [*moving, *work, overlap.computing_slowdown, overlap.communicating_slowdown]
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from autopar.core.dataflow import dataflow
@@ -19,7 +20,7 @@ from autopar.passes.program import Move
 from autopar.price.assemble import assemble
 from autopar.price.pricing import Pricing, Roofline, pack_price, restricted, turn_price
 from autopar.price.remembered import Remembered
-from autopar.price.turns import folded, product_turns_s, regroups, step_turn_time_s, turns_left
+from autopar.price.turns import folded, product_turns_s, reads_across, regroups, step_turn_time_s, turned_products
 from autopar.redistribute.route import Router
 from autopar.redistribute.steps import steps_from
 from autopar.search.space import build_space
@@ -63,7 +64,7 @@ def whole(op: OpNode) -> Strategy:
 )
 def test_a_left_operand_that_is_read_along_its_rows_is_not_turned(spec: str, a: Any, b: Any) -> None:
     _, op = product(spec, a, b)
-    assert not turns_left(op)
+    assert not reads_across(op, 0)
 
 
 def test_a_gradient_of_weights_reads_across_and_costs_more_where_the_profile_knows() -> None:
@@ -71,11 +72,11 @@ def test_a_gradient_of_weights_reads_across_and_costs_more_where_the_profile_kno
     x, w = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((512, 256), (256, 128)))
     graph = trace(lambda x, w: jax.grad(lambda w: ((x @ w) ** 2).sum())(w), (x, w)).graph
     forward, backward = (op for op in graph.ops if op.kind == "dot_general")
-    across = [op for op in (forward, backward) if turns_left(op)]
+    across = [op for op in (forward, backward) if reads_across(op, 0)]
     assert len(across) == 1
     for cluster, dearer in ((CPU, True), (ACCELERATOR, False), (MEASURED, False)):
         price = Roofline(graph, MESH, cluster)
-        costs = {turns_left(op): price.op_cost(op, whole(op)) for op in (forward, backward)}
+        costs = {reads_across(op, 0): price.op_cost(op, whole(op)) for op in (forward, backward)}
         assert (costs[True] > 1.01 * costs[False]) is dearer
 
 
@@ -83,9 +84,39 @@ def test_packing_counts_instead_of_a_transpose_where_it_was_measured() -> None:
     work = {"transpose": {"float32": Curve((), (), 1e-8)}, "pack": {"float32": Curve((), (), 3e-9)}}
     packing = replace(_BARE.device, efficiency=Efficiency(work=work))
     _, across = product("km,kn->mn", (32, 64), (32, 16))
-    assert product_turns_s(across, (1e6, 1e9), "float32", packing) == pytest.approx(3e-3)
-    assert product_turns_s(across, (1e6, 1e9), "float32", CPU.device) == pytest.approx(1e-2)
+    elements, flops = (1e6, 1e5, 1e9), 2 * 100 * 1e5
+    assert product_turns_s(across, elements, flops, packing) == pytest.approx(3e-3)
+    assert product_turns_s(across, elements, flops, CPU.device) == pytest.approx(1e-2)
     assert step_turn_time_s("all_gather", 4_000_000, packing) == step_turn_time_s("all_gather", 4_000_000, CPU.device)
+
+
+def test_rows_that_are_pages_apart_take_longer_to_pack() -> None:
+    """Of lhs[k, m] m columns of float32: 1024 and 2048 of them are whole pages, also where a device has a part of m."""
+    work = {kind: {"float32": Curve((), (), slope)} for kind, slope in (("pack", 1e-9), ("pack:pages", 2e-9))}
+    device = replace(_BARE.device, efficiency=Efficiency(work={**work, "transpose": {"float32": Curve((), (), 1.0)}}))
+    _, across = product("km,kn->mn", (32, 64), (32, 16))
+    k, n, columns = 50.0, 10.0, np.array([768.0, 1024.0, 1536.0, 2048.0])
+    given = (k * columns, np.full(4, k * n), columns * n)
+    found = product_turns_s(across, given, 2 * k * n * columns, device)
+    assert found == pytest.approx(k * columns * np.array([1e-9, 2e-9, 1e-9, 2e-9]))
+    for m, each in zip(columns, found, strict=True):
+        one = product_turns_s(across, (k * m, k * n, m * n), 2 * k * n * m, device)
+        assert one == pytest.approx(each)
+
+
+def test_of_a_product_computed_the_other_way_round_the_right_operand_is_packed() -> None:
+    """(lhs . rhs)^T is rhs^T . lhs^T: a gradient of weights packs the activations, not what comes back."""
+    x, w = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((512, 256), (256, 8)))
+    graph = trace(lambda x, w: jax.grad(lambda w: ((x @ w) ** 2).sum())(w), (x, w)).graph
+    (turned,) = turned_products(graph)
+    op = graph.ops[turned]
+    assert [t.shape for t in op.ins] == [(512, 8), (512, 256)]
+    device = replace(_BARE.device, efficiency=Efficiency(work={"transpose": {"float32": Curve((), (), 1e-3)}}))
+    price = Roofline(graph, MESH, replace(_BARE, device=device))
+    bare = Roofline(graph, MESH, _BARE).op_cost(op, whole(op))
+    assert price.op_cost(op, whole(op)) - bare == pytest.approx(1e-3 * 512 * 256, rel=1e-3)
+    other = trace(lambda x, y: jnp.einsum("km,kn->mn", x, y), (x, jax.ShapeDtypeStruct((512, 8), jnp.float32))).graph
+    assert not turned_products(other)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +137,7 @@ def test_operands_are_regrouped_whose_batch_dims_are_not_in_front(spec: str, a: 
     by_rows = replace(CPU.device, efficiency=Efficiency(work=both))
     count = 1e6 * expected[0] + 1e7 * expected[1]
     for device, each in ((by_rows, 4e-9), (CPU.device, 1e-8), (_BARE.device, 0.0), (MEASURED.device, 0.0)):
-        assert product_turns_s(op, (1e6, 1e7), "float32", device) == pytest.approx(each * count)
+        assert product_turns_s(op, (1e6, 1e7, 1.0), 1.0, device) == pytest.approx(each * count)
 
 
 def test_a_product_s_only_transpose_is_part_of_it_where_nothing_is_reduced_between() -> None:

@@ -1,0 +1,30 @@
+"""Picked: the runs that a gather reads and a scatter writes, each where an index says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from autopar.core.graph import OpNode
+from cost_models.curves import Number
+
+_INDICES = 1
+_MOVED = 2
+"""Where these stand among operands and results: a gather has two operands, a scatter's updates are its third."""
+
+
+def picked_runs(op: OpNode, parts: Sequence[Number]) -> tuple[Number, Number] | None:
+    """How many runs one device picks, and the bytes of each; None if `op` is neither a gather nor a scatter.
+
+    An index picks one run. A device whose part of the indices is smaller picks fewer, one whose part of the rows'
+    elements is smaller as many that are shorter.
+
+    Args:
+      op: the operator.
+      parts: by operand, then by result, into how many parts it is split: numbers, or arrays over strategies.
+    """
+    if op.kind != "gather" and not op.kind.startswith("scatter"):
+        return None
+    indices, moved = op.ins[_INDICES], (*op.ins, *op.outs)[_MOVED]
+    whole = max(1, prod(indices.shape[:-1]))
+    return whole / parts[_INDICES], moved.size_bytes / whole * parts[_INDICES] / parts[_MOVED]

@@ -10,7 +10,7 @@ from autopar.core.graph import OpGraph
 from autopar.core.placement import StepKind
 from autopar.core.plan import Plan
 from autopar.passes.account import Account, account
-from autopar.passes.compiled.predict import set_aside_bytes
+from autopar.passes.compiled.predict import set_aside
 from autopar.passes.pipeline import build_program
 from autopar.passes.program import ShardedProgram
 from autopar.price.assemble import placement_choice
@@ -220,7 +220,7 @@ class Attempt:
 
 
 def account_of(graph: OpGraph, program: ShardedProgram, pricing: Pricing) -> Account:
-    """What `program` costs in time and memory: no less than its compiler sets aside, where that is known."""
+    """What `program` costs in time and memory: no less than its compiler may set aside, where that is known."""
     spent = account(
         program,
         pricing.op_cost,
@@ -231,5 +231,6 @@ def account_of(graph: OpGraph, program: ShardedProgram, pricing: Pricing) -> Acc
     )
     if compiler_of(pricing) != "xla_cpu":
         return spent
-    compiled = set_aside_bytes(program, graph.donated, workspace_bytes)
-    return replace(spent, peak_memory_bytes=max(spent.peak_memory_bytes, compiled), set_aside_bytes=compiled)
+    compiled = set_aside(program, graph.donated, workspace_bytes)
+    peak = max(spent.peak_memory_bytes, compiled.most_bytes)
+    return replace(spent, peak_memory_bytes=peak, set_aside_bytes=compiled.predicted_bytes)

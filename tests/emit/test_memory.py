@@ -10,6 +10,8 @@ import pytest
 
 import autopar
 from autopar.emit.hlo import peak_memory_bytes
+from autopar.passes.compiled import predict
+from autopar.price.work import workspace_bytes
 from benchmarks.memory_models import MODELS, conv, descends
 from benchmarks.models import cross_entropy, max_pool
 
@@ -30,7 +32,23 @@ def test_the_prediction_is_what_xla_sets_aside(name: str, mode: str) -> None:
     spent = plan.bound.planned.account
     assert spent.set_aside_bytes is not None
     assert LEAST <= spent.set_aside_bytes / found <= MOST
-    assert plan.peak_memory_bytes >= spent.set_aside_bytes
+    assert plan.peak_memory_bytes >= max(found, spent.set_aside_bytes)
+
+
+def test_the_peak_leaves_room_for_kernels_that_run_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which runs first is predicted, not known: temporaries that live a kernel or two longer leave other gaps."""
+    fn, args = MODELS["experts"].make()
+    plan = autopar.plan(fn, *args, cluster="cpu8", mesh={"x": 2, "y": 4})
+    given = plan.program(), plan.bound.planned.graph.donated, workspace_bytes
+    found = predict.set_aside(*given)
+    assert found.predicted_bytes == plan.bound.planned.account.set_aside_bytes
+    assert found.predicted_bytes < found.most_bytes <= plan.peak_memory_bytes
+    most = {}
+    for later in ((), (1,), (2,)):
+        monkeypatch.setattr(predict, "LATER", later)
+        most[later] = predict.set_aside(*given).most_bytes
+    assert most[()] == found.predicted_bytes
+    assert max(most.values()) == found.most_bytes
 
 
 def floats(*shape: int, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:

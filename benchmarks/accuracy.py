@@ -10,7 +10,7 @@ What is predicted with the profile cpu8 as it ships is "uncalibrated"; "calibrat
 (`--calibrate`, as `autopar calibrate` does, under three minutes), or was before (`--cluster FILE`). The process keeps
 the memory that is freed (`benchmarks.kept_memory`). Compiling takes most of the time: with `--cache FOLDER` it is kept
 for the next run. Predicted peaks of memory stand beside what XLA sets aside, and so do those that limits are held
-against: the larger of that prediction and the account in program order. A model's times are predicted for the very
+against (`benchmarks.memory`). A model's times are predicted for the very
 programs that ran.
 """
 

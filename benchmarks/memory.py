@@ -6,8 +6,8 @@ Training steps in shape only (`benchmarks/memory_models.py`), each under four pl
 own, data parallelism, and two drawn at random of all feasible ones, such that neighbours mostly agree. For each what
 XLA is predicted to set aside over `argument + output + temp - alias` of its memory_analysis; no step is run. LLVM's
 optimisation, which comes when memory is assigned already, is off. Beside it, in the summary, the peak that limits are
-held against: the larger of that prediction and the account in program order. Models "held out" were not looked at while
-the prediction was developed.
+held against: the largest of that prediction, the same if temporaries live a kernel or two longer, and the account in
+program order. Models "held out" were not looked at while the prediction was developed.
 """
 
 from __future__ import annotations

@@ -259,8 +259,9 @@ def _picking(extent: Extent) -> Iterator[Case]:
     """Long rows and short ones, of tables that caches of one core do not hold."""
     side = extent.side
     for row in (side, 8) if extent.quick else (side, 8, 64, 1):
+        count = min(16 * side, side**2 // 4 // row)
         for kind in PICKING:
-            yield Case("picking", kind, (side**2 // row, row, min(16 * side, side**2 // 4 // row)))
+            yield Case("picking", kind, (side**2 // row, row, count), arrays=min(4, extent.arrays(8 * row * count)))
 
 
 def _reducing(extent: Extent) -> Iterator[Case]:

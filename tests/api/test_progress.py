@@ -55,11 +55,12 @@ def test_what_is_solved_at_once_is_told_too() -> None:
 
 
 def test_every_mesh_and_limit_is_told() -> None:
+    """Where a program holds more than was counted, what is found within less is told as found within that."""
     plan, _ = told()
     limit = int(0.8 * plan.peak_memory_bytes)
     limited, seen = told(memory_limit_bytes=limit)
     assert {p.memory_limit_bytes for p in seen} >= {None, limit}
-    assert limited.objective_s in {p.objective_s for p in seen if p.memory_limit_bytes == limit}
+    assert limited.objective_s in {p.objective_s for p in seen if (p.memory_limit_bytes or limit + 1) <= limit}
     _, everywhere = told(mesh=None)
     runs = [mesh for mesh, _ in groupby(everywhere, key=lambda p: p.mesh)]
     assert len(set(runs)) > 2

@@ -133,3 +133,20 @@ def test_a_broadcast_costs_what_it_writes_where_no_loop_takes_it_in() -> None:
         seconds = moved / FAST.memory_bandwidth_bytes_per_s + FAST.launch_s
         assert price.op_cost(op, split(op, {})) == pytest.approx(seconds)
     assert not written_out(graph_of(taken_in))
+
+
+def test_equal_broadcasts_of_which_one_is_written_are_priced_apart() -> None:
+    """The other is kept for two sums in loops of their own, each of which makes the elements itself."""
+
+    def both(table: jax.Array, indices: jax.Array, rows: jax.Array) -> Any:
+        a, b = rows[0] * 2, rows[1] * 3
+        spread = jnp.broadcast_to(b, rows.shape)
+        return add_to(table, indices, jnp.broadcast_to(a, rows.shape)), (spread + rows).sum(), (spread * rows).sum(0)
+
+    graph = graph_of(both)
+    other, one = (op for op in graph.ops if op.kind == "broadcast_in_dim" and op.outs[0].shape == (COUNT, WIDTH))
+    assert {one.outs[0].id, other.outs[0].id} <= materialised(graph)
+    price = Roofline(graph, MESH, PICKING)
+    assert [op.id in written_out(graph) for op in (one, other)] == [True, False]
+    assert price.context(one) != price.context(other)
+    assert price.op_cost(one, split(one, {})) > price.op_cost(other, split(other, {})) == 0

@@ -115,8 +115,24 @@ def test_of_a_product_computed_the_other_way_round_the_right_operand_is_packed()
     price = Roofline(graph, MESH, replace(_BARE, device=device))
     bare = Roofline(graph, MESH, _BARE).op_cost(op, whole(op))
     assert price.op_cost(op, whole(op)) - bare == pytest.approx(1e-3 * 512 * 256, rel=1e-3)
+    flow = dataflow(graph)
+    space = build_space(graph, flow, MESH, keep=price.keep)
+    problem = assemble(graph, flow, space, Remembered(price, graph), Router(MESH, price.step_cost))
+    each = [price.op_cost(op, strategy) for strategy in space.strategies[op.id]]
+    assert problem.node_costs[len(space.inputs) + op.id] == pytest.approx(each)
     other = trace(lambda x, y: jnp.einsum("km,kn->mn", x, y), (x, jax.ShapeDtypeStruct((512, 8), jnp.float32))).graph
     assert not turned_products(other)
+
+
+def test_equal_products_of_which_one_is_turned_are_priced_apart() -> None:
+    x, y = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((64, 32), (64, 8)))
+    graph = trace(lambda x, y, z: (jnp.einsum("km,kn->mn", x, y).T, jnp.einsum("km,kn->mn", x, z)), (x, y, y)).graph
+    one, other = (op for op in graph.ops if op.kind == "dot_general")
+    assert one.signature == other.signature
+    price, strategy = Roofline(graph, MESH, CPU), whole(one)
+    costs = [[p.op_cost(op, strategy) for op in (one, other)] for p in (price, Remembered(price, graph))]
+    assert costs[0][0] != costs[0][1]
+    assert costs[0] == costs[1]
 
 
 @pytest.mark.parametrize(

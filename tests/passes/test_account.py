@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -89,7 +90,8 @@ def test_random_programs_peak_as_simulated(program: ShardedProgram, data: st.Dat
     spent = account(program, lambda op, strategy: 1.0 + op.id, in_memory, donated, recomputed=again)
     assert spent.peak_memory_bytes == slow_peak(program, in_memory, donated, again)
     assert spent.compute_time_s == sum(1.0 + i.op.id for i in program.instructions if isinstance(i, Compute))
-    assert spent.communication_time_s == sum(move.time_s for move in program.collectives)
+    communicating_s = sum(move.time_s for move in program.collectives)  # Python 3.12 compensates what it adds up
+    assert spent.communication_time_s == pytest.approx(communicating_s, rel=1e-12)
     assert spent.serial_time_s == spent.compute_time_s + spent.communication_time_s
     assert max(spent.held_bytes) == spent.peak_memory_bytes
 

@@ -8,7 +8,7 @@ the lesser counts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -53,7 +53,8 @@ class Anew:
 
     `once` keeps the sizes, which equal layers share. `may_go` are operators that may not be there, which hold nothing.
     `gone` says from when on a tensor's memory is counted by nobody yet, by its id. `kept` are tensors that are counted
-    elsewhere from then on, if a choice says so: from `until` on, when nothing waits for them any longer.
+    elsewhere from then on, if a choice says so: from `until` on, when nothing waits for them any longer. `apart` says
+    of a tensor when one operator counts it as its own operand, be it kept or made again.
     """
 
     graph: OpGraph
@@ -64,6 +65,7 @@ class Anew:
     once: Once
     may_go: Collection[int] = frozenset()
     kept: Collection[int] = frozenset()
+    apart: Mapping[int, int] = field(default_factory=dict[int, int])
     gone: dict[int, int] = field(init=False)
     until: dict[int, int] = field(default_factory=dict[int, int], init=False)
 
@@ -139,7 +141,7 @@ class Anew:
         if tensor.id in self.in_memory:
             begin = self.gone[tensor.id]
             self.gone[tensor.id] = max(begin, stop)
-            return [(begin, whole)] if begin < stop else []
+            return self._but_apart(tensor.id, begin, stop, whole) if begin < stop else []
         if maker.id in self.may_go:
             return []
         made = self.placed(maker.id, "outs", result)
@@ -147,6 +149,14 @@ class Anew:
             (begin, self._lesser(whole, self._least(made, sizes, placed)))
             for begin, sizes in self._together(maker, stop)
         ]
+
+    def _but_apart(self, tensor: int, begin: int, stop: int, sizes: Floats) -> Steps:
+        """These bytes from `begin` on, but none while they are counted `apart`."""
+        at = self.apart.get(tensor, stop)
+        if not begin <= at < stop:
+            return [(begin, sizes)]
+        none = self.once((id(sizes), "none"), lambda: np.zeros_like(sizes))
+        return [(begin, sizes), (at, none), (at + 1, sizes)][begin == at :]
 
     def _bytes(self, tensor: TensorInfo, column: Column) -> Floats:
         key = (tensor.size_bytes, id(column), "bytes")

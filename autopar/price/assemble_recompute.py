@@ -31,7 +31,7 @@ from autopar.price.anew import Anew
 from autopar.price.assemble import Builder
 from autopar.price.columns import Column
 from autopar.price.held import Held, Span, held
-from autopar.price.lasting import clipped, is_join, is_twin, lasting
+from autopar.price.lasting import clipped, is_join, is_twin, lasting, read_once
 from autopar.price.pricing import Pricing
 from autopar.redistribute.route import Router
 from autopar.solve import Edge, Problem, Usage
@@ -292,8 +292,7 @@ class RecomputeBuilder(Builder):
             if self.graph.ops[use.op].ins[use.position].id not in self.join_of:
                 late.setdefault((self.graph.ops[use.op].ins[use.position].id, source), []).append(use)
         tensors = {t.id: t for op in self.graph.ops for t in op.ins}
-        found = [self._hold(tensors[tensor], source, uses) for (tensor, source), uses in late.items()]
-        return [hold for hold in found if hold is not None]
+        return [h for (t, source), uses in late.items() if (h := self._hold(tensors[t], source, uses)) is not None]
 
     def _hold(self, tensor: TensorInfo, source: int | None, uses: Sequence[Use]) -> Hold | None:
         graph, node = self.graph, self.input_node.get(tensor.id)
@@ -388,7 +387,8 @@ class RecomputeBuilder(Builder):
     @cached_property
     def _anew(self) -> Anew:
         kept = {hold.tensor.id for hold in self.holds if hold.tensor.id not in self.input_node} | self.join_of.keys()
-        return Anew(self.graph, self._sure, self.held, self.in_memory, self._placed, self._once, self._may_go, kept)
+        known = self.graph, self._sure, self.held, self.in_memory, self._placed, self._once, self._may_go
+        return Anew(*known, kept, read_once(self.flow, self.join_of))
 
     @cached_property
     def _sure(self) -> Dataflow:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from autopar.core.dataflow import Copy, Dataflow, Use, until
@@ -67,3 +67,12 @@ def _sure(graph: OpGraph, tensor: int, uses: tuple[Use, ...], may_go: Collection
     if len(uses) == 1 and producer is not None and producer.recomputes is not None:
         return uses
     return tuple(use for use in uses if use.op not in may_go)
+
+
+def read_once(flow: Dataflow, joins: Mapping[int, int]) -> dict[int, int]:
+    """When what is kept is read late, for tensors whose join (its copy in `flow`, by tensor) has one reader only.
+
+    That one counts what it reads itself, as there is no copy that several share.
+    """
+    uses = {tensor: flow.copies[join].uses for tensor, join in joins.items()}
+    return {tensor: mine[0].time for tensor, mine in uses.items() if len(mine) == 1}

@@ -129,7 +129,7 @@ def test_what_waits_in_registers_for_the_backward_pass_holds_its_operands() -> N
         (op, use.op)
         for op in graph.ops
         for use in build.flow.uses.get(op.outs[0].id, ())
-        if op.kind == "sub" and use.op is not None and graph.ops[use.op].phase == "backward"
+        if op.kind in ("sub", "one_minus_square") and use.op is not None and graph.ops[use.op].phase == "backward"
         if not build.in_memory.isdisjoint(tensor.id for tensor in op.ins)
     ]
     assert waiting

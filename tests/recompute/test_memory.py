@@ -8,6 +8,8 @@ from functools import lru_cache
 from math import inf
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -31,7 +33,30 @@ from tests.recompute.test_problem import CASES
 
 MESH = DeviceMesh.of({"x": 2, "y": 4})
 CLUSTER = load_cluster("8xh100")
+
+
+@jax.custom_jvp
+def rising(x: Any) -> Any:
+    return jnp.tanh(x)
+
+
+@rising.defjvp
+def _(given: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
+    y = rising(*given)
+    return y, tangents[0] * jax.lax.integer_pow(y, 2)
+
+
+def rises(w: Any, x: Any) -> Any:
+    """One operator of what is kept waits in a register, beside one late reader: tanh itself, in the newest JAX."""
+
+    def loss(w: Any) -> Any:
+        return (rising(rising(x @ w["a"]) @ w["b"]) ** 3).sum()
+
+    return jax.grad(loss)(w)
+
+
 MODELS: dict[str, Callable[[], Any]] = {
+    "rises": lambda: (rises, CASES["chain"][1]),
     **{name: lambda name=name: CASES[name] for name in CASES},
     "normed": lambda: (normed, ARGS),
     "mlp": lambda: small_models.mlp(optimiser="adam"),

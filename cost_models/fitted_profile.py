@@ -110,10 +110,7 @@ def _device(samples: Sequence[Sample], machine: Machine) -> DeviceProfile:
         else:
             curve = fit_work(mine, launch_s)
         work[kind][dtype] = _work(curve, part, what, machine)
-    picked: dict[str, list[Sample]] = defaultdict(list)
-    for sample in samples:
-        if sample.what == "picking" and sample.dtype == "float32":
-            picked[sample.kind].append(sample)
+    picked = {kind: mine for (kind, _), mine in _by_kind(samples, "picking").items()}
     fresh = fit_fresh(s for s in samples if s.what == "fresh")
     return DeviceProfile(
         name=machine.device,

@@ -8,6 +8,7 @@ from math import prod
 from autopar.core.graph import OpNode
 from cost_models.curves import Number
 
+_SCATTERS = frozenset({"scatter", *(f"scatter-{kind}" for kind in ("add", "sub", "mul", "min", "max"))})
 _INDICES = 1
 _MOVED = 2
 """Where these stand among operands and results: a gather has two operands, a scatter's updates are its third."""
@@ -23,7 +24,7 @@ def picked_runs(op: OpNode, parts: Sequence[Number]) -> tuple[Number, Number] | 
       op: the operator.
       parts: by operand, then by result, into how many parts it is split: numbers, or arrays over strategies.
     """
-    if op.kind != "gather" and not op.kind.startswith("scatter"):
+    if op.kind != "gather" and op.kind not in _SCATTERS:
         return None
     indices, moved = op.ins[_INDICES], (*op.ins, *op.outs)[_MOVED]
     whole = max(1, prod(indices.shape[:-1]))

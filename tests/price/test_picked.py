@@ -92,6 +92,12 @@ def test_a_scatter_picks_the_rows_of_its_updates(fn: Any, kind: str) -> None:
     assert time_s == pytest.approx(COUNT * RUN.time_s(4 * WIDTH) + FAST.launch_s)
 
 
+def test_what_others_call_a_scatter_picks_nothing() -> None:
+    """A primitive of a library need not have indices, or three operands."""
+    op = only(graph_of(look_up), "gather")
+    assert picked_runs(replace(op, kind="scatter_rows", ins=op.ins[:1]), (1.0, 1.0)) is None
+
+
 @pytest.mark.parametrize("fn", [look_up, add_to])
 def test_all_strategies_at_once_are_priced_as_each(fn: Any) -> None:
     graph = graph_of(fn)

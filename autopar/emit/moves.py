@@ -17,15 +17,22 @@ Array = jax.Array
 lax, jnp = untyped_jax.lax, untyped_jax.numpy
 
 
-def run_move(program: ShardedProgram, move: Move, values: Sequence[Array], *, apart: bool = False) -> list[Array]:
-    """The local results of `move` on the local `values`; if `apart`, a bucket of all-reduces is one for each."""
+def run_move(program: ShardedProgram, move: Move, values: Sequence[Array], *, tiled: bool = False) -> list[Array]:
+    """The local results of `move` on the local `values`.
+
+    Most compilers gather and scatter along the dim that lies first in memory, and put all else in that order and back,
+    element by element. So shards travel whole, one behind the other, and are put in their places in one copy, run by
+    run (a gather of 512x512 floats of 8 devices on a CPU: 1.0 ms for 2.4, of 1024x1024: 4.4 for 19.7). Where arrays lie
+    in tiles (`tiled`), a collective goes along its dim, and a bucket of all-reduces is one for each.
+    """
     if move.kind == "all_reduce":
-        return _all_reduce(program, move, values, apart)
+        return _all_reduce(program, move, values, tiled)
     if len(values) > 1:
         return _PACKED[move.kind](program, move, values)
     (value,) = values
     before, after = (program.values[v[0]].placement for v in (move.ins, move.outs))
-    return [_RUN[move.kind](program, move, pcast_varying(value, move.axes), before, after)]
+    run = _BY_SHARDS[move.kind] if move.kind in _BY_SHARDS and move.dim and not tiled else _RUN[move.kind]
+    return [run(program, move, pcast_varying(value, move.axes), before, after)]
 
 
 def linear_index(axes: tuple[str, ...], mesh: DeviceMesh) -> Array:
@@ -81,10 +88,10 @@ def _shard(placement: Placement, device: dict[str, int], mesh: DeviceMesh) -> tu
     return tuple(found)
 
 
-def _all_reduce(program: ShardedProgram, move: Move, values: Sequence[Array], apart: bool) -> list[Array]:
-    """One all-reduce, of all values laid end to end; one for each if they are to stay `apart`."""
+def _all_reduce(program: ShardedProgram, move: Move, values: Sequence[Array], tiled: bool) -> list[Array]:
+    """One all-reduce, of all values laid end to end; one for each if they are `tiled`."""
     combine = {"sum": lax.psum, "max": lax.pmax, "min": lax.pmin}[program.values[move.ins[0]].placement.kind]
-    if apart or len(values) == 1:
+    if tiled or len(values) == 1:
         return [combine(pcast_varying(value, move.axes), move.axes) for value in values]
     flat = jnp.concatenate([value.reshape(-1) for value in _alike_varying(program, move, values)])
     parts = jnp.split(combine(flat, move.axes), _ends(values))
@@ -141,7 +148,8 @@ def _apart(value: Array, dim: int, count: int) -> Array:
 def _together(shards: Array, dim: int) -> Array:
     """The whole of shards along the first dim: the inverse of `_apart`."""
     cut = jnp.moveaxis(shards, 0, dim)
-    return cut.reshape(*cut.shape[:dim], -1, *cut.shape[dim + 2 :])
+    shape = cut.shape
+    return cut.reshape(*shape[:dim], shape[dim] * shape[dim + 1], *shape[dim + 2 :])
 
 
 def _all_gather(_: ShardedProgram, move: Move, value: Array, before: Placement, after: Placement) -> Array:
@@ -152,6 +160,17 @@ def _all_gather(_: ShardedProgram, move: Move, value: Array, before: Placement, 
 def _reduce_scatter(_: ShardedProgram, move: Move, value: Array, before: Placement, after: Placement) -> Array:
     del before, after
     return lax.psum_scatter(value, move.axes, scatter_dimension=move.dim or 0, tiled=True)
+
+
+def _gather_shards(_: ShardedProgram, move: Move, value: Array, before: Placement, after: Placement) -> Array:
+    del before, after
+    return _together(lax.all_gather(value, move.axes, axis=0, to="invarying"), move.dim or 0)
+
+
+def _scatter_shards(program: ShardedProgram, move: Move, value: Array, before: Placement, after: Placement) -> Array:
+    del before, after
+    shards = _apart(value, move.dim or 0, program.mesh.product(move.axes))
+    return lax.psum_scatter(shards, move.axes, scatter_dimension=0)
 
 
 def _all_to_all(_: ShardedProgram, move: Move, value: Array, before: Placement, after: Placement) -> Array:
@@ -185,6 +204,8 @@ _RUN: dict[str, Callable[[ShardedProgram, Move, Array, Placement, Placement], Ar
     "slice": _slice,
     "mask": _mask,
 }
+_BY_SHARDS = {"all_gather": _gather_shards, "reduce_scatter": _scatter_shards}
+"""Those that need not go along a dim."""
 _PACKED: dict[str, Callable[[ShardedProgram, Move, Sequence[Array]], list[Array]]] = {
     "all_gather": _gather_packed,
     "reduce_scatter": _scatter_packed,

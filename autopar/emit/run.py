@@ -24,14 +24,14 @@ lax, jnp = untyped_jax.lax, untyped_jax.numpy
 Env = dict[int, Array]
 
 
-def local_function(program: ShardedProgram, *, apart: bool = False) -> Callable[..., tuple[Array, ...]]:
+def local_function(program: ShardedProgram, *, tiled: bool = False) -> Callable[..., tuple[Array, ...]]:
     """The function that every device runs: local inputs in, local outputs out.
 
-    If `apart`, a bucket of all-reduces is one for each of its values, for compilers that join these without copies.
+    `tiled`: whether arrays lie in tiles of two dims, as on `wrap.TILED` platforms; see `run_move`.
     """
     last = {value: n for n, i in enumerate(program.instructions) for value in i.ins}
     last |= dict.fromkeys(program.outputs, len(program.instructions))
-    runner = _Runner(program, last, anew(program), apart)
+    runner = _Runner(program, last, anew(program), tiled)
     numbered = list(enumerate(program.instructions))
 
     def run(*inputs: Array) -> tuple[Array, ...]:
@@ -46,14 +46,14 @@ def local_function(program: ShardedProgram, *, apart: bool = False) -> Callable[
 class _Runner:
     """Runs the instructions of a program, region by region.
 
-    `last` is the last instruction that reads each value, `anew` what is read through a barrier where; `apart` as in
+    `last` is the last instruction that reads each value, `anew` what is read through a barrier where; `tiled` as in
     `local_function`.
     """
 
     program: ShardedProgram
     last: dict[int, int]
     anew: dict[int, Anew]
-    apart: bool
+    tiled: bool
 
     def run(self, instructions: control.Numbered, env: Env, parent: int | None) -> None:
         """Runs `instructions`, which lie in the region `parent`, with the values `env`."""
@@ -82,7 +82,7 @@ class _Runner:
         if isinstance(instruction, Compute):
             results = _compute(program, instruction, values)
         elif isinstance(instruction, Move):
-            results = run_move(program, instruction, values, apart=self.apart)
+            results = run_move(program, instruction, values, tiled=self.tiled)
         else:
             raise TypeError(f"{instruction} was never routed")
         env.update(zip(instruction.outs, results, strict=True))

@@ -14,9 +14,9 @@ from autopar.core.placement import Placement
 from autopar.emit.run import local_function
 from autopar.passes.program import ShardedProgram
 
-JOINING = frozenset({"tpu"})
-"""Platforms whose compiler joins all-reduces itself, into one of several operands, but not gathers. Arrays lie
-in tiles of two dims there: laying them end to end, as elsewhere, takes copies that are slower than the collective."""
+TILED = frozenset({"tpu"})
+"""Platforms where arrays lie in tiles of two dims: laying them end to end, as elsewhere, takes copies that are slower
+than the collective. Their compiler joins all-reduces itself, into one of several operands, but not gathers."""
 
 
 def partition_spec(placement: Placement) -> PartitionSpec:
@@ -49,9 +49,9 @@ def wrap(
     """
     ins, outs = placements(program, program.inputs), placements(program, program.outputs)
     full = [n for n, value in enumerate(program.inputs) if program.local_bytes(value)]
-    apart = mesh.devices.flat[0].platform in JOINING
+    tiled = mesh.devices.flat[0].platform in TILED
     body = shard_map(
-        _without_empty(program, full, local_function(program, apart=apart)),
+        _without_empty(program, full, local_function(program, tiled=tiled)),
         mesh=mesh,
         in_specs=tuple(partition_spec(ins[n]) for n in full),
         out_specs=tuple(map(partition_spec, outs)),

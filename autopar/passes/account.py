@@ -32,7 +32,7 @@ class Account:
 
     `peak_at` is the position of the instruction at which the peak is reached, `peak_values` what is alive there,
     largest first. `held_bytes` is what is held while each instruction runs. `set_aside_bytes` is what the compiler is
-    predicted to set aside, where it is known (`passes.compiled`); the peak is at least the most that this may be.
+    expected to set aside, where it is known (`passes.compiled`); the peak is at least the most that this may be.
     """
 
     compute_time_s: float

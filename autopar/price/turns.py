@@ -19,14 +19,15 @@ from autopar.redistribute.step import PackPrice, TurnPrice, no_pack, no_turn
 from cost_models.compute import Device
 from cost_models.curves import Curve, Floats
 
-TURNED: dict[StepKind, float] = {"all_gather": 1.3, "reduce_scatter": 1.7, "all_to_all": 0.35}
+TURNED: dict[StepKind, float] = {"all_gather": 0.25, "reduce_scatter": 0.06, "all_to_all": 0.35}
 """How much of a step's bytes is transposed where it is along a dim other than the first, as a share of a transpose.
 
-What is gathered is turned, and so is each part; a scatter does the reverse; an all_to_all turns what arrives, or is
-sent, in part within the kernels around it. Measured between two kernels, as collectives are calibrated, less the same
-along the first dim, on matrices of 256x256, 512x512, 2048x128 and 128x1024 on each of 8 devices in groups of 2, 4 and
-8, against transposes of as many elements, at real-time priority, 2026-11-22: all_gather 0.3 to 2.6 (median 1.3),
-reduce_scatter 0.6 to 2.1 (1.7), all_to_all 0.1 to 0.5 (0.35).
+Shards travel whole (`emit.moves`): what is gathered is put in its places run by run, what is scattered is taken apart
+by the kernel that makes it; an all_to_all turns what arrives, or is sent, in part within the kernels around it.
+Measured between two kernels, less the same along the first dim, against transposes of as many elements, on each of 8
+devices in groups of 2, 4 and 8: all_gather and reduce_scatter on eleven shapes of two to four dims, 192 KiB to 4 MiB,
+in runs of 8 bytes to 64 KiB, 2026-11-25: all_gather 0 to 0.6 (median 0.2; 0.25 of those whose runs are under 4 KiB),
+reduce_scatter 0 to 0.5 (0.06); all_to_all on four matrices, 2026-11-22: 0.1 to 0.5 (0.35).
 """
 
 

@@ -232,5 +232,9 @@ def account_of(graph: OpGraph, program: ShardedProgram, pricing: Pricing) -> Acc
     if compiler_of(pricing) != "xla_cpu":
         return spent
     compiled = set_aside(program, graph.donated, workspace_bytes)
-    peak = max(spent.peak_memory_bytes, compiled.most_bytes)
-    return replace(spent, peak_memory_bytes=peak, set_aside_bytes=compiled.predicted_bytes)
+    counted = spent.peak_memory_bytes
+    return replace(
+        spent,
+        peak_memory_bytes=max(counted, compiled.most_bytes),
+        set_aside_bytes=compiled.expected_bytes(counted),
+    )

@@ -40,7 +40,7 @@ def p(*dims: str, unreduced: str = "", kind: Kind = "sum") -> Placement:
 # Every device on its own: what it holds before and after a move ---------------------------------------------------
 
 
-def run_locally(program: ShardedProgram, given: list[simulate.Locals], *, apart: bool = False) -> list[simulate.Locals]:
+def run_locally(program: ShardedProgram, given: list[simulate.Locals], *, tiled: bool = False) -> list[simulate.Locals]:
     """The program's moves on the devices' own values, unreduced ones too, without wrap's in and out shardings."""
     mesh = program.mesh
     order = simulate.devices(mesh)
@@ -49,7 +49,7 @@ def run_locally(program: ShardedProgram, given: list[simulate.Locals], *, apart:
     def body(*blocks: jax.Array) -> list[jax.Array]:
         env = {value: block[0] for value, block in zip(program.inputs, blocks, strict=True)}
         for move in program.instructions:
-            results = run_move(program, move, [env[v] for v in move.ins], apart=apart)
+            results = run_move(program, move, [env[v] for v in move.ins], tiled=tiled)
             env.update(zip(move.outs, results, strict=True))
         return [env[value][None] for value in program.outputs]
 
@@ -224,8 +224,8 @@ def test_a_bucket_of_many_shapes(kind: Kind, dtype: str) -> None:
     verify_moves(program)
     arrays = [values(shape, dtype, seed) for seed, (shape, _) in enumerate(placed)]
     local = [draw(a, before, THREE, seed) for seed, (a, (_, before)) in enumerate(zip(arrays, placed, strict=True))]
-    for apart in (False, True):
-        after = run_locally(program, local, apart=apart)
+    for tiled in (False, True):
+        after = run_locally(program, local, tiled=tiled)
         for array, held, value in zip(arrays, after, program.outputs, strict=True):
             simulate.assert_holds(held, array, program.values[value].placement, THREE)
 
@@ -237,8 +237,8 @@ def assert_bucket_moves(mesh: DeviceMesh, steps: list[tuple[tuple[int, ...], Ste
     verify_moves(program)
     arrays = [values(shape, dtype, seed) for seed, (shape, _) in enumerate(steps)]
     given = [draw(a, step.before, mesh, seed) for seed, (a, (_, step)) in enumerate(zip(arrays, steps, strict=True))]
-    for apart in (False, True):
-        for array, held, (_, step) in zip(arrays, run_locally(program, given, apart=apart), steps, strict=True):
+    for tiled in (False, True):
+        for array, held, (_, step) in zip(arrays, run_locally(program, given, tiled=tiled), steps, strict=True):
             simulate.assert_holds(held, array, step.after, mesh)
 
 
@@ -416,7 +416,7 @@ def test_a_bucket_is_one_collective_unless_the_compiler_joins_them(monkeypatch: 
     program = program.with_instructions((*masks, bucket(program.collectives)))
     arrays = [values(SHAPE, "int32", 1), values((4, 3), "int32", 2)]
     for platform, count in (("tpu", 1), ("cpu", 2)):
-        monkeypatch.setattr("autopar.emit.wrap.JOINING", {platform})
+        monkeypatch.setattr("autopar.emit.wrap.TILED", {platform})
         jitted: Any = wrap(program, device_mesh(program.mesh, jax.devices()))
         assert jitted.lower(*arrays).as_text().count("stablehlo.all_reduce") == count
         for result, array in zip(run_whole(program, arrays), arrays, strict=True):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from autopar.core.graph import OpNode, TensorInfo
-from autopar.core.placement import Placement
+from autopar.core.placement import Placement, StepKind
 from autopar.core.strategy import Strategy
 from autopar.passes.compiled.fusion import Kernel, Slot, fused
 from autopar.passes.compiled.node import Node
@@ -142,18 +142,38 @@ def test_a_convolution_reads_what_neighbours_send_beside_its_operand_and_its_gra
     assert sum(n.kind == "kernel" for n in nodes) == 4
 
 
-@pytest.mark.parametrize("pooled", [True, False])
-def test_what_pools_a_loop_leaves_its_dims_as_a_collective_wants_them(pooled: bool) -> None:
+def split_or_joined(build: Matrices, kind: StepKind, value: int, out: int, dim: int) -> int:
+    build.instructions.append(Move(kind, ("x",), (value,), (out,), 512, 0.0, "forward", dim=dim))
+    return out
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_shards_along_the_first_dim_are_in_their_places_and_others_are_copied(dim: int) -> None:
+    """Behind a gather, and before a scatter."""
+    whole, part = Placement(((), ())), (ROWS, COLUMNS)[dim]
     build = Matrices()
-    x, made, pool = (build.matrix(COLUMNS) for _ in range(3))
-    build.inputs.append(x)
-    build.operator("exp" if pooled else "sort", [x], made)
-    build.operator("reduce_window_max", [made], pool)
-    out = build.matrix(Placement(((), ())))
-    build.instructions.append(Move("all_gather", ("x",), (pool,), (out,), 512, 0.0, "forward", dim=1))
-    nodes = build.nodes([out])
-    (gather,) = (n for n in nodes if n.position == 2 and n.kind == "kernel")
-    assert (gather.ins == (pool,)) == pooled
+    x = build.matrix(part)
+    out = split_or_joined(build, "all_gather", x, build.matrix(whole), dim)
+    gather, *copies = build.nodes([out])
+    assert (gather.kind, gather.ins) == ("kernel", (x,))
+    assert [(n.kind, n.ins, n.outs) for n in copies] == [("loop", gather.outs, (out,))] * dim
+    build = Matrices()
+    x = build.matrix(Placement(((), ()), ("x",)))
+    out = split_or_joined(build, "reduce_scatter", x, build.matrix(part), dim)
+    *copies, scatter = build.nodes([out])
+    assert (scatter.kind, scatter.outs) == ("kernel", (out,))
+    assert [(n.kind, n.ins, n.outs) for n in copies] == [("loop", (x,), scatter.ins)] * dim
+
+
+def test_what_is_gathered_is_put_in_its_places_behind_operators_that_read_it() -> None:
+    """Two that are gathered alike are added first, so that is done once."""
+    build, whole = Matrices(), Placement(((), ()))
+    one, two = (split_or_joined(build, "all_gather", build.matrix(COLUMNS), build.matrix(whole), 1) for _ in range(2))
+    added = build.operator("add", [one, two], build.matrix(whole))
+    first, second, add, turn = build.nodes([added])
+    assert add.elementwise
+    assert add.ins == (*first.outs, *second.outs)
+    assert (turn.ins, turn.outs) == (add.outs, (added,))
 
 
 def line(slots: Sequence[tuple[Slot, Slot]]) -> list[int]:
@@ -174,63 +194,14 @@ def test_of_several_that_hold_one_reader_the_first_has_its_place_and_the_last_co
     assert line([*shared[:2], ((False, 1), (False, 1)), ((False, 2), (False, 2))]) == [3, 4, 2, 1]
 
 
-@pytest.mark.parametrize("is_gathered", [True, False])
-def test_a_copy_for_a_collective_stands_where_that_does_and_one_for_a_product_last(is_gathered: bool) -> None:
+def test_a_copy_for_a_product_comes_last() -> None:
     build, whole = Matrices(), Placement(((), (), ()))
-    if is_gathered:
-        x, out = build.matrix(COLUMNS), build.matrix(Placement(((), ())))
-        build.instructions.append(Move("all_gather", ("x",), (x,), (out,), 512, 0.0, "forward", dim=1))
-    else:
-        x, w = (build.matrix(whole, (2, 8, 16)) for _ in range(2))
-        numbers = (((0, 2), (0, 2)), ((), ()))
-        out = build.operator(
-            "dot_general", [x, w], build.matrix(Placement(((), ())), (8, 8)), dimension_numbers=numbers
-        )
+    x, w = (build.matrix(whole, (2, 8, 16)) for _ in range(2))
+    numbers = (((0, 2), (0, 2)), ((), ()))
+    out = build.operator("dot_general", [x, w], build.matrix(Placement(((), ())), (8, 8)), dimension_numbers=numbers)
     copied, *others = build.nodes([out])
     assert copied.ins == (x,)
-    assert all(n.late for n in others if n.view)
-    assert copied.late != is_gathered
-
-
-TURNED = {"dimension_numbers": (((0, 1), (0, 1)), ((), ()))}
-
-
-def gathered_along_the_last_dim(build: Matrices, value: int, shape: tuple[int, ...]) -> int:
-    out = build.matrix(Placement(((),) * len(shape)), shape)
-    build.instructions.append(Move("all_gather", ("x",), (value,), (out,), 512, 0.0, "forward", dim=len(shape) - 1))
-    return out
-
-
-@pytest.mark.parametrize("is_product", [True, False])
-def test_a_copy_behind_a_copy_goes_away_between_collectives_and_not_before_a_product(is_product: bool) -> None:
-    """A product's operand is transposed, which stands between the two copies."""
-    build, shape = Matrices(), (2, 8, 16)
-    value, w = build.matrix(Placement(((), (), ("x",))), shape), build.matrix(Placement(((), (), ())), shape)
-    whole = gathered_along_the_last_dim(build, value, shape)
-    if is_product:
-        out = build.operator("dot_general", [whole, w], build.matrix(Placement(((), ())), (16, 16)), **TURNED)
-    else:
-        out = build.matrix(Placement(((), (), ("x",))), shape)
-        build.instructions.append(
-            Move("reduce_scatter", ("x",), (whole,), (out,), 512, 0.0, "forward", dim=2, to_dim=2)
-        )
-    nodes = build.nodes([out])
-    gathers = next(n for n in nodes if n.kind == "kernel" and n.position == 0)
-    last = next(n for n in nodes if n.kind == "kernel" and n.position == 1)
-    assert (gathers.outs[0] in last.ins) != is_product
-
-
-@pytest.mark.parametrize("readers", [1, 2])
-def test_a_permute_takes_on_the_order_that_its_only_reader_wants(readers: int) -> None:
-    build = Matrices()
-    x = build.matrix(COLUMNS)
-    sent = build.matrix(COLUMNS)
-    build.instructions.append(Move("permute", ("x",), (x,), (sent,), 256, 0.0, "forward"))
-    out = gathered_along_the_last_dim(build, sent, (8, 16))
-    more = [build.operator("exp", [sent], build.matrix(COLUMNS)) for _ in range(readers - 1)]
-    permutes, gathers = (k.node for k in fused(build.nodes([out, *more]), (out, *more)) if k.node.kind == "kernel")
-    assert (permutes.ins == (x,)) == (readers == 2)
-    assert (gathers.ins == permutes.outs) == (readers == 1)
+    assert all(n.late for n in (copied, *(n for n in others if n.view)))
 
 
 def test_a_slice_waits_for_the_number_of_the_device() -> None:

@@ -39,11 +39,9 @@ class Scope:
 class Draft:
     """The nodes of `program` so far: a stack of computations, the innermost last.
 
-    `turned` are the products that are made turned round, `sunk` what is put in another order and where, `first` the
-    dims that come first in what collectives make which leave elements where they are. `lies` are the
+    `turned` are the products that are made turned round, `sunk` what is put in another order and where. `lies` are the
     shapes in which buffers lie, if not those of their values; `before` says of values what was put in another order to
-    make them, and which of their dims was two. `loops` are the buffers that loops make, `late` those of late copies,
-    `free` those that are made in whatever order of dims is wanted.
+    make them, and which of their dims was two. `late` are the buffers of late copies.
     """
 
     program: ShardedProgram
@@ -57,12 +55,9 @@ class Draft:
         self.results = set(program.outputs)
         self.turned = frozenset[int]()
         self.sunk = Sunk()
-        self.first: dict[int, int] = {}
         self.lies: dict[int, tuple[int, ...]] = {}
         self.before: dict[int, tuple[int, int | None]] = {}
-        self.loops: set[int] = set()
         self.late: set[int] = set()
-        self.free: set[int] = set()
         self.depth: dict[int, int] = {}
         self.idle: dict[int, tuple[int, Node]] = {}
 
@@ -152,41 +147,28 @@ class Draft:
     def put(self, node: Node) -> None:
         """Appends a node to the innermost computation."""
         self.scopes[-1].nodes.append(node)
-        if node.kind == "loop":
-            self.loops.update(node.outs)
         self.depth.update(dict.fromkeys(node.outs, len(self.scopes)))
 
-    def copied(self, value: int, position: int, *, is_view: bool, late: bool = True) -> int:
-        """A copy of a buffer with its elements in another order."""
-        if is_view:
-            return value
+    def copied(self, value: int, position: int) -> int:
+        """A copy of a buffer with its elements in another order, as a transpose makes it."""
         out = self.made(self.sizes[value])
-        self.put(Node("loop", (value,), (out,), position, late=late))
-        if late:
-            self.late.add(out)
+        self.put(Node("loop", (value,), (out,), position, late=True))
+        self.late.add(out)
         return out
 
-    def ordered(
-        self, value: int, order: Sequence[int], shape: Sequence[int], position: int, *, late: bool = True
-    ) -> int:
+    def ordered(self, value: int, order: Sequence[int], shape: Sequence[int], position: int) -> int:
         """A copy of a buffer of this shape whose dims lie in `order` in memory, made once in a computation; itself, if
-        they do already. One that is `late` is made of a transpose: it is never what lay in that order before.
+        they do already.
         """
         kept = tuple(dim for dim in order if shape[dim] > 1)
         if list(kept) == sorted(kept):
             return value
         known = self.scopes[-1].known
-        key = ("order", value, kept, late)
+        key = ("order", value, kept)
         if key not in known:
-            known[key] = (self.copied(value, position, is_view=False, late=late),)
+            known[key] = (self.copied(value, position),)
             self.lies[known[key][0]] = tuple(shape[dim] for dim in order)
         return known[key][0]
-
-    def put_back(self, value: int, out: int, order: Sequence[int], shape: Sequence[int], position: int) -> None:
-        """A copy as `out`, of this shape, of a buffer whose dims lie in `order` in memory."""
-        kept = tuple(dim for dim in order if shape[dim] > 1)
-        self.scopes[-1].known["order", out, kept, False] = (value,)
-        self.put_copy(value, out, position)
 
     def shared(self, key: tuple[object, ...], size_bytes: int, position: int, *, is_late: bool = False) -> int:
         """A buffer that is made of nothing, once in a computation for all that ask for it by the same key; one that

@@ -2,41 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from math import prod
 
 from autopar.passes.compiled.draft import MOST_TOGETHER, Draft
 from autopar.passes.compiled.node import Node
-from autopar.passes.program import Move, ShardedProgram, changed_dim
+from autopar.passes.program import Move, changed_dim
 
 WIDENED = frozenset({"bfloat16"})
-_ALONG = frozenset({"all_gather", "reduce_scatter"})
 _INDEX_BYTES = 4
-_IN_ANY_ORDER = frozenset({"permute", "all_reduce"})
-
-
-def first_dims(program: ShardedProgram) -> dict[int, int]:
-    """The dim that comes first in memory of what a permute or an all-reduce makes: the one that its only reader splits
-    or joins.
-
-    Such a collective leaves each element where it is, so it takes on the order that is wanted of its result, as
-    `LayoutAssignment` spreads it, and what is put in order is its operand.
-    """
-    reads = Counter(value for instruction in program.instructions for value in instruction.ins)
-    reads.update(program.outputs)
-    makers = {i.outs[0]: i for i in program.instructions if isinstance(i, Move) and i.kind in _IN_ANY_ORDER}
-    found: dict[int, int] = {}
-    for reader in reversed(program.instructions):
-        if not isinstance(reader, Move) or len(reader.ins) != 1 or reads[reader.ins[0]] > 1:
-            continue
-        maker = makers.get(reader.ins[0])
-        if maker is None or len(maker.outs) > 1 or maker.region != reader.region:
-            continue
-        if reader.kind in _ALONG:
-            found[reader.ins[0]] = reader.dim or 0
-        elif reader.kind in _IN_ANY_ORDER and reader.outs[0] in found:
-            found[reader.ins[0]] = found[reader.outs[0]]
-    return found
 
 
 def unfold_move(work: Draft, position: int, move: Move, ins: tuple[int, ...]) -> None:
@@ -54,24 +27,35 @@ def unfold_move(work: Draft, position: int, move: Move, ins: tuple[int, ...]) ->
     made = work.narrowed(out, position, dtype) if is_wide else out
     if move.kind == "all_to_all":
         _all_to_all(work, position, move, value, made)
-    elif move.kind in _ALONG:
-        _along(work, position, move, value, made, move.dim or 0)
+    elif move.kind == "all_gather":
+        _all_gather(work, position, move, value, made)
     else:
-        _along(work, position, move, value, made, 0 if is_wide else work.first.get(out, 0))
+        sent = _in_shards(work, position, move, value) if move.kind == "reduce_scatter" else value
+        work.kernel(position, (sent,), (made,), joins=_joined(work, move) if move.kind == "all_reduce" else ())
     work.put_narrow(made, out, position)
 
 
-def _along(work: Draft, position: int, move: Move, value: int, out: int, dim: int) -> None:
-    """A collective whose operand and result have `dim` first in memory: the one that it splits or joins, if it does."""
-    shape, joins = work.local_shape(move.ins[0]), _joined(work, move) if move.kind == "all_reduce" else ()
-    if all(size == 1 for size in shape[:dim]):
-        work.kernel(position, (value,), (out,), joins=joins)
+def _all_gather(work: Draft, position: int, move: Move, value: int, out: int) -> None:
+    """The shards one behind the other, and then in their places."""
+    shape = work.local_shape(move.ins[0])
+    if prod(shape[: move.dim or 0]) == 1:
+        work.kernel(position, (value,), (out,))
         return
-    order = (dim, *(d for d in range(len(shape)) if d != dim))
-    made = work.made(work.sizes[out])
-    lying = value if value in work.free else work.ordered(value, order, shape, position, late=False)
-    work.kernel(position, (lying,), (made,), joins=joins)
-    work.put_back(made, out, order, work.local_shape(move.outs[0]), position)
+    together = work.made(work.sizes[out])
+    work.kernel(position, (value,), (together,))
+    work.lies[together] = work.program.mesh.product(move.axes), *shape
+    work.put_turned(together, out, position)
+
+
+def _in_shards(work: Draft, position: int, move: Move, value: int) -> int:
+    """A copy with the shards of the dim that is split one behind the other, made once; itself, if they lie so."""
+    shape, dim, count = work.local_shape(move.ins[0]), move.dim or 0, work.program.mesh.product(move.axes)
+    if prod(shape[:dim]) == 1:
+        return value
+    known, key = work.scopes[-1].known, ("shards", value, dim, count)
+    if key not in known:
+        known[key] = (work.copied(value, position),)
+    return known[key][0]
 
 
 def _bucket(work: Draft, position: int, move: Move, ins: tuple[int, ...], width: int) -> None:

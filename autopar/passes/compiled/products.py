@@ -110,7 +110,7 @@ def _select_and_scatter(work: Draft, position: int, compute: Compute, ins: tuple
     indices = work.made(_INDEX_BYTES * wide * len(shape))
     work.put(Node("loop", tuple(largest), (indices,), position, unary=False))
     onto = onto or [work.shared(("zeros", shape, work.sizes[operand]), work.sizes[operand], position, is_late=True)]
-    flat = work.copied(source, position, is_view=False)
+    flat = work.copied(source, position)
     work.kernel(position, (*onto, indices, flat), (made,), onto, beside, inplace=True)
     work.put_narrow(made, compute.outs[0], position)
 

@@ -80,6 +80,9 @@ def _turn(program: ShardedProgram, instruction: Instruction, is_view: Callable[[
     if isinstance(instruction, Move) and instruction.kind == "all_to_all":
         dims = instruction.dim, instruction.to_dim, program.mesh.product(instruction.axes)
         return Turn("all_to_all", instruction.region, shape, dims, instruction.dim or 0)
+    if isinstance(instruction, Move) and instruction.kind == "all_gather" and prod(shape[: instruction.dim or 0]) > 1:
+        dims = instruction.dim, program.mesh.product(instruction.axes)
+        return Turn("all_gather", instruction.region, shape, dims, instruction.dim or 0)
     if isinstance(instruction, Compute) and instruction.op.kind == "transpose" and not is_view(instruction):
         return Turn("transpose", instruction.region, shape, tuple(instruction.op.params["permutation"]), None)
     return None

@@ -24,7 +24,7 @@ from autopar.passes.compiled.combine import (
 from autopar.passes.compiled.draft import Draft, Scope
 from autopar.passes.compiled.hoist import is_idle, may_leave
 from autopar.passes.compiled.library import LEAST_ELEMENTS, OPERATORS, SUMS, TYPES
-from autopar.passes.compiled.moving import first_dims, unfold_move
+from autopar.passes.compiled.moving import unfold_move
 from autopar.passes.compiled.node import NARROW, Node, Nodes
 from autopar.passes.compiled.products import UNFOLD
 from autopar.passes.compiled.sink import sunk
@@ -57,7 +57,6 @@ class Unfolding(Draft):
         self.chosen = chosen(self.program)
         self.reshaped = reshaped(self.program)
         self.turned = turned_products(self.program)
-        self.first = first_dims(self.program)
         self.sunk = sunk(self.program, self._is_elementwise, self._is_view)
         self.waiting: dict[int, tuple[Compute, tuple[int, ...]]] = {}
         self.squared: dict[int, int] = {}
@@ -195,8 +194,6 @@ class Unfolding(Draft):
         ins = self._seen(position, compute, ins)
         ins = tuple(self.widened(v, position, tensor.dtype) for v, tensor in zip(ins, op.ins, strict=True))
         made = tuple(self.narrowed(v, position, tensor.dtype) for v, tensor in zip(outs, op.outs, strict=True))
-        if op.kind.startswith("reduce_window") and ins[0] in self.loops:
-            self.free.update(outs)
         over = ins if op.kind in _OVER_ALL else ins[:1] if op.kind.startswith(_OVER_FIRST) else ()
         inplace = op.kind.startswith(_OVER_FIRST)
         takes = op.kind in SUMS and self._has_library(compute)

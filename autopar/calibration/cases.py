@@ -25,7 +25,7 @@ PACKS = ("pack", "pack:pages")
 """A left operand that is read across; with rows that are whole pages apart, which 1,024 columns of float32 are."""
 PACKED_COLUMNS = 128
 """The columns of the product whose left operand is packed."""
-STEP_BYTES = 2**22
+STEP_BYTES = 2**24
 """What a device moves before it comes back to an array, as in a training step; see `Extent`."""
 _PICKED_TIMES = {PICKING[0]: 2.0, PICKING[1]: 3.0}
 """How often elements that are picked are moved: read and written; read, and read and written where they are added."""
@@ -279,9 +279,10 @@ def _packing(extent: Extent) -> Iterator[Case]:
     sizes = (side // 2,) if extent.quick else (side // 2, side // 8)
     for rows in sizes if extent.cpu else ():
         count = extent.arrays(2 * side * rows)
-        yield Case("work", "concatenate", (rows, side // 2), arrays=count)
         yield Case("work", PACKS[0], (rows, 3 * side // 8), arrays=count)
         yield Case("work", PACKS[1], (rows // 2, side), arrays=count)
+    for rows in (*sizes, *(() if extent.quick else (4 * side,))) if extent.cpu else ():
+        yield Case("work", "concatenate", (rows, side // 2), arrays=extent.arrays(4 * side * rows))
 
 
 def _convolutions(extent: Extent) -> Iterator[Case]:

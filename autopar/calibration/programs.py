@@ -170,7 +170,7 @@ def _made(case: Case, names: tuple[str, ...], touch: Touch) -> tuple[Shapes, Bod
     if case.what == "picking":
         return _picked(case, touch)
     if case.what in ("moving", "fresh") or len(case.dims) == 1:
-        return _elementwise(case)
+        return _elementwise(case, touch)
     if case.kind in CONVOLUTIONS:
         return _convolution(case, touch)
     if case.kind == "attention":
@@ -206,11 +206,11 @@ def _product(case: Case, touch: Touch) -> tuple[Shapes, Body]:
     return ((lhs, case.dtype), (rhs, case.dtype), (out, made)), body
 
 
-def _elementwise(case: Case) -> tuple[Shapes, Body]:
+def _elementwise(case: Case, touch: Touch) -> tuple[Shapes, Body]:
     shape = (case.dims, case.dtype)
     match case.kind:
         case "axpy":
-            return (shape, shape), lambda x, z: (x * 0.5 + z, z)
+            return (shape, shape, shape), lambda x, z, y: (touch(x, y), z, x * 0.5 + z)
         case "scale":
             return (shape,), lambda x: (x * 0.999 + 0.001,)
         case "other":

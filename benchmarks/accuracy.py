@@ -185,7 +185,8 @@ def predicted(graph: OpGraph, program: ShardedProgram, cluster: Cluster) -> Acco
 
     def priced(move: Move) -> Move:
         turned = sum(pricing.turn_cost(move.kind, size) for size in _turned_bytes(program, move))
-        packed = pricing.pack_cost(move.size_bytes) if len(move.ins) > 1 else 0.0
+        sizes = [max(map(program.local_bytes, pair)) for pair in zip(move.ins, move.outs, strict=True)]
+        packed = pricing.pack_cost(move.kind, move.axes, sizes) if len(sizes) > 1 else 0.0
         return move._replace(time_s=pricing.step_cost(move.kind, move.axes, move.size_bytes) + turned + packed)
 
     def anew(instruction: Instruction) -> Instruction:

@@ -10,6 +10,7 @@ from typing import Any, Literal, cast
 import numpy as np
 
 from autopar.core.mesh import DeviceMesh
+from autopar.core.parcels import LARGE_BYTES, parcels
 from autopar.core.strategy import hop_pairs
 from autopar.emit.hlo import HloCollective
 from autopar.emit.hlo_text import Groups, dtype_bits
@@ -93,21 +94,43 @@ def compare(program: ShardedProgram, found: Sequence[HloCollective]) -> Comparis
     A collective in a loop counts once on both sides, however often the loop goes round; in an unrolled scan, once for
     each copy of its body. Exact matches are made first,
     then widened ones, then those with the operands of combined all-reduces. Of equal planned ones those with the least
-    reason to vanish are matched first.
+    reason to vanish are matched first. A bucket that is not found is looked for in its parcels (`core.parcels`).
     """
     reasons = _reasons(program)
     planned = sorted(program.collectives, key=lambda move: _LEAST_REASON.index(reasons[move]))
     state = _Matching(program, [move for move in planned for _ in range(_copies(program, move))])
     rest = [collective for collective in found if not state.take(collective, state.matched, state.exactly)]
+    parts = {move: _parcels(program, move) for move in state.planned}
+    reasons |= {part: reasons[move] for move, mine in parts.items() for part in mine}
+    state = _Matching(program, [part for move in state.planned for part in parts[move]], state.matched)
+    rest = [collective for collective in rest if not state.take(collective, state.matched, state.exactly)]
     rest = [collective for collective in rest if not state.take(collective, state.widened, state.widely)]
     unplanned: list[HloCollective] = []
     for collective in rest:
-        parts = collective.parts if collective.operand_count > 1 else ()
+        operands = collective.parts if collective.operand_count > 1 else ()
         tests = (state.exactly, state.widely)
-        left = [part for part in parts if not any(state.take(part, state.merged, test) for test in tests)]
-        unplanned += left if parts else [collective]
+        left = [part for part in operands if not any(state.take(part, state.merged, test) for test in tests)]
+        unplanned += left if operands else [collective]
     vanished = tuple(Vanished(move, reasons[move]) for move in state.planned)
     return Comparison(tuple(state.matched), tuple(state.widened), tuple(state.merged), vanished, tuple(unplanned))
+
+
+def _parcels(program: ShardedProgram, move: Move) -> list[Move]:
+    """A bucket of all-reduces as its parcels, each a move; other moves as they are."""
+    if move.kind != "all_reduce":
+        return [move]
+    sizes = [program.local_bytes(value) for value in move.ins]
+    found = parcels(sizes, LARGE_BYTES)
+    if len(found) == 1:
+        return [move]
+    return [
+        move._replace(
+            ins=tuple(move.ins[n] for n in parcel),
+            outs=tuple(move.outs[n] for n in parcel),
+            size_bytes=sum(sizes[n] for n in parcel),
+        )
+        for parcel in found
+    ]
 
 
 def _copies(program: ShardedProgram, move: Move) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import product
 
 import jax
@@ -10,6 +11,7 @@ import numpy as np
 
 from autopar._compat import pcast_varying, untyped_jax
 from autopar.core.mesh import DeviceMesh
+from autopar.core.parcels import parcels
 from autopar.core.placement import Kind, Placement
 from autopar.passes.program import Move, ShardedProgram, changed_dim
 
@@ -17,21 +19,34 @@ Array = jax.Array
 lax, jnp = untyped_jax.lax, untyped_jax.numpy
 
 
-def run_move(program: ShardedProgram, move: Move, values: Sequence[Array], *, tiled: bool = False) -> list[Array]:
-    """The local results of `move` on the local `values`.
+@dataclass(frozen=True)
+class Target:
+    """How the compiler for a platform wants collectives.
 
-    Most compilers gather and scatter along the dim that lies first in memory, and put all else in that order and back,
-    element by element. So shards travel whole, one behind the other, and are put in their places in one copy, run by
-    run (a gather of 512x512 floats of 8 devices on a CPU: 1.0 ms for 2.4, of 1024x1024: 4.4 for 19.7). Where arrays lie
-    in tiles (`tiled`), a collective goes along its dim, and a bucket of all-reduces is one for each.
+    `tiled`: arrays lie in tiles of two dims, so a collective goes along its dim. Elsewhere compilers gather and scatter
+    along the dim that lies first in memory, and put all else in that order and back, element by element: there shards
+    travel whole, one behind the other, and are put in their places in one copy, run by run (a gather of 512x512 floats
+    of 8 devices on a CPU: 1.0 ms for 2.4, of 1024x1024: 4.4 for 19.7).
+    `apart_bytes`: in a bucket of all-reduces, values of at least so many bytes are one each, which the compiler joins
+    without copies (`core.parcels`); None: none.
     """
+
+    tiled: bool = False
+    apart_bytes: int | None = None
+
+
+PLAIN = Target()
+
+
+def run_move(program: ShardedProgram, move: Move, values: Sequence[Array], target: Target = PLAIN) -> list[Array]:
+    """The local results of `move` on the local `values`, as `target` wants it."""
     if move.kind == "all_reduce":
-        return _all_reduce(program, move, values, tiled)
+        return _all_reduce(program, move, values, target.apart_bytes)
     if len(values) > 1:
         return _PACKED[move.kind](program, move, values)
     (value,) = values
     before, after = (program.values[v[0]].placement for v in (move.ins, move.outs))
-    run = _BY_SHARDS[move.kind] if move.kind in _BY_SHARDS and move.dim and not tiled else _RUN[move.kind]
+    run = _BY_SHARDS[move.kind] if move.kind in _BY_SHARDS and move.dim and not target.tiled else _RUN[move.kind]
     return [run(program, move, pcast_varying(value, move.axes), before, after)]
 
 
@@ -88,14 +103,20 @@ def _shard(placement: Placement, device: dict[str, int], mesh: DeviceMesh) -> tu
     return tuple(found)
 
 
-def _all_reduce(program: ShardedProgram, move: Move, values: Sequence[Array], tiled: bool) -> list[Array]:
-    """One all-reduce, of all values laid end to end; one for each if they are `tiled`."""
+def _all_reduce(program: ShardedProgram, move: Move, values: Sequence[Array], apart_bytes: int | None) -> list[Array]:
+    """One all-reduce of each parcel of values."""
     combine = {"sum": lax.psum, "max": lax.pmax, "min": lax.pmin}[program.values[move.ins[0]].placement.kind]
-    if tiled or len(values) == 1:
-        return [combine(pcast_varying(value, move.axes), move.axes) for value in values]
-    flat = jnp.concatenate([value.reshape(-1) for value in _alike_varying(program, move, values)])
-    parts = jnp.split(combine(flat, move.axes), _ends(values))
-    return [part.reshape(value.shape) for part, value in zip(parts, values, strict=True)]
+    found = list(values)
+    for parcel in parcels([value.size * value.dtype.itemsize for value in values], apart_bytes):
+        if len(parcel) == 1:
+            found[parcel[0]] = combine(pcast_varying(values[parcel[0]], move.axes), move.axes)
+            continue
+        members = [values[n] for n in parcel]
+        flat = jnp.concatenate([value.reshape(-1) for value in _alike_varying(program, move, members, parcel)])
+        parts = jnp.split(combine(flat, move.axes), _ends(members))
+        for n, part, value in zip(parcel, parts, members, strict=True):
+            found[n] = part.reshape(value.shape)
+    return found
 
 
 def _scatter_packed(program: ShardedProgram, move: Move, values: Sequence[Array]) -> list[Array]:
@@ -126,9 +147,12 @@ def _changed(program: ShardedProgram, move: Move) -> list[int]:
     return [dim for dim in dims if dim is not None]
 
 
-def _alike_varying(program: ShardedProgram, move: Move, values: Sequence[Array]) -> list[Array]:
-    """The values, each said to vary wherever one of them does: they become one."""
-    varying = frozenset(axis for v in move.ins for axis in program.values[v].placement.varying_axes)
+def _alike_varying(
+    program: ShardedProgram, move: Move, values: Sequence[Array], positions: Sequence[int] | None = None
+) -> list[Array]:
+    """The values at `positions` (all), each said to vary wherever one of them does: they become one."""
+    ins = move.ins if positions is None else [move.ins[n] for n in positions]
+    varying = frozenset(axis for v in ins for axis in program.values[v].placement.varying_axes)
     return [pcast_varying(value, varying) for value in values]
 
 

@@ -16,7 +16,7 @@ from autopar.emit import control
 from autopar.emit.anew import Anew, anew, behind_barrier
 from autopar.emit.effects import TOKEN, is_ordered, run_callback, token_of
 from autopar.emit.localize import localize
-from autopar.emit.moves import run_move
+from autopar.emit.moves import PLAIN, Target, run_move
 from autopar.passes.program import Compute, Instruction, Move, ShardedProgram
 
 Array = jax.Array
@@ -24,14 +24,14 @@ lax, jnp = untyped_jax.lax, untyped_jax.numpy
 Env = dict[int, Array]
 
 
-def local_function(program: ShardedProgram, *, tiled: bool = False) -> Callable[..., tuple[Array, ...]]:
+def local_function(program: ShardedProgram, target: Target = PLAIN) -> Callable[..., tuple[Array, ...]]:
     """The function that every device runs: local inputs in, local outputs out.
 
-    `tiled`: whether arrays lie in tiles of two dims, as on `wrap.TILED` platforms; see `run_move`.
+    `target`: how collectives are to be stated.
     """
     last = {value: n for n, i in enumerate(program.instructions) for value in i.ins}
     last |= dict.fromkeys(program.outputs, len(program.instructions))
-    runner = _Runner(program, last, anew(program), tiled)
+    runner = _Runner(program, last, anew(program), target)
     numbered = list(enumerate(program.instructions))
 
     def run(*inputs: Array) -> tuple[Array, ...]:
@@ -46,14 +46,14 @@ def local_function(program: ShardedProgram, *, tiled: bool = False) -> Callable[
 class _Runner:
     """Runs the instructions of a program, region by region.
 
-    `last` is the last instruction that reads each value, `anew` what is read through a barrier where; `tiled` as in
+    `last` is the last instruction that reads each value, `anew` what is read through a barrier where; `target` as in
     `local_function`.
     """
 
     program: ShardedProgram
     last: dict[int, int]
     anew: dict[int, Anew]
-    tiled: bool
+    target: Target
 
     def run(self, instructions: control.Numbered, env: Env, parent: int | None) -> None:
         """Runs `instructions`, which lie in the region `parent`, with the values `env`."""
@@ -82,7 +82,7 @@ class _Runner:
         if isinstance(instruction, Compute):
             results = _compute(program, instruction, values)
         elif isinstance(instruction, Move):
-            results = run_move(program, instruction, values, tiled=self.tiled)
+            results = run_move(program, instruction, values, self.target)
         else:
             raise TypeError(f"{instruction} was never routed")
         env.update(zip(instruction.outs, results, strict=True))

@@ -10,13 +10,15 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from autopar._compat import make_mesh, shard_map, untyped_jax, weakly_typed
 from autopar.core.mesh import DeviceMesh
+from autopar.core.parcels import LARGE_BYTES
 from autopar.core.placement import Placement
+from autopar.emit.moves import PLAIN, Target
 from autopar.emit.run import local_function
 from autopar.passes.program import ShardedProgram
 
-TILED = frozenset({"tpu"})
-"""Platforms where arrays lie in tiles of two dims: laying them end to end, as elsewhere, takes copies that are slower
-than the collective. Their compiler joins all-reduces itself, into one of several operands, but not gathers."""
+TARGETS = {"tpu": Target(tiled=True, apart_bytes=0), "cpu": Target(apart_bytes=LARGE_BYTES)}
+"""What is known of platforms. On TPUs laying arrays end to end takes copies that are slower than the collective, and
+the compiler joins all-reduces itself, into one of several operands, but not gathers; on CPUs it does that, too."""
 
 
 def partition_spec(placement: Placement) -> PartitionSpec:
@@ -49,9 +51,9 @@ def wrap(
     """
     ins, outs = placements(program, program.inputs), placements(program, program.outputs)
     full = [n for n, value in enumerate(program.inputs) if program.local_bytes(value)]
-    tiled = mesh.devices.flat[0].platform in TILED
+    target = TARGETS.get(mesh.devices.flat[0].platform, PLAIN)
     body = shard_map(
-        _without_empty(program, full, local_function(program, tiled=tiled)),
+        _without_empty(program, full, local_function(program, target)),
         mesh=mesh,
         in_specs=tuple(partition_spec(ins[n]) for n in full),
         out_specs=tuple(map(partition_spec, outs)),

@@ -67,7 +67,8 @@ class FuseCollectives:
         """The bucket of `moves` as one move, of the role that most of its bytes have."""
         if len(moves) == 1:
             return moves[0]
-        size = sum(move.size_bytes for move in moves)
+        kind, axes, sizes = moves[0].kind, moves[0].axes, [move.size_bytes for move in moves]
+        size = sum(sizes)
         roles: Counter[Role] = Counter()
         for move in moves:
             roles[move.role] += move.size_bytes
@@ -76,10 +77,10 @@ class FuseCollectives:
             outs=tuple(v for move in moves for v in move.outs),
             dim=None,
             size_bytes=size,
-            time_s=self.price(moves[0].kind, moves[0].axes, size) + sum(map(self._beside, moves)) + self.pack(size),
+            time_s=self.price(kind, axes, size) + sum(map(self._beside, moves)) + self.pack(kind, axes, sizes),
             role=max(roles, key=lambda role: roles[role]),
             source=", ".join(dict.fromkeys(move.source for move in moves)),
-            reason=f"bucket of {len(moves)} {moves[0].kind.replace('_', '-')}s",
+            reason=f"bucket of {len(moves)} {kind.replace('_', '-')}s",
         )
 
     def _beside(self, move: Move) -> float:

@@ -30,7 +30,7 @@ def router_of(graph: OpGraph, mesh: DeviceMesh, pricing: Pricing) -> Router:
 def shared_price(pricing: Pricing, graph: OpGraph, mesh: DeviceMesh) -> StepPrice:
     """What a step of a gradient on `mesh` costs as its share of a bucket, under `pricing`.
 
-        (price(bucket) + laid end to end(bucket)) * size / bucket
+        (price(bucket) + beside(bucket)) * size / bucket
         size < bucket = min(what closes a bucket, what a device has of all gradients)
 
     and price(size) where that is less, for larger steps, and under a pricing that shares nothing (`pricing.Sharing`).
@@ -48,7 +48,8 @@ def shared_price(pricing: Pricing, graph: OpGraph, mesh: DeviceMesh) -> StepPric
         if not 0 < size_bytes < bucket:
             return alone
         if (kind, axes) not in per_byte:
-            per_byte[kind, axes] = (pricing.step_cost(kind, axes, bucket) + pack(bucket)) / bucket
+            beside = pack(kind, axes, (bucket // 2, bucket - bucket // 2))
+            per_byte[kind, axes] = (pricing.step_cost(kind, axes, bucket) + beside) / bucket
         return min(alone, per_byte[kind, axes] * size_bytes)
 
     return price

@@ -72,7 +72,7 @@ class Turning(Protocol):
 
     @property
     def pack_cost(self) -> PackPrice:
-        """The cost of laying the tensors of a bucket end to end; `no_pack` if that is nothing."""
+        """The cost of a bucket beside its collective; `no_pack` if that is nothing."""
         ...
 
 
@@ -324,8 +324,8 @@ class Roofline:
 
     @cached_property
     def pack_cost(self) -> PackPrice:
-        """Seconds in which a device lays the tensors of a bucket end to end."""
-        return bucket_pack_price(self.cluster.device)
+        """Seconds that a bucket takes beside its collective."""
+        return bucket_pack_price(self.cluster.device, self.step_cost)
 
     @property
     def shares(self) -> bool:

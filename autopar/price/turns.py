@@ -6,6 +6,7 @@ for devices whose compiler that is and whose profile has a curve for "transpose"
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import overload
 
@@ -14,8 +15,9 @@ import numpy as np
 from autopar.core.dataflow import uses_of
 from autopar.core.graph import OpGraph, OpNode
 from autopar.core.memo import once_per_graph
+from autopar.core.parcels import LARGE_BYTES, parcels
 from autopar.core.placement import StepKind
-from autopar.redistribute.step import PackPrice, TurnPrice, no_pack, no_turn
+from autopar.redistribute.step import PackPrice, StepPrice, TurnPrice, no_pack, no_turn
 from cost_models.compute import Device
 from cost_models.curves import Curve, Floats
 
@@ -59,14 +61,22 @@ def step_turn_time_s(kind: StepKind, size_bytes: int, device: Device) -> float:
     return 0.0 if curve is None else TURNED.get(kind, 0.0) * curve.time_s(size_bytes / 4)
 
 
-def bucket_pack_price(device: Device) -> PackPrice:
-    """Seconds in which a device lays the tensors of a bucket end to end; `no_pack` where that is nothing."""
+def bucket_pack_price(device: Device, price: StepPrice) -> PackPrice:
+    """`bucket_pack_time_s` on `device`, where collectives cost `price`; `no_pack` where that is nothing."""
     known = copying(device, ("concatenate",), "float32")
-    return no_pack if known is None else partial(_packing_time_s, known)
+    return no_pack if known is None else partial(bucket_pack_time_s, known, price)
 
 
-def _packing_time_s(curve: Curve, size_bytes: int) -> float:
-    return curve.time_s(size_bytes / 4)
+def bucket_pack_time_s(
+    curve: Curve, price: StepPrice, kind: StepKind, axes: tuple[str, ...], sizes: Sequence[int]
+) -> float:
+    """Seconds in which a device lays the tensors of a bucket end to end, by the elements that `curve` copies.
+
+    All-reduces of large tensors are joined instead (`core.parcels`): each parcel but one takes a latency more.
+    """
+    found = parcels(sizes, LARGE_BYTES if kind == "all_reduce" else None)
+    laid = sum(sizes[n] for parcel in found if len(parcel) > 1 for n in parcel)
+    return curve.time_s(laid / 4) + (len(found) - 1) * price(kind, axes, 4)
 
 
 @once_per_graph

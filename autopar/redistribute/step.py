@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -70,16 +71,16 @@ class TurnPrice(Protocol):
 
 
 class PackPrice(Protocol):
-    """The price of laying the tensors of a bucket end to end."""
+    """The price of what a bucket takes beside the collective of all its bytes: its tensors are laid end to end."""
 
-    def __call__(self, size_bytes: int) -> float:
-        """The cost for a bucket of `size_bytes`, as in `StepPrice`."""
+    def __call__(self, kind: StepKind, axes: tuple[str, ...], sizes: Sequence[int]) -> float:
+        """The cost for a bucket of tensors of these sizes, as in `StepPrice`."""
         ...
 
 
-def no_pack(size_bytes: int) -> float:
+def no_pack(kind: StepKind, axes: tuple[str, ...], sizes: Sequence[int]) -> float:
     """Buckets cost what their collective does."""
-    del size_bytes
+    del kind, axes, sizes
     return 0.0
 
 

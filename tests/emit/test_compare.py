@@ -128,6 +128,21 @@ def test_what_xla_combines_is_told(dtype: str, unmerged: str) -> None:
     assert not comparison.exact
 
 
+def test_a_bucket_is_found_in_its_parcels() -> None:
+    """Large values as they are, small ones end to end; XLA joins them to the one that was planned."""
+    large = (512, 1024)
+    program = chains(TWO, "float32", [(SHAPE, SUMS), (large, SUMS), ((8, 3), SUMS), (large, SUMS)])
+    others = tuple(i for i in program.instructions if i not in program.collectives)
+    program = program.with_instructions((*others, bucket(program.collectives)))
+    assert len(program.collectives) == 1
+    comparison = compare(program, found_in(program))
+    assert comparison.exact
+    assert [len(pair.planned.ins) for pair in comparison.matched] == [2, 1, 1]
+    assert numbers(compare(program, collectives_of(lowered(program).compile()))) == {"matched": 1}
+    without = [pair.found for pair in comparison.matched[1:]]
+    assert numbers(compare(program, without)) == {"matched": 2, "vanished": 1}
+
+
 def one_dim(steps: list[Step]) -> list[Step]:
     def cut(placement: Placement) -> Placement:
         return Placement(placement.dims[:1], placement.unreduced)

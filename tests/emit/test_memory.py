@@ -53,10 +53,19 @@ def test_the_peak_leaves_room_for_kernels_that_run_later(monkeypatch: pytest.Mon
     assert found.predicted_bytes < found.most_bytes <= plan.peak_memory_bytes
     most = {}
     for later in ((), (2,), (3,)):
-        monkeypatch.setattr(predict, "LATER", later)
+
+        def delays(_: int, given: tuple[int, ...] = later) -> tuple[int, ...]:
+            return given
+
+        monkeypatch.setattr(predict, "delays", delays)
         most[later] = set_aside(plan).most_bytes
     assert most[()] == found.predicted_bytes
-    assert max(most.values()) == found.most_bytes
+    assert most[2,] == found.most_bytes
+    assert most[3,] > most[2,]
+
+
+def test_the_more_kernels_the_longer_the_delay() -> None:
+    assert [predict.delays(count) for count in (1, 255, 256, 1000)] == [(2,), (2,), (2, 3), (2, 5)]
 
 
 def floats(*shape: int, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
@@ -90,7 +99,7 @@ def tables(params: Any, rows: jax.Array) -> jax.Array:
 MEETING = {
     pooled_beside: ([floats(3, 3, 4, 32), floats(3, 3, 32, 64)], floats(32, 64, 64, 4)),
     tied: ([floats(4096, 256), floats(256, 256)], jax.ShapeDtypeStruct((512,), jnp.int32)),
-    concatenated: ([floats(256, 512), floats(256, 512), floats(1024, 64)], floats(2048, 256)),
+    concatenated: ([floats(256, 512), floats(256, 256), floats(768, 64)], floats(2048, 256)),
 }
 
 

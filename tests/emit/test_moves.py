@@ -19,8 +19,8 @@ from autopar.core.graph import OpNode
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Kind, Placement
 from autopar.core.strategy import Strategy
-from autopar.emit.moves import neutral, permutation, run_move
-from autopar.emit.wrap import device_mesh, wrap
+from autopar.emit.moves import PLAIN, Target, neutral, permutation, run_move
+from autopar.emit.wrap import TARGETS, device_mesh, wrap
 from autopar.passes.program import Compute, Move, ShardedProgram, Value
 from autopar.passes.verify import verify
 from autopar.redistribute.route import Router
@@ -40,7 +40,7 @@ def p(*dims: str, unreduced: str = "", kind: Kind = "sum") -> Placement:
 # Every device on its own: what it holds before and after a move ---------------------------------------------------
 
 
-def run_locally(program: ShardedProgram, given: list[simulate.Locals], *, tiled: bool = False) -> list[simulate.Locals]:
+def run_locally(program: ShardedProgram, given: list[simulate.Locals], target: Target = PLAIN) -> list[simulate.Locals]:
     """The program's moves on the devices' own values, unreduced ones too, without wrap's in and out shardings."""
     mesh = program.mesh
     order = simulate.devices(mesh)
@@ -49,7 +49,7 @@ def run_locally(program: ShardedProgram, given: list[simulate.Locals], *, tiled:
     def body(*blocks: jax.Array) -> list[jax.Array]:
         env = {value: block[0] for value, block in zip(program.inputs, blocks, strict=True)}
         for move in program.instructions:
-            results = run_move(program, move, [env[v] for v in move.ins], tiled=tiled)
+            results = run_move(program, move, [env[v] for v in move.ins], target)
             env.update(zip(move.outs, results, strict=True))
         return [env[value][None] for value in program.outputs]
 
@@ -95,8 +95,9 @@ def assert_moves(mesh: DeviceMesh, steps: list[Step], dtype: str = "int32", shap
     program = chain(mesh, shape, dtype, steps)
     verify_moves(program)
     array = values(shape, dtype)
-    (after,) = run_locally(program, [draw(array, steps[0].before, mesh)])
-    simulate.assert_holds(after, array, steps[-1].after, mesh)
+    for target in (PLAIN, Target(tiled=True)):
+        (after,) = run_locally(program, [draw(array, steps[0].before, mesh)], target)
+        simulate.assert_holds(after, array, steps[-1].after, mesh)
 
 
 def verify_moves(program: ShardedProgram) -> None:
@@ -224,8 +225,8 @@ def test_a_bucket_of_many_shapes(kind: Kind, dtype: str) -> None:
     verify_moves(program)
     arrays = [values(shape, dtype, seed) for seed, (shape, _) in enumerate(placed)]
     local = [draw(a, before, THREE, seed) for seed, (a, (_, before)) in enumerate(zip(arrays, placed, strict=True))]
-    for tiled in (False, True):
-        after = run_locally(program, local, tiled=tiled)
+    for target in (PLAIN, *TARGETS.values(), Target(apart_bytes=100)):
+        after = run_locally(program, local, target)
         for array, held, value in zip(arrays, after, program.outputs, strict=True):
             simulate.assert_holds(held, array, program.values[value].placement, THREE)
 
@@ -237,8 +238,8 @@ def assert_bucket_moves(mesh: DeviceMesh, steps: list[tuple[tuple[int, ...], Ste
     verify_moves(program)
     arrays = [values(shape, dtype, seed) for seed, (shape, _) in enumerate(steps)]
     given = [draw(a, step.before, mesh, seed) for seed, (a, (_, step)) in enumerate(zip(arrays, steps, strict=True))]
-    for tiled in (False, True):
-        for array, held, (_, step) in zip(arrays, run_locally(program, given, tiled=tiled), steps, strict=True):
+    for target in (PLAIN, *TARGETS.values(), Target(apart_bytes=100)):
+        for array, held, (_, step) in zip(arrays, run_locally(program, given, target), steps, strict=True):
             simulate.assert_holds(held, array, step.after, mesh)
 
 
@@ -415,8 +416,9 @@ def test_a_bucket_is_one_collective_unless_the_compiler_joins_them(monkeypatch: 
     masks = tuple(move for move in program.instructions if move not in program.collectives)
     program = program.with_instructions((*masks, bucket(program.collectives)))
     arrays = [values(SHAPE, "int32", 1), values((4, 3), "int32", 2)]
-    for platform, count in (("tpu", 1), ("cpu", 2)):
-        monkeypatch.setattr("autopar.emit.wrap.TILED", {platform})
+    large = 4 * SHAPE[0] * SHAPE[1]
+    for apart_bytes, count in ((None, 1), (0, 2), (large, 2), (large + 1, 1)):
+        monkeypatch.setattr("autopar.emit.wrap.TARGETS", {"cpu": Target(apart_bytes=apart_bytes)})
         jitted: Any = wrap(program, device_mesh(program.mesh, jax.devices()))
         assert jitted.lower(*arrays).as_text().count("stablehlo.all_reduce") == count
         for result, array in zip(run_whole(program, arrays), arrays, strict=True):

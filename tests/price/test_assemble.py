@@ -340,7 +340,7 @@ def test_the_problem_counts_no_more_than_the_program_holds(name: str, monkeypatc
     Little of what is held before collectives are packed in buckets, which may be half of a model as small as these, and
     without the room that is left for a compiler's other order.
     """
-    monkeypatch.setattr(predict, "LATER", ())
+    monkeypatch.setattr(predict, "delays", lambda _: ())
     here = setting(name)
     problem = here.problem()
     shares: list[float] = []

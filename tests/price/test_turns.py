@@ -225,16 +225,24 @@ def test_a_bucket_costs_what_its_moves_turn_beside_it() -> None:
 
 @pytest.mark.parametrize("pricing", ["plain", "kept", "limited"])
 def test_a_bucket_of_several_is_laid_end_to_end_where_that_was_measured(pricing: str) -> None:
-    assert pack_price(asked(pricing))(2**20) == 0
+    assert pack_price(asked(pricing))("all_gather", ("x",), (2**20, 2**20)) == 0
     joining = replace(_BARE.device, efficiency=Efficiency(work={"concatenate": {"float32": Curve((), (), 1e-9)}}))
     graph, _ = product("mk,kn->mn", (8, 8), (8, 8))
     price = Roofline(graph, MESH, replace(_BARE, device=joining))
     given = {"plain": price, "kept": Remembered(price, graph), "limited": restricted(price, ("all_gather",))}[pricing]
-    pack = pack_price(given)
-    assert pack(2**22) == pytest.approx(2**20 * 1e-9)
+    pack, half = pack_price(given), 2**21
+    for kind, axes in (("all_gather", ("x",)), ("reduce_scatter", ("x", "y"))):
+        assert pack(kind, axes, (half, half)) == pytest.approx(2**20 * 1e-9)
+    latency_s = price.step_cost("all_reduce", ("x",), 4)
+    assert pack("all_reduce", ("x",), (half, half)) == pytest.approx(latency_s)
+    assert pack("all_reduce", ("x",), (half, 4000, half, 4000)) == pytest.approx(2 * latency_s + 2000 * 1e-9)
+    assert pack("all_reduce", ("x",), (4000, 4000)) == pytest.approx(2000 * 1e-9)
     build = Builder()
     values = [build.compute([build.input()], Placement(((),), ("x",))) for _ in range(2)]
     moves = build.program([build.all_reduce(value) for value in values]).collectives
     one, two = (FuseCollectives(step_price, pack=pack).fused(moves[:count]) for count in (1, 2))
     assert one.time_s == moves[0].time_s
-    assert two.time_s == pytest.approx(step_price("all_reduce", ("x",), two.size_bytes) + pack(two.size_bytes))
+    assert two.time_s == pytest.approx(
+        step_price("all_reduce", ("x",), two.size_bytes)
+        + pack("all_reduce", ("x",), [move.size_bytes for move in moves])
+    )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
+from autopar.core.parcels import LARGE_BYTES, parcels
 from autopar.passes.compiled.draft import MOST_TOGETHER, Draft
 from autopar.passes.compiled.node import Node
 from autopar.passes.program import Move, changed_dim
@@ -19,6 +21,10 @@ def unfold_move(work: Draft, position: int, move: Move, ins: tuple[int, ...]) ->
         where = work.shared(("device",), _INDEX_BYTES, position)
         work.put(Node("loop", (*ins, where), (out,), position, elementwise=move.kind == "mask"))
         return
+    if move.kind == "all_reduce":
+        for parcel in parcels([work.program.local_bytes(value) for value in move.ins], LARGE_BYTES):
+            _all_reduce(work, position, move, ins, parcel)
+        return
     is_wide = dtype in WIDENED
     if len(move.ins) != 1:
         _bucket(work, position, move, ins, 1 + is_wide)
@@ -31,7 +37,7 @@ def unfold_move(work: Draft, position: int, move: Move, ins: tuple[int, ...]) ->
         _all_gather(work, position, move, value, made)
     else:
         sent = _in_shards(work, position, move, value) if move.kind == "reduce_scatter" else value
-        work.kernel(position, (sent,), (made,), joins=_joined(work, move) if move.kind == "all_reduce" else ())
+        work.kernel(position, (sent,), (made,))
     work.put_narrow(made, out, position)
 
 
@@ -64,14 +70,37 @@ def _bucket(work: Draft, position: int, move: Move, ins: tuple[int, ...], width:
     made = work.made(width * sum(work.sizes[v] for v in move.outs))
     if move.kind == "reduce_scatter":
         _rows(work, position, move, ins, flat)
-    elif len(ins) > MOST_TOGETHER:
-        counts = [work.counts(value) for value in move.ins]
+    else:
+        _end_to_end(work, position, ins, [work.counts(value) for value in move.ins], flat)
+    work.kernel(position, (flat,), (made,))
+    for out in move.outs:
+        work.put(Node("loop", (made,), (out,), position))
+
+
+def _all_reduce(work: Draft, position: int, move: Move, ins: tuple[int, ...], parcel: Sequence[int]) -> None:
+    """The values at `parcel`, end to end if there are several; the compiler joins all-reduces."""
+    dtype, joins = work.program.values[move.ins[0]].tensor.dtype, _joined(work, move)
+    is_wide = dtype in WIDENED
+    outs, given = [move.outs[n] for n in parcel], tuple(ins[n] for n in parcel)
+    if len(parcel) == 1:
+        value = work.widened(given[0], position, dtype) if is_wide else given[0]
+        made = work.narrowed(outs[0], position, dtype) if is_wide else outs[0]
+        work.kernel(position, (value,), (made,), joins=joins)
+        work.put_narrow(made, outs[0], position)
+        return
+    flat, made = (work.made((1 + is_wide) * sum(work.sizes[v] for v in outs)) for _ in range(2))
+    _end_to_end(work, position, given, [work.counts(move.ins[n]) for n in parcel], flat)
+    work.kernel(position, (flat,), (made,), joins=joins)
+    for out in outs:
+        work.put(Node("loop", (made,), (out,), position))
+
+
+def _end_to_end(work: Draft, position: int, ins: tuple[int, ...], counts: Sequence[int], flat: int) -> None:
+    """All elements of the operands in one dim; by a kernel of its own where there are many."""
+    if len(ins) > MOST_TOGETHER:
         work.kernel(position, [work.seen(v, (n,), position) for v, n in zip(ins, counts, strict=True)], (flat,))
     else:
         work.put(Node("loop", ins, (flat,), position, unary=False))
-    work.kernel(position, (flat,), (made,), joins=_joined(work, move) if move.kind == "all_reduce" else ())
-    for out in move.outs:
-        work.put(Node("loop", (made,), (out,), position))
 
 
 def _rows(work: Draft, position: int, move: Move, ins: tuple[int, ...], flat: int) -> None:

@@ -15,15 +15,20 @@ from autopar.passes.compiled.place import END, Held, Room, Timed, held, left_ove
 from autopar.passes.compiled.unfold import Unfolding, Workspace
 from autopar.passes.program import ShardedProgram
 
-LATER = (2, 3)
-"""By how many kernels longer all temporaries may live, for upper estimates. Where XLA's order differs by a kernel or
-two, other gaps are left between buffers: of 220 programs 12 needed over 2 % more than predicted (17 % at most), none
-more than the largest of the prediction, of these, and of the account in program order."""
+LATER, MORE_IN = 2, 256
+"""By how many kernels longer all temporaries may live, for upper estimates, and in how many kernels by one more. Where
+XLA's order differs by a kernel or two, other gaps are left between buffers: of 220 programs 12 needed over 2 % more than
+predicted (17 % at most), none more than the largest of the prediction, of these, and of the account in program order."""
+
+
+def delays(kernels: int) -> tuple[int, ...]:
+    """By how many kernels longer the temporaries of a program of so many may live, ascending."""
+    return tuple(dict.fromkeys((LATER, LATER + kernels // MORE_IN)))
 
 
 @dataclass(frozen=True)
 class SetAside:
-    """Bytes of one device: what is predicted, and what if temporaries live by each of `LATER` kernels longer."""
+    """Bytes of one device: what is predicted, and what if temporaries live by each of `delays` longer."""
 
     predicted_bytes: int
     later_bytes: tuple[int, ...]
@@ -71,7 +76,7 @@ def set_aside(program: ShardedProgram, donated: Sequence[int], workspace: Worksp
     arena = left_over(held(timed, frozenset({*program.inputs, *results})), rooms, ranks)
     fixed = sum(nodes.sizes[value] for value in (*program.inputs, *program.outputs))
     fixed -= sum(nodes.sizes[value] for value in taken)
-    predicted, *later = (fixed + arena_bytes(_longer(arena, later), ranks) for later in (0, *LATER))
+    predicted, *later = (fixed + arena_bytes(_longer(arena, later), ranks) for later in (0, *delays(len(kernels))))
     return SetAside(predicted, tuple(later))
 
 

@@ -17,8 +17,9 @@ from autopar.passes.program import ShardedProgram
 
 LATER, MORE_IN = 2, 256
 """By how many kernels longer all temporaries may live, for upper estimates, and in how many kernels by one more. Where
-XLA's order differs by a kernel or two, other gaps are left between buffers: of 220 programs 12 needed over 2 % more than
-predicted (17 % at most), none more than the largest of the prediction, of these, and of the account in program order."""
+XLA's order differs by a kernel or two, other gaps are left between buffers: of 220 programs 10 needed over 2 % more
+than predicted (17 % at most), none more than the largest of the prediction, of these, and of the account in program
+order."""
 
 
 def delays(kernels: int) -> tuple[int, ...]:

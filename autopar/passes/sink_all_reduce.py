@@ -1,13 +1,19 @@
-"""sink_all_reduce: all-reduces move past views and scalings of their results, so that more end up side by side."""
+"""sink_all_reduce: all-reduces move past views and scalings of their results, so that more end up side by side.
+
+Scatters of a product move past its transpose: a compiler computes the product the other way round, and copies nothing.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
 
 from autopar.core.graph import OpNode
+from autopar.core.mesh import DeviceMesh
+from autopar.core.placement import Placement
 from autopar.core.strategy import Strategy
-from autopar.passes.program import Compute, Instruction, Move, ShardedProgram, Value
+from autopar.passes.program import REDUCTIONS, Compute, Instruction, Move, ShardedProgram, Value
 from autopar.price.work import SCALINGS, is_view, passes_sums
 
 
@@ -32,6 +38,8 @@ class SinkAllReduce:
 
     A gradient is often reduced over the batch and then reshaped, the statistics of a batch are summed and then divided:
     behind that the all-reduces are independent of everything in between, and one bucket can hold them.
+    A reduce-scatter between a product of two matrices and the transpose of its result, as of gradients of weights,
+    comes behind the transpose, along the dim that its own has become.
     """
 
     name: str = "sink_all_reduce"
@@ -41,6 +49,7 @@ class SinkAllReduce:
         readers = _readers_of_sums(program)
         if not readers:
             return program
+        products = _products(program)
         values = dict(program.values)
         sunk: dict[int, Move] = {}
         done: list[Instruction] = []
@@ -50,9 +59,9 @@ class SinkAllReduce:
                 met = [sunk.pop(v) for v in dict.fromkeys(instruction.ins) if v in sunk]
                 done += met[:-1]
                 assert isinstance(instruction, Compute)
-                swapped, waiting = _swapped(values, met[-1], instruction)
+                swapped, waiting = _swapped(program.mesh, values, met[-1], instruction)
                 done.append(swapped)
-            if isinstance(waiting, Move) and _can_sink(program, values, waiting, readers):
+            if isinstance(waiting, Move) and _can_sink(values, waiting, readers, products):
                 sunk[waiting.outs[0]] = waiting
             else:
                 done.append(waiting)
@@ -70,7 +79,7 @@ def _readers_of_sums(program: ShardedProgram) -> dict[int, list[Instruction]]:
                 if value in readers:
                     readers[value].append(instruction)
         if isinstance(instruction, Move):
-            is_sum = instruction.kind == "all_reduce"
+            is_sum = instruction.kind in REDUCTIONS
         else:
             is_sum = reads and isinstance(instruction, Compute) and passes_sums(instruction.op)
         if is_sum:
@@ -78,16 +87,32 @@ def _readers_of_sums(program: ShardedProgram) -> dict[int, list[Instruction]]:
     return readers
 
 
+def _products(program: ShardedProgram) -> frozenset[int]:
+    """The values that are a product of two matrices, and read once."""
+    made = {
+        instruction.outs[0]
+        for instruction in program.instructions
+        if isinstance(instruction, Compute)
+        and instruction.op.kind == "dot_general"
+        and instruction.op.outs[0].ndim == 2
+    }
+    reads = Counter(value for instruction in program.instructions for value in instruction.ins if value in made)
+    return frozenset(value for value in made.difference(program.outputs) if reads[value] == 1)
+
+
 def _can_sink(
-    program: ShardedProgram, values: dict[int, Value], move: Move, readers: dict[int, list[Instruction]]
+    values: dict[int, Value], move: Move, readers: dict[int, list[Instruction]], products: frozenset[int]
 ) -> bool:
-    """Whether `move` is an all-reduce whose only reader can come before it."""
-    if move.kind != "all_reduce" or len(move.outs) != 1:
+    """Whether `move` is a reduction whose only reader can come before it."""
+    if move.kind not in REDUCTIONS or len(move.outs) != 1:
         return False
     (value,) = move.outs
     only = readers.get(value, [])
     if len(only) != 1 or not isinstance(only[0], Compute):
         return False
+    if move.kind == "reduce_scatter":
+        is_turned = move.ins[0] in products and only[0].op.kind == "transpose"
+        return is_turned and only[0].region == move.region
     reader = only[0]
     if reader.region != move.region or is_view(reader.op):
         return reader.region == move.region
@@ -96,11 +121,19 @@ def _can_sink(
     return is_sum and others_whole and scales(reader.op, reader.ins.index(value))
 
 
-def _swapped(values: dict[int, Value], move: Move, reader: Compute) -> tuple[Compute, Move]:
-    """The view or scaling of the unreduced value, then the all-reduce of its result."""
+def _swapped(mesh: DeviceMesh, values: dict[int, Value], move: Move, reader: Compute) -> tuple[Compute, Move]:
+    """The view or scaling of the unreduced value, then the reduction of its result."""
     before = values[move.ins[0]].placement
     (out,) = reader.outs
-    after = replace(values[out].placement, unreduced=before.unreduced, kind=before.kind)
+    dims, strategy, dim = values[out].placement.dims, reader.strategy, move.dim
+    if move.kind == "reduce_scatter":
+        order: tuple[int, ...] = reader.op.params["permutation"]
+        dims, dim = tuple(before.dims[d] for d in order), order.index(move.dim or 0)
+        factors = tuple((name, tuple(a for a in axes if a not in move.axes)) for name, axes in strategy.factors)
+        strategy = replace(
+            strategy, factors=tuple(f for f in factors if f[1]), split=strategy.split // mesh.product(move.axes)
+        )
+    after = Placement(dims, before.unreduced, before.kind)
     unreduced = Value(len(values), values[out].tensor, after)
     values[unreduced.id] = unreduced
     position = reader.ins.index(move.outs[0])
@@ -108,7 +141,7 @@ def _swapped(values: dict[int, Value], move: Move, reader: Compute) -> tuple[Com
     def put(old: tuple[Any, ...], new: object) -> tuple[Any, ...]:
         return (*old[:position], new, *old[position + 1 :])
 
-    factors = (*reader.strategy.factors, ("+0", before.unreduced))
-    strategy = Strategy(put(reader.strategy.ins, before), (after,), factors, reader.strategy.split)
+    factors = (*strategy.factors, ("+0", before.unreduced))
+    strategy = Strategy(put(strategy.ins, before), (after,), factors, strategy.split)
     compute = reader._replace(strategy=strategy, ins=put(reader.ins, move.ins[0]), outs=(unreduced.id,))
-    return compute, move._replace(ins=(unreduced.id,), outs=reader.outs)
+    return compute, move._replace(ins=(unreduced.id,), outs=reader.outs, dim=dim)

@@ -215,6 +215,42 @@ def test_a_maximum_does_not_pass_a_factor() -> None:
     assert SinkAllReduce().apply(program).instructions == program.instructions
 
 
+@pytest.mark.parametrize("why", ["a product", "no product", "two readers"])
+def test_a_scatter_of_a_product_sinks_behind_its_transpose(why: str) -> None:
+    """The compiler computes the product the other way round then; else it is in its way."""
+    build, (before, part, turned) = Builder(), TURNED
+    made = tensor(0, (16, 8))
+    product, scattered = (build.value(placed, made) for placed in (before, part))
+    out = build.value(turned, tensor(1, (8, 16)))
+    kind = "cumsum" if why == "no product" else "dot_general"
+    build.instructions.append(Compute(op(0, kind, [], made), Strategy((), (before,)), (), (product,)))
+    build.instructions.append(Move("reduce_scatter", ("x",), (product,), (scattered,), 128, 1e-6, "mirror", dim=1))
+    strategy = Strategy((part,), (turned,), (("b", ("y", "x")),), 8)
+    transpose = OpNode(1, "transpose", (made,), (build.values[out].tensor,), params={"permutation": (1, 0)})
+    build.instructions.append(Compute(transpose, strategy, (scattered,), (out,)))
+    outputs = [out, build.compute([product], Placement(((),)), kind="tanh")] if why == "two readers" else [out]
+    program = build.program(outputs)
+    sunk = SinkAllReduce().apply(program)
+    if why != "a product":
+        assert sunk.instructions == program.instructions
+        return
+    verify(sunk)
+    assert meaning(sunk) == meaning(program)
+    _, turn, move = sunk.instructions
+    assert isinstance(turn, Compute)
+    assert isinstance(move, Move)
+    assert turn.strategy.outs == (Placement((("y",), ()), ("x",)),)
+    assert (turn.strategy.factors, turn.strategy.split) == ((("b", ("y",)), ("+0", ("x",))), 4)
+    assert (move.dim, move.outs) == (0, (out,))
+
+
+TURNED = (
+    Placement(((), ("y",)), ("x",)),
+    Placement(((), ("y", "x"))),
+    Placement((("y", "x"), ())),
+)
+
+
 def test_a_sum_over_ones_is_a_view() -> None:
     assert is_view(op(0, "reduce_sum", [tensor(0, (1, 8))], tensor(1)))
     assert not is_view(op(0, "reduce_sum", [tensor(0, (2, 8))], tensor(1)))

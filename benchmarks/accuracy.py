@@ -6,12 +6,13 @@ Five training steps on 8 virtual devices, each under some plans: the solver's ow
 random ones (`benchmarks.accuracy_plans`). All plans of a model take turns of some steps; each round's times are divided
 by its common factor (`accuracy_figures.round_factors`), as the host's speed drifts, and the median of a plan's rounds
 counts.
-What is predicted with the profile cpu8 as it ships is "uncalibrated"; "calibrated" with one that is measured first
-(`--calibrate`, as `autopar calibrate` does, under three minutes), or was before (`--cluster FILE`). The process keeps
-the memory that is freed (`benchmarks.kept_memory`). Compiling takes most of the time: with `--cache FOLDER` it is kept
-for the next run. Predicted peaks of memory stand beside what XLA sets aside, and so do those that limits are held
-against (`benchmarks.memory`). A model's times are predicted for the very
-programs that ran.
+What is predicted with the profile that ships for this machine's processor, or with cpu8 where none does, is
+"uncalibrated"; "calibrated" with one that is measured first (`--calibrate`, as `autopar calibrate` does, under three
+minutes), or was before (`--cluster FILE`). Plans are found at the prices of cpu8, so that they are the same on all
+machines; a plan's times are predicted for the very program that ran. The process keeps the memory that is freed
+(`benchmarks.kept_memory`). Compiling takes most of the time: with `--cache FOLDER` it is kept for the next run.
+Predicted peaks of memory stand beside what XLA sets aside, and so do those that limits are held against
+(`benchmarks.memory`).
 """
 
 from __future__ import annotations
@@ -50,13 +51,13 @@ from benchmarks.accuracy_figures import (
 )
 from benchmarks.accuracy_plans import Drawn, drawn_plans
 from benchmarks.accuracy_steps import all_ready, interleaved
-from benchmarks.end_to_end import describe_machine
+from benchmarks.end_to_end import describe_machine, processor_kind
 from benchmarks.kept_memory import keep_memory
 from benchmarks.models import Model
-from cost_models import Cluster, load_cluster
+from cost_models import Cluster, UnknownClusterError, cluster_of_devices, load_cluster
 
 DEVICES = 8
-ROUNDS = 6
+ROUNDS = 8
 CALIBRATE_S = 170.0
 LEAST_STEP_S = 0.03
 MODELS: dict[str, Callable[[], Model]] = {
@@ -124,7 +125,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         jax.config.update("jax_compilation_cache_dir", str(options.cache))
     console, machine = Console(width=120), describe_machine()
     console.print(", ".join(f"{name}: {value}" for name, value in machine.items()), highlight=False)
-    profiles = {"uncalibrated": load_cluster(f"cpu{DEVICES}")}
+    profiles = {"uncalibrated": shipped_cluster()}
+    console.print(f"uncalibrated: {profiles['uncalibrated'].name}", highlight=False)
     if options.calibrate:
         profiles["calibrated"] = autopar.calibrate(name="here", time_limit_s=CALIBRATE_S).cluster
     elif options.cluster:
@@ -139,10 +141,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
         options.json.write_text(json.dumps(content, indent=1) + "\n")
 
 
+def shipped_cluster() -> Cluster:
+    """What ships for the processor of this machine, as Linux names it; cpu8 if nothing does."""
+    try:
+        return cluster_of_devices(processor_kind(), DEVICES)
+    except UnknownClusterError:
+        return load_cluster(f"cpu{DEVICES}")
+
+
 def measure(model: Model, profiles: dict[str, Cluster], plans: int, rounds: int) -> Result:
-    """All figures of one model. Plans are found at the prices of the first profile."""
+    """All figures of one model. Plans are found at the prices of cpu8."""
     start = perf_counter()
-    drawn = drawn_plans(model, next(iter(profiles.values())), plans)
+    drawn = drawn_plans(model, load_cluster(f"cpu{DEVICES}"), plans)
     steps = all_ready([d.plan for d in drawn], model)
     measured_s = interleaved(steps, rounds)
     factors = round_factors(measured_s)
@@ -244,6 +254,8 @@ def show_figures(console: Console, results: Sequence[Result]) -> None:
         means = (f"{mean(r.agreement for r in results):.2f}", f"{mean(r.clear_taus[name] for r in results):.2f}")
         table.add_row("all", *_figure_cells(overall(parts)), *means)
         console.print(table)
+        one_order = figures(*([time for part in parts for time in part[n]] for n in (0, 1)))
+        console.print(f"All {one_order.plans} plans in one order, whatever the model: tau {one_order.kendall_tau:.2f}.\n")
     heads = ("model", "mean error", "worst under", "as held against limits: mean error", "worst under")
     table = _table("Peak memory", heads)
     for result in results:

@@ -118,6 +118,12 @@ def describe_machine() -> dict[str, str]:
     }
 
 
+def processor_kind() -> str:
+    """The processor as `ClusterProfile.device_kinds` name it: "cpu", vendor and family, as far as Linux tells them."""
+    fields = ("cpu", *(_first_field("/proc/cpuinfo", name) for name in ("vendor_id", "cpu family")))
+    return " ".join(filter(None, fields))
+
+
 def _first_field(file: str, name: str) -> str:
     """The value of the first line `name : value` of a file, or "" where there is no such file or line."""
     path = Path(file)

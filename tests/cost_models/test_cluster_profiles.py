@@ -22,7 +22,7 @@ from cost_models import (
 from cost_models.catalogue import PROFILES
 
 FILES = sorted(PROFILES.rglob("*.toml"))
-STRUCTURE = {"size", "members", "size_bytes"}
+STRUCTURE = {"size", "members", "size_bytes", "operations"}
 
 
 def bare_numbers(data, path=""):
@@ -102,6 +102,7 @@ def test_unknown_names_say_what_is_known(name, message):
     ("kind", "count", "name"),
     [
         ("cpu", 8, "cpu8"),
+        ("cpu AuthenticAMD 26", 8, "cpu8-zen5"),
         ("cpu", 512, "cpu512"),
         ("NVIDIA H100 80GB HBM3", 8, "8xh100"),
         ("NVIDIA H100 80GB HBM3", 64, "8x8xh100"),

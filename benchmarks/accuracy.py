@@ -254,8 +254,8 @@ def show_figures(console: Console, results: Sequence[Result]) -> None:
         means = (f"{mean(r.agreement for r in results):.2f}", f"{mean(r.clear_taus[name] for r in results):.2f}")
         table.add_row("all", *_figure_cells(overall(parts)), *means)
         console.print(table)
-        one_order = figures(*([time for part in parts for time in part[n]] for n in (0, 1)))
-        console.print(f"All {one_order.plans} plans in one order, whatever the model: tau {one_order.kendall_tau:.2f}.\n")
+        together = figures(*([time for part in parts for time in part[n]] for n in (0, 1)))
+        console.print(f"All {together.plans} plans in one order, whatever the model: tau {together.kendall_tau:.2f}.\n")
     heads = ("model", "mean error", "worst under", "as held against limits: mean error", "worst under")
     table = _table("Peak memory", heads)
     for result in results:

@@ -256,7 +256,7 @@ class ClusterProfile(Strict):
 
     `pattern` says which names mean the same devices and links with other sizes: "{sizes}xh100" stands for 8xh100,
     4x8xh100, ... Fewer sizes than levels leave out the outermost switch levels. `device_kinds` are the names that
-    JAX gives such devices; of processors, all of which are "cpu" to JAX, "cpu" with vendor and family as Linux has them.
+    JAX gives such devices; of processors, which are all "cpu" to JAX, "cpu" with vendor and family as Linux has them.
     `relative_errors` are those of numbers that were obtained so, and of the formulas, where the usual ones
     (`cost_models.errors`) do not hold.
     """

@@ -25,12 +25,10 @@ def unfold_move(work: Draft, position: int, move: Move, ins: tuple[int, ...]) ->
         for parcel in parcels([work.program.local_bytes(value) for value in move.ins], LARGE_BYTES):
             _all_reduce(work, position, move, ins, parcel)
         return
-    is_wide = dtype in WIDENED
     if len(move.ins) != 1:
-        _bucket(work, position, move, ins, 1 + is_wide)
+        _bucket(work, position, move, ins, 1 + (dtype in WIDENED))
         return
-    value = work.widened(ins[0], position, dtype) if is_wide else ins[0]
-    made = work.narrowed(out, position, dtype) if is_wide else out
+    value, made = _ends(work, position, ins[0], out, dtype)
     if move.kind == "all_to_all":
         _all_to_all(work, position, move, value, made)
     elif move.kind == "all_gather":
@@ -39,6 +37,13 @@ def unfold_move(work: Draft, position: int, move: Move, ins: tuple[int, ...]) ->
         sent = _in_shards(work, position, move, value) if move.kind == "reduce_scatter" else value
         work.kernel(position, (sent,), (made,))
     work.put_narrow(made, out, position)
+
+
+def _ends(work: Draft, position: int, value: int, out: int, dtype: str) -> tuple[int, int]:
+    """What a collective reads and writes instead of `value` and `out`, where their type is widened."""
+    if dtype not in WIDENED:
+        return value, out
+    return work.widened(value, position, dtype), work.narrowed(out, position, dtype)
 
 
 def _all_gather(work: Draft, position: int, move: Move, value: int, out: int) -> None:
@@ -80,15 +85,13 @@ def _bucket(work: Draft, position: int, move: Move, ins: tuple[int, ...], width:
 def _all_reduce(work: Draft, position: int, move: Move, ins: tuple[int, ...], parcel: Sequence[int]) -> None:
     """The values at `parcel`, end to end if there are several; the compiler joins all-reduces."""
     dtype, joins = work.program.values[move.ins[0]].tensor.dtype, _joined(work, move)
-    is_wide = dtype in WIDENED
     outs, given = [move.outs[n] for n in parcel], tuple(ins[n] for n in parcel)
     if len(parcel) == 1:
-        value = work.widened(given[0], position, dtype) if is_wide else given[0]
-        made = work.narrowed(outs[0], position, dtype) if is_wide else outs[0]
+        value, made = _ends(work, position, given[0], outs[0], dtype)
         work.kernel(position, (value,), (made,), joins=joins)
         work.put_narrow(made, outs[0], position)
         return
-    flat, made = (work.made((1 + is_wide) * sum(work.sizes[v] for v in outs)) for _ in range(2))
+    flat, made = (work.made((1 + (dtype in WIDENED)) * sum(work.sizes[v] for v in outs)) for _ in range(2))
     _end_to_end(work, position, given, [work.counts(move.ins[n]) for n in parcel], flat)
     work.kernel(position, (flat,), (made,), joins=joins)
     for out in outs:

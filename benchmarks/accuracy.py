@@ -57,7 +57,7 @@ from benchmarks.models import Model
 from cost_models import Cluster, UnknownClusterError, cluster_of_devices, load_cluster
 
 DEVICES = 8
-ROUNDS = 8
+ROUNDS = 6
 CALIBRATE_S = 170.0
 LEAST_STEP_S = 0.03
 MODELS: dict[str, Callable[[], Model]] = {
@@ -123,10 +123,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     use_virtual_devices(DEVICES)
     if options.cache:
         jax.config.update("jax_compilation_cache_dir", str(options.cache))
-    console, machine = Console(width=120), describe_machine()
-    console.print(", ".join(f"{name}: {value}" for name, value in machine.items()), highlight=False)
     profiles = {"uncalibrated": shipped_cluster()}
-    console.print(f"uncalibrated: {profiles['uncalibrated'].name}", highlight=False)
+    console, machine = Console(width=120), describe_machine() | {"uncalibrated": profiles["uncalibrated"].name}
+    console.print(", ".join(f"{name}: {value}" for name, value in machine.items()), highlight=False)
     if options.calibrate:
         profiles["calibrated"] = autopar.calibrate(name="here", time_limit_s=CALIBRATE_S).cluster
     elif options.cluster:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import lru_cache
+from math import prod
 from operator import le
 from pathlib import Path
 
@@ -69,14 +70,18 @@ def cluster_of_devices(device_kind: str, count: int) -> Cluster:
     be.
 
     Raises:
-      UnknownClusterError: if no profile knows the kind, or that many do not make full servers or a torus.
+      UnknownClusterError: if no profile knows so many of the kind, or that many do not make full servers or a torus.
     """
     for profile in _cluster_profiles():
-        if device_kind in profile.device_kinds and profile.pattern is not None:
+        if device_kind not in profile.device_kinds:
+            continue
+        if profile.pattern is not None:
             return load_cluster(profile.pattern.format(sizes="x".join(map(str, _sizes_of_count(profile, count)))))
+        if prod(profile.sizes) == count:
+            return load_cluster(profile.name)
     kinds = sorted(kind for profile in _cluster_profiles() for kind in profile.device_kinds)
     raise UnknownClusterError(
-        f"no profile for device kind {device_kind!r}; known are {', '.join(map(repr, kinds))}. "
+        f"no profile for {count} devices of kind {device_kind!r}; known are {', '.join(map(repr, kinds))}. "
         "Write a cluster file and pass its path."
     )
 

@@ -135,6 +135,7 @@ def test_devices_that_jax_names_make_a_cluster(kind, count, name):
         ("TPU v5 lite", 17, "no torus"),
         ("TPU v5 lite", 0, "no torus"),
         ("cpu", 0, "at least 1"),
+        ("cpu AuthenticAMD 26", 4, "no profile for 4 devices"),
     ],
 )
 def test_devices_that_make_no_cluster(kind, count, message):

@@ -165,6 +165,19 @@ def test_shards_along_the_first_dim_are_in_their_places_and_others_are_copied(di
     assert [(n.kind, n.ins, n.outs) for n in copies] == [("loop", (x,), scatter.ins)] * dim
 
 
+@pytest.mark.parametrize(("dtype", "times"), [("float32", 1), ("float16", 1), ("bfloat16", 2)])
+@pytest.mark.parametrize(("kind", "given"), [("all_reduce", Placement(((), ()), ("x",))), ("all_gather", ROWS)])
+def test_collectives_of_bfloat16_run_in_float32(kind: StepKind, given: Placement, dtype: str, times: int) -> None:
+    """Between two conversions, on buffers of twice the bytes."""
+    build = Matrices()
+    x = build.matrix(given, dtype=dtype)
+    out = split_or_joined(build, kind, x, build.matrix(Placement(((), ())), dtype=dtype), 0)
+    found = Unfolding(build.program([out]), lambda _op, _sizes: 0).nodes()
+    (moved,) = (n for n in found.nodes if n.kind == "kernel")
+    assert [found.sizes[v] for v in (*moved.ins, *moved.outs)] == [times * found.sizes[v] for v in (x, out)]
+    assert len(found.nodes) == 2 * times - 1
+
+
 def test_what_is_gathered_is_put_in_its_places_behind_operators_that_read_it() -> None:
     """Two that are gathered alike are added first, so that is done once."""
     build, whole = Matrices(), Placement(((), ()))

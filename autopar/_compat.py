@@ -12,6 +12,7 @@ from typing import Any, cast
 import jax
 import numpy as np
 from jax.experimental import layout as jax_layout
+from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend import core as jex
 from jax.extend import source_info_util
 from jax.extend.core import primitives
@@ -252,3 +253,18 @@ def function_of(jaxpr: Any) -> Callable[..., list[Any]]:
 def with_shape(aval: Any, shape: tuple[int, ...]) -> Any:
     """An abstract array like `aval`, of another shape."""
     return untyped_jax.core.ShapedArray(shape, aval.dtype)
+
+
+@untyped_jax.jit
+def _same(value: Any) -> Any:
+    return value
+
+
+def written(value: Any) -> Any:
+    """`value`, which XLA's CPU compiler writes to memory before anything reads it; other compilers see `value` itself.
+
+    A function that is called and not inlined ends the kernels around it, where that compiler drops an
+    `optimization_barrier` before it fuses. The call copies nothing.
+    """
+    with set_xla_metadata(inlineable="false"):
+        return _same(value)

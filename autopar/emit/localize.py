@@ -20,6 +20,7 @@ from autopar.emit.localize_counters import iota, iota_2x32_shape
 from autopar.emit.localize_dynamic import dynamic_slice, dynamic_update_slice
 from autopar.emit.localize_indexing import gather, scatter
 from autopar.emit.localize_moving import concatenate, pad, rev, slice_
+from autopar.emit.localize_products import dot_general
 from autopar.emit.localize_ragged import ragged_dot_general
 from autopar.emit.localize_ranking import arg_extremum, cumulative, top_k
 from autopar.emit.localize_shard import Array, LocalOp, OffsetOf, Run
@@ -42,6 +43,8 @@ def localize(
     mesh: DeviceMesh,
     offset_of: OffsetOf = axis_offset,
     exchanger: Exchanger | None = None,
+    *,
+    xla_cpu: bool = False,
 ) -> Run:
     """The function from the local operands of `op` (in the order of `op.ins`) to its local results.
 
@@ -55,11 +58,12 @@ def localize(
       mesh: the device mesh.
       offset_of: the device's position along mesh axes, major to minor; by default read inside shard_map.
       exchanger: what runs the strategy's exchanges; by default collectives inside shard_map.
+      xla_cpu: whether XLA's CPU compiler will compile it.
 
     Raises:
       TypeError: if the operator holds no primitive.
     """
-    local = LocalOp(op, strategy, mesh, offset_of, exchanger or InShardMap(mesh))
+    local = LocalOp(op, strategy, mesh, offset_of, exchanger or InShardMap(mesh), xla_cpu)
     return _LOCALISERS[op.kind](local) if op.kind in _LOCALISERS else local.bind()
 
 
@@ -140,6 +144,7 @@ def _identity(local: LocalOp) -> Run:
 _LOCALISERS: dict[str, Callable[[LocalOp], Run]] = {
     "concatenate": concatenate,
     "conv_general_dilated": conv_general_dilated,
+    "dot_general": dot_general,
     "dynamic_slice": dynamic_slice,
     "dynamic_update_slice": dynamic_update_slice,
     "fft": _fft,

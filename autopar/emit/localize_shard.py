@@ -26,6 +26,7 @@ class LocalOp:
     """One operator, its strategy and mesh.
 
     `offset_of` tells this device's position along axes, major to minor; `exchanger` sends what devices exchange.
+    `xla_cpu`: XLA's CPU compiler will compile it.
     """
 
     op: OpNode
@@ -33,6 +34,7 @@ class LocalOp:
     mesh: DeviceMesh
     offset_of: OffsetOf
     exchanger: Exchanger
+    xla_cpu: bool = False
 
     @property
     def payload(self) -> Payload:

@@ -33,6 +33,7 @@ class Target:
 
     tiled: bool = False
     apart_bytes: int | None = None
+    xla_cpu: bool = False
 
 
 PLAIN = Target()

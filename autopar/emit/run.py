@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from autopar._compat import open_jaxpr, pcast_varying, remat_primitive, untyped_jax, varying_axes
+from autopar._compat import open_jaxpr, pcast_varying, remat_primitive, untyped_jax, varying_axes, written
 from autopar.core.regions import BOUNDARY, Region
 from autopar.emit import control
 from autopar.emit.anew import Anew, anew, behind_barrier
@@ -18,6 +18,7 @@ from autopar.emit.effects import TOKEN, is_ordered, run_callback, token_of
 from autopar.emit.localize import localize
 from autopar.emit.moves import PLAIN, Target, run_move
 from autopar.passes.program import Compute, Instruction, Move, ShardedProgram
+from autopar.passes.rereads import reread
 
 Array = jax.Array
 lax, jnp = untyped_jax.lax, untyped_jax.numpy
@@ -31,7 +32,7 @@ def local_function(program: ShardedProgram, target: Target = PLAIN) -> Callable[
     """
     last = {value: n for n, i in enumerate(program.instructions) for value in i.ins}
     last |= dict.fromkeys(program.outputs, len(program.instructions))
-    runner = _Runner(program, last, anew(program), target)
+    runner = _Runner(program, last, anew(program), target, reread(program) if target.xla_cpu else frozenset())
     numbered = list(enumerate(program.instructions))
 
     def run(*inputs: Array) -> tuple[Array, ...]:
@@ -47,13 +48,14 @@ class _Runner:
     """Runs the instructions of a program, region by region.
 
     `last` is the last instruction that reads each value, `anew` what is read through a barrier where; `target` as in
-    `local_function`.
+    `local_function`; `held` are values that are written before they are read (`reread`).
     """
 
     program: ShardedProgram
     last: dict[int, int]
     anew: dict[int, Anew]
     target: Target
+    held: frozenset[int]
 
     def run(self, instructions: control.Numbered, env: Env, parent: int | None) -> None:
         """Runs `instructions`, which lie in the region `parent`, with the values `env`."""
@@ -80,9 +82,10 @@ class _Runner:
             env.update(zip(instruction.outs, results, strict=True))
             return
         if isinstance(instruction, Compute):
-            results = _compute(program, instruction, values)
+            results = _compute(program, instruction, values, self.target)
         elif isinstance(instruction, Move):
-            results = run_move(program, instruction, values, self.target)
+            found = run_move(program, instruction, values, self.target)
+            results = [written(x) if v in self.held else x for v, x in zip(instruction.outs, found, strict=True)]
         else:
             raise TypeError(f"{instruction} was never routed")
         env.update(zip(instruction.outs, results, strict=True))
@@ -106,7 +109,9 @@ class _Runner:
         env.update(zip(outs, results, strict=True))
 
 
-def _compute(program: ShardedProgram, compute: Compute, values: Sequence[Array]) -> Sequence[Array]:
+def _compute(
+    program: ShardedProgram, compute: Compute, values: Sequence[Array], target: Target
+) -> Sequence[Array]:
     """Runs the operator with all operands cast to vary over the same axes, as binding a primitive requires.
 
     A constant that is split need not vary of itself, but where its shard begins does. The body of a shard_map has casts
@@ -116,7 +121,7 @@ def _compute(program: ShardedProgram, compute: Compute, values: Sequence[Array])
     axes = frozenset[str]().union(*named, *(varying_axes(value) for value in values))
     wanted = named if compute.op.kind == "shard_map" else [axes] * len(values)
     operands = [pcast_varying(value, axes) for value, axes in zip(values, wanted, strict=True)]
-    return localize(compute.op, compute.strategy, program.mesh)(*operands)
+    return localize(compute.op, compute.strategy, program.mesh, xla_cpu=target.xla_cpu)(*operands)
 
 
 def _rematerialised(region: Region, body: Callable[..., list[Array]], values: Sequence[Array]) -> Sequence[Array]:

@@ -16,7 +16,7 @@ from autopar.emit.moves import PLAIN, Target
 from autopar.emit.run import local_function
 from autopar.passes.program import ShardedProgram
 
-TARGETS = {"tpu": Target(tiled=True, apart_bytes=0), "cpu": Target(apart_bytes=LARGE_BYTES)}
+TARGETS = {"tpu": Target(tiled=True, apart_bytes=0), "cpu": Target(apart_bytes=LARGE_BYTES, xla_cpu=True)}
 """What is known of platforms. On TPUs laying arrays end to end takes copies that are slower than the collective, and
 the compiler joins all-reduces itself, into one of several operands, but not gathers; on CPUs it does that, too."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache, reduce
 from operator import getitem
+from typing import Any
 
 import jax
 import numpy as np
@@ -22,7 +23,7 @@ from autopar.emit.localize_counters import _product_of_words, _sum_of_words
 from autopar.rules import rule_of
 from autopar.rules.enumerate import enumerate_strategies
 from tests.rules.all_cases import CASES
-from tests.rules.build import Built, Case, build, raw
+from tests.rules.build import Arg, Built, Case, build, raw
 from tests.rules.drawn import MOVED, RANKED, WINDOWED, Rng
 from tests.rules.property import assert_close
 
@@ -39,7 +40,7 @@ def spec(placement: Placement) -> PartitionSpec:
     return PartitionSpec(*placement.dims)
 
 
-def run_sharded(found: Built, strategy: Strategy) -> list[np.ndarray]:
+def run_sharded(found: Built, strategy: Strategy, *, xla_cpu: bool = False) -> list[np.ndarray]:
     """The operator under shard_map, unreduced results reduced."""
     axes = frozenset(axis for placement in strategy.ins for axis in placement.varying_axes)
 
@@ -48,7 +49,7 @@ def run_sharded(found: Built, strategy: Strategy) -> list[np.ndarray]:
             lax.pcast(x, tuple(sorted(axes - frozenset(placement.split_axes))), to="varying")
             for x, placement in zip(operands, strategy.ins, strict=True)
         ]
-        results = localize(found.op, strategy, MESH)(*varying)
+        results = localize(found.op, strategy, MESH, xla_cpu=xla_cpu)(*varying)
         return [
             REDUCE[placement.kind](x, placement.unreduced) if placement.unreduced else x
             for x, placement in zip(results, strategy.outs, strict=True)
@@ -129,6 +130,33 @@ def test_exchanges_under_shard_map(draw: Callable[[Rng], Case]) -> None:
             break
     for result, whole in zip(run_sharded(found, strategies[0]), found.results, strict=True):
         assert_close(result, whole, str(strategies[0]))
+
+
+@pytest.mark.parametrize(("shapes", "numbers", "matrices"), [
+    (((4, 8, 2), (4, 8, 6)), (((0, 1), (0, 1)), ((), ())), ((32, 2), (32, 6))),
+    (((4, 8, 2), (6, 4, 8)), (((0, 1), (1, 2)), ((), ())), ((32, 2), (6, 32))),
+    (((4, 8, 2), (4, 6)), (((0,), (0,)), ((), ())), ((4, 16), (4, 6))),
+    (((2, 4, 4, 2), (2, 4, 4, 6)), (((1, 2), (1, 2)), ((0,), (0,))), ((2, 16, 2), (2, 16, 6))),
+    (((4, 8, 2), (2, 6)), (((2,), (0,)), ((), ())), ((4, 8, 2), (2, 6))),
+    (((8, 4, 2), (4, 8, 6)), (((1, 0), (0, 1)), ((), ())), ((8, 4, 2), (4, 8, 6))),
+])  # fmt: skip
+def test_products_are_of_matrices_where_dims_are_merged(
+    shapes: tuple[tuple[int, ...], ...], numbers: Any, matrices: tuple[tuple[int, ...], ...]
+) -> None:
+    """For XLA's CPU compiler alone; the operands' own order stays, and so do results, however they are split."""
+
+    def multiplied(x: jax.Array, y: jax.Array) -> jax.Array:
+        return lax.dot_general(x, y, numbers)
+
+    found = build(Case("dot_general", "drawn", multiplied, tuple(map(Arg, shapes))))
+    strategies = [s for s in enumerate_strategies(rule_of(found.op), MESH) if not any(p.unreduced for p in s.ins)]
+    for xla_cpu, expected in ((False, shapes), (True, matrices)):
+        local = localize(found.op, strategies[0], MESH, xla_cpu=xla_cpu)
+        (product,) = (e for e in jax.make_jaxpr(local)(*found.values).eqns if e.primitive.name == "dot_general")
+        assert tuple(v.aval.shape for v in product.invars) == expected
+        for strategy in strategies[:: max(1, len(strategies) // 6)]:
+            for result, whole in zip(run_sharded(found, strategy, xla_cpu=xla_cpu), found.results, strict=True):
+                assert_close(result, whole, str(strategy))
 
 
 def test_an_operator_that_was_not_traced_is_refused() -> None:

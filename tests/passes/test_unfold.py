@@ -178,6 +178,27 @@ def test_collectives_of_bfloat16_run_in_float32(kind: StepKind, given: Placement
     assert len(found.nodes) == 2 * times - 1
 
 
+@pytest.mark.parametrize(("kind", "shape", "is_written"), [
+    ("gather", (4, 16), True),
+    ("broadcast_in_dim", (8, 16, 3), True),
+    ("broadcast_in_dim", (8, 16, 1), False),
+    ("exp", (8, 16), False),
+])  # fmt: skip
+def test_pieces_that_are_read_again_and_again_are_written_first(
+    kind: str, shape: tuple[int, ...], is_written: bool
+) -> None:
+    """By the kernel that puts them together, which ends there: no copy is made."""
+    build = Matrices()
+    moved = build.exchanged(build.matrix())
+    placed = Placement((*COLUMNS.dims, *((),) * (len(shape) - 2)))
+    spread = build.operator(kind, [moved], build.matrix(placed, shape))
+    out = build.operator("exp", [spread], build.matrix(placed, shape))
+    nodes = build.nodes([out])
+    assert reads(nodes, out) == (moved,) if is_written else moved not in reads(nodes, out)
+    assert [n.over for n in nodes if moved in n.outs and n.kind == "kernel"] == [n.ins for n in nodes if n.inplace]
+    assert any(n.inplace for n in nodes) == is_written
+
+
 def test_what_is_gathered_is_put_in_its_places_behind_operators_that_read_it() -> None:
     """Two that are gathered alike are added first, so that is done once."""
     build, whole = Matrices(), Placement(((), ()))
@@ -264,16 +285,29 @@ def test_many_pieces_are_put_together_by_a_kernel() -> None:
     assert [n.kind for n in build.nodes([9, 10])] == ["loop", "kernel"]
 
 
-@pytest.mark.parametrize("dims", [2, 3])
-def test_a_product_over_several_dims_turns_its_operand_even_if_only_one_is_longer_than_1(dims: int) -> None:
-    """x[1, k, m] is transposed to [m, 1, k], as several dims are; x[k, m] is read as it is."""
-    build, lead = Matrices(), (1,) * (dims - 2)
-    x, w = (build.matrix(Placement(((),) * dims), (*lead, 8, 16)) for _ in range(2))
-    summed = tuple(range(dims - 1))
-    numbers = ((summed, summed), ((), ()))
-    out = build.operator("dot_general", [x, w], build.matrix(Placement(((), ())), (16, 16)), dimension_numbers=numbers)
+@pytest.mark.parametrize(("shapes", "numbers", "turned"), [
+    (((8, 16), (8, 16)), (((0,), (0,)), ((), ())), ()),
+    (((1, 8, 16), (1, 8, 16)), (((0, 1), (0, 1)), ((), ())), ()),
+    (((2, 4, 16), (2, 4, 16)), (((0, 1), (0, 1)), ((), ())), ()),
+    (((2, 4, 16), (16, 2, 4)), (((0, 1), (1, 2)), ((), ())), ()),
+    (((1, 8, 16), (8, 1, 16)), (((0, 1), (1, 0)), ((), ())), (0,)),
+    (((2, 4, 16), (4, 2, 16)), (((0, 1), (1, 0)), ((), ())), (0, 1)),
+    (((3, 8, 16), (3, 8, 16)), (((1,), (1,)), ((0,), (0,))), ()),
+    (((8, 3, 16), (8, 3, 16)), (((0,), (0,)), ((1,), (1,))), (0, 1)),
+])  # fmt: skip
+def test_a_product_turns_operands_that_do_not_lie_as_matrices(
+    shapes: tuple[tuple[int, ...], ...], numbers: Any, turned: tuple[int, ...]
+) -> None:
+    """Several dims, of size 1 too, stand in an order of their own unless they are merged beforehand: x[1, k, m] and
+    y[k, 1, n] are no matrices as they lie, so x becomes [m, 1, k].
+    """
+    build = Matrices()
+    given = [build.matrix(Placement(((),) * len(shape)), shape) for shape in shapes]
+    shape = (*(3,) * len(numbers[1][0]), 16, 16)
+    made = build.matrix(Placement(((),) * len(shape)), shape)
+    out = build.operator("dot_general", given, made, dimension_numbers=numbers)
     copies = [n for n in build.nodes([out]) if n.late and n.kind == "loop" and not n.view]
-    assert [n.ins for n in copies] == ([(x,)] if dims == 3 else [])
+    assert [n.ins for n in copies] == [(given[n],) for n in turned]
 
 
 @pytest.mark.parametrize(("kind", "count"), [("mul", 1), ("div", 2)])

@@ -9,6 +9,7 @@ from math import prod
 from autopar.passes.compiled.node import NARROW, Node
 from autopar.passes.compiled.sink import Sunk
 from autopar.passes.program import Compute, ShardedProgram
+from autopar.passes.rereads import reread
 
 FIRST_NEW = 1_000_000_000
 _APART = -1
@@ -41,7 +42,8 @@ class Draft:
 
     `turned` are the products that are made turned round, `sunk` what is put in another order and where. `lies` are the
     shapes in which buffers lie, if not those of their values; `before` says of values what was put in another order to
-    make them, and which of their dims was two. `late` are the buffers of late copies.
+    make them, and which of their dims was two. `late` are the buffers of late copies, `held` the values that are
+    written before they are read.
     """
 
     program: ShardedProgram
@@ -53,6 +55,7 @@ class Draft:
         self.light = {value for value, v in program.values.items() if v.tensor.literal is not None}
         self.scopes: list[Scope] = [Scope()]
         self.results = set(program.outputs)
+        self.held = reread(program)
         self.turned = frozenset[int]()
         self.sunk = Sunk()
         self.lies: dict[int, tuple[int, ...]] = {}

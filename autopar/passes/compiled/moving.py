@@ -120,7 +120,7 @@ def _rows(work: Draft, position: int, move: Move, ins: tuple[int, ...], flat: in
 
 def _all_to_all(work: Draft, position: int, move: Move, value: int, out: int) -> None:
     """A piece for each device, each a buffer of its own; what arrives side by side, along the dim that was split, and
-    then in its place.
+    then in its place; written before it is read, where it is read again and again (`reread`).
     """
     count, split = work.program.mesh.product(move.axes), move.to_dim or 0
     pieces, arrived = (tuple(work.made(work.sizes[value] // count) for _ in range(count)) for _ in range(2))
@@ -130,7 +130,12 @@ def _all_to_all(work: Draft, position: int, move: Move, value: int, out: int) ->
     together = work.made(work.sizes[value])
     work.put_together(arrived, together, position, work.local_shape(move.ins[0]), split)
     work.lies[together] = work.local_shape(move.ins[0])
-    work.put_turned(together, out, position)
+    if out not in work.held:
+        work.put_turned(together, out, position)
+        return
+    written = work.made(work.sizes[out])
+    work.put_turned(together, written, position)
+    work.kernel(position, (written,), (out,), (written,), inplace=True)
 
 
 def _joined(work: Draft, move: Move) -> tuple[object, ...]:

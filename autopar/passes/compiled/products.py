@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
-from typing import cast
 
+from autopar.core.products import contracted_first, merges_dims, numbers_of
 from autopar.passes.compiled.draft import Draft
 from autopar.passes.compiled.library import TYPES
 from autopar.passes.compiled.node import Node
 from autopar.passes.program import Compute
 
-Dims = tuple[int, ...]
-Numbers = tuple[tuple[Dims, Dims], tuple[Dims, Dims]]
 Unfold = Callable[[Draft, int, Compute, tuple[int, ...], int], None]
 
 _INDEX_BYTES = 4
@@ -28,17 +26,19 @@ def _dot_general(work: Draft, position: int, compute: Compute, ins: tuple[int, .
     """[batch, kept, summed] with [batch, summed, kept]; where one dim is kept and one summed they may change places.
 
     Several dims that are kept or summed, of size 1 too, are transposed to stand so (`DotDecomposer`) and merged, which
-    moves nothing more.
+    moves nothing more; unless they were merged before (`merges_dims`).
     """
-    summed, batch = cast(Numbers, compute.op.params["dimension_numbers"])
+    summed, batch = numbers_of(compute.op)
+    is_merged = merges_dims(compute.op)
     operands: list[int] = []
     for n, value in enumerate(ins):
         shape = work.local_shape(compute.ins[n])
         kept = [d for d in range(len(shape)) if d not in summed[n] and d not in batch[n]]
         inner = [*kept, *summed[n]] if n == 0 else [*summed[n], *kept]
         orders = [[*batch[n], *inner]]
-        if len(kept) <= 1 and len(summed[n]) <= 1:
-            orders.append([*batch[n], *reversed(inner)])
+        if is_merged or (len(kept) <= 1 and len(summed[n]) <= 1):
+            sides = (summed[n], kept) if n == 0 else (kept, summed[n])
+            orders.append([*batch[n], *sides[0], *sides[1]])
         wide = work.widened(value, position, compute.op.ins[n].dtype)
         order = next((order for order in orders if lies_as(order, shape)), orders[0])
         lying = wide if lies_as(order, shape) else work.ordered(wide, order, shape, position)
@@ -48,7 +48,8 @@ def _dot_general(work: Draft, position: int, compute: Compute, ins: tuple[int, .
         operands.append(work.seen(lying, merged, position))
     (out,), dtype = compute.outs, compute.op.outs[0].dtype
     made = work.narrowed(out, position, dtype)
-    is_plain = all(side == (0,) for side in summed) and not any(batch)
+    is_one = is_merged or all(len(side) == 1 for side in summed)
+    is_plain = is_one and not any(batch) and contracted_first(compute.op) == (True, True)
     operands = operands[::-1] if out in work.turned else operands
     is_library = not is_plain and dtype in TYPES
     work.kernel(position, operands, (made,), (), beside, late=is_plain, library=is_library)

@@ -12,7 +12,7 @@ from typing import Any, cast
 import jax
 import numpy as np
 from jax.experimental import layout as jax_layout
-from jax.experimental.xla_metadata import set_xla_metadata
+from jax.experimental import xla_metadata
 from jax.extend import core as jex
 from jax.extend import source_info_util
 from jax.extend.core import primitives
@@ -255,16 +255,19 @@ def with_shape(aval: Any, shape: tuple[int, ...]) -> Any:
     return untyped_jax.core.ShapedArray(shape, aval.dtype)
 
 
+_xla_metadata: Any = xla_metadata
+
+
 @untyped_jax.jit
 def _same(value: Any) -> Any:
     return value
 
 
 def written(value: Any) -> Any:
-    """`value`, which XLA's CPU compiler writes to memory before anything reads it; other compilers see `value` itself.
+    """`value`, which XLA's CPU compiler (JAX 0.10.2) writes to memory before anything reads it.
 
-    A function that is called and not inlined ends the kernels around it, where that compiler drops an
-    `optimization_barrier` before it fuses. The call copies nothing.
+    It drops an `optimization_barrier` before it fuses; a function that is called and not inlined ends the kernels
+    around it, and copies nothing. Not for other platforms, on which it was not tried.
     """
-    with set_xla_metadata(inlineable="false"):
+    with _xla_metadata.set_xla_metadata(inlineable="false"):
         return _same(value)

@@ -21,7 +21,7 @@ lax, jnp = untyped_jax.lax, untyped_jax.numpy
 
 @dataclass(frozen=True)
 class Target:
-    """How the compiler for a platform wants collectives.
+    """How the compiler for a platform wants collectives, and some operators.
 
     `tiled`: arrays lie in tiles of two dims, so a collective goes along its dim. Elsewhere compilers gather and scatter
     along the dim that lies first in memory, and put all else in that order and back, element by element: there shards
@@ -29,6 +29,8 @@ class Target:
     of 8 devices on a CPU: 1.0 ms for 2.4, of 1024x1024: 4.4 for 19.7).
     `apart_bytes`: in a bucket of all-reduces, values of at least so many bytes are one each, which the compiler joins
     without copies (`core.parcels`); None: none.
+    `xla_cpu`: XLA's CPU compiler will compile the program, some kernels of which are ended or spared for it
+    (`localize_products`, `passes.rereads`).
     """
 
     tiled: bool = False

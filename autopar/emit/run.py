@@ -109,9 +109,7 @@ class _Runner:
         env.update(zip(outs, results, strict=True))
 
 
-def _compute(
-    program: ShardedProgram, compute: Compute, values: Sequence[Array], target: Target
-) -> Sequence[Array]:
+def _compute(program: ShardedProgram, compute: Compute, values: Sequence[Array], target: Target) -> Sequence[Array]:
     """Runs the operator with all operands cast to vary over the same axes, as binding a primitive requires.
 
     A constant that is split need not vary of itself, but where its shard begins does. The body of a shard_map has casts

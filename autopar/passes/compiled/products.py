@@ -34,11 +34,10 @@ def _dot_general(work: Draft, position: int, compute: Compute, ins: tuple[int, .
     for n, value in enumerate(ins):
         shape = work.local_shape(compute.ins[n])
         kept = [d for d in range(len(shape)) if d not in summed[n] and d not in batch[n]]
-        inner = [*kept, *summed[n]] if n == 0 else [*summed[n], *kept]
-        orders = [[*batch[n], *inner]]
-        if is_merged or (len(kept) <= 1 and len(summed[n]) <= 1):
-            sides = (summed[n], kept) if n == 0 else (kept, summed[n])
-            orders.append([*batch[n], *sides[0], *sides[1]])
+        orders = [[*batch[n], *kept, *summed[n]], [*batch[n], *summed[n], *kept]]
+        orders = orders if n == 0 else orders[::-1]
+        if not is_merged and (len(kept) > 1 or len(summed[n]) > 1):
+            del orders[1]
         wide = work.widened(value, position, compute.op.ins[n].dtype)
         order = next((order for order in orders if lies_as(order, shape)), orders[0])
         lying = wide if lies_as(order, shape) else work.ordered(wide, order, shape, position)

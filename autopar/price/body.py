@@ -8,9 +8,9 @@ from functools import lru_cache
 from autopar.core.graph import OpGraph, OpNode
 from autopar.core.mesh import DeviceMesh
 from autopar.core.strategy import Strategy
+from autopar.price.fused import bounds, moved
 from autopar.price.picked import picked_runs
 from autopar.price.rate_kind import rate_kind
-from autopar.price.touched import touched
 from autopar.price.work import VIEWS, materialised, work_flops, written_out
 from cost_models import compute_time_s
 from cost_models.compute import Device
@@ -44,7 +44,7 @@ class _Kernel:
 def body_time_s(op: OpNode, strategy: Strategy, mesh: DeviceMesh, device: Device) -> float:
     """Seconds of one device's share of `op`: the sum over the operators of its body, all split as it is.
 
-        sum of max(flops / split / peak, bytes / memory bandwidth), for each operator that is launched
+        sum of max(flops / split / peak, bytes / memory bandwidth), for each kernel (`fused`)
 
     Bytes are those of tensors that reach memory: of operands and results what the device holds of them, of tensors
     within the body 1 / split. That is what the expanded function costs if every operator in it is split the same way.
@@ -56,7 +56,7 @@ def body_time_s(op: OpNode, strategy: Strategy, mesh: DeviceMesh, device: Device
     ]
     outs = [p.local_size(t.shape, mesh) * t.itemsize for t, p in zip(op.outs, strategy.outs, strict=True)]
     total = 0.0
-    for kernel in _kernels(op.body):
+    for kernel in _kernels(op.body, device, mesh.size):
         given = [share * (ins[n] if n < len(ins) else op.body.inputs[n].size_bytes) for n, share in kernel.inputs]
         size = sum(given) + sum(share * outs[n] for n, share in kernel.outputs) + kernel.inner_bytes / strategy.split
         total += kernel.times * kernel.time_s(size, strategy.split, device)
@@ -64,26 +64,26 @@ def body_time_s(op: OpNode, strategy: Strategy, mesh: DeviceMesh, device: Device
 
 
 @lru_cache(maxsize=1024)
-def _kernels(body: OpGraph) -> tuple[_Kernel, ...]:
-    in_memory, written = materialised(body), written_out(body)
+def _kernels(body: OpGraph, device: Device, devices: int) -> tuple[_Kernel, ...]:
+    in_memory, written, bound = materialised(body), written_out(body), bounds(body, device, devices)
     inputs = {tensor.id: n for n, tensor in enumerate(body.inputs)}
     outputs = {tensor.id: n for n, tensor in enumerate(body.outputs)}
     found: list[_Kernel] = []
     for op in body.ops:
         if op.kind in VIEWS and op.id not in written:
             continue
-        shares = zip((*op.ins, *op.outs), touched(body, op), strict=True)
-        moved = [(tensor, share) for tensor, share in shares if tensor.id in in_memory]
+        shares = zip((*op.ins, *op.outs), moved(body)[op.id], strict=True)
+        through = [(t, share) for t, share in shares if share and bound.get(op.id) != "computing"]
         found.append(
             _Kernel(
                 body.tree.weight(op.region),
                 rate_kind(op),
-                work_flops(op),
+                0.0 if bound.get(op.id) == "moving" else work_flops(op),
                 op.ins[0].dtype if op.ins else op.outs[0].dtype,
                 any(tensor.id in in_memory for tensor in op.outs),
-                sum(share * t.size_bytes for t, share in moved if t.id not in inputs and t.id not in outputs),
-                tuple((inputs[tensor.id], share) for tensor, share in moved if tensor.id in inputs),
-                tuple((outputs[tensor.id], share) for tensor, share in moved if tensor.id in outputs),
+                sum(share * t.size_bytes for t, share in through if t.id not in inputs and t.id not in outputs),
+                tuple((inputs[t.id], share) for t, share in through if t.id in inputs),
+                tuple((outputs[t.id], share) for t, share in through if t.id in outputs),
                 picked_runs(op, (1.0,) * (len(op.ins) + len(op.outs))),
             )
         )

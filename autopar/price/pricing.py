@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf, prod
@@ -16,10 +16,10 @@ from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import StepKind
 from autopar.core.strategy import Strategy
 from autopar.price.body import body_time_s
+from autopar.price.fused import Bound, bounds, moved
 from autopar.price.local_work import LocalWork
 from autopar.price.picked import picked_runs
 from autopar.price.rate_kind import rate_kind
-from autopar.price.touched import is_in_place, touched
 from autopar.price.turns import bucket_pack_price, folded, product_turns_s, step_turn_price, turned_products
 from autopar.price.work import VIEWS, materialised, work_flops, written_out
 from autopar.redistribute.step import PackPrice, TurnPrice, no_pack, no_turn
@@ -199,14 +199,15 @@ def restricted(pricing: Pricing, step_kinds: tuple[StepKind, ...]) -> Pricing:
 class Roofline:
     """Seconds on `cluster`: roofline compute and topology-aware collectives.
 
-        operator: max(flops / peak, bytes / memory bandwidth), of one device's share
+        kernel: max(flops / peak, bytes / memory bandwidth), of one device's share
         collective: cost_models.collective_time_s       slice, mask: bytes / memory bandwidth
 
-    Only tensors that reach memory count as bytes (`work.materialised`), of these what is read and written (`touched`),
-    and a copy of what is lengthened by a halo; an operator none of whose results do is part of another kernel and is
-    not launched. Views are free, but for broadcasts that are written (`work.written_out`). What indices pick takes no
-    less than its runs (`picked`). A function treated as one operator costs what is in it (`price.body`). Copies in
-    another order of dims cost what `price.turns` says. No overlap.
+    Of several operators in one kernel each costs its part of what bounds that (`fused`). Only tensors that reach memory
+    count as bytes (`work.materialised`), of these what is read and written (`touched`), and a copy of what is
+    lengthened by a halo; an operator none of whose results do is part of another kernel and is not launched. Views are
+    free, but for broadcasts that are written (`work.written_out`). What indices pick takes no less than its runs
+    (`picked`). A function treated as one operator costs what is in it (`price.body`). Copies in another order of dims
+    cost what `price.turns` says. No overlap.
     """
 
     graph: OpGraph
@@ -235,11 +236,11 @@ class Roofline:
         placed = tuple(zip((*op.ins, *op.outs), (*strategy.ins, *strategy.outs), strict=True))
         size = sum(
             share * placement.local_size(tensor.shape, self.mesh) * tensor.itemsize
-            for (tensor, placement), share in zip(placed, touched(self.graph, op), strict=True)
-            if tensor.id in self._in_memory
+            for (tensor, placement), share in zip(placed, self._moved(op), strict=True)
+            if share
         )
         size += self._lengthening_bytes(op, strategy)
-        flops, elements = work_flops(op) / strategy.split, None
+        flops, elements = self._flops(op) / strategy.split, None
         if op.kind in _PRODUCTS and flops:
             lhs, rhs, out = (float(placement.local_size(tensor.shape, self.mesh)) for tensor, placement in placed)
             elements = _as_product(op, (lhs, rhs, out), flops)
@@ -256,12 +257,12 @@ class Roofline:
         if self._is_free(op):
             return np.zeros(len(strategies))
         size = np.zeros(len(strategies))
-        for tensor, parts, share in zip((*op.ins, *op.outs), layout.parts, touched(self.graph, op), strict=True):
-            if tensor.id in self._in_memory:
+        for tensor, parts, share in zip((*op.ins, *op.outs), layout.parts, self._moved(op), strict=True):
+            if share:
                 size += share * (tensor.size_bytes // parts)
         device = self.cluster.device
         dtype = op.ins[0].dtype if op.ins else op.outs[0].dtype
-        flops, elements = work_flops(op) / layout.split, None
+        flops, elements = self._flops(op) / layout.split, None
         if op.kind in _PRODUCTS and len(flops) and flops.min() > 0:
             elements = _as_product(op, _elements(op, layout.parts), flops)
         runs = picked_runs(op, [mine.astype(np.float64) for mine in layout.parts])
@@ -272,6 +273,23 @@ class Roofline:
             time_s = np.where([bool(strategy.ins[0].unreduced) for strategy in strategies], 0.0, time_s)
         launched = any(t.id in self._in_memory for t in op.outs)
         return time_s if launched else np.maximum(0.0, time_s - device.launch_s)
+
+    @cached_property
+    def _shares(self) -> tuple[tuple[float, ...], ...]:
+        return moved(self.graph)
+
+    def _moved(self, op: OpNode) -> tuple[float, ...]:
+        """The share of each operand and result that counts."""
+        shares = self._shares[op.id]
+        return (0.0,) * len(shares) if self._bounds.get(op.id) == "computing" else shares
+
+    def _flops(self, op: OpNode) -> float:
+        """The operations that count."""
+        return 0.0 if self._bounds.get(op.id) == "moving" else work_flops(op)
+
+    @cached_property
+    def _bounds(self) -> Mapping[int, Bound]:
+        return bounds(self.graph, self.cluster.device, self.mesh.size)
 
     def _is_free(self, op: OpNode) -> bool:
         """Whether nothing is computed or moved for `op` itself."""
@@ -302,11 +320,11 @@ class Roofline:
         )
 
     def context(self, op: OpNode) -> Hashable:
-        """Which operands and results reach memory, whether it is in place, a view or part of a product."""
+        """What it moves, what bounds its kernel, whether it ends one, and whether it is a view or part of a product."""
         in_memory, folds = self._in_memory, op.kind == "transpose" and op.id in self._folded
-        moved = [tensor.id in in_memory for tensor in (*op.ins, *op.outs)]
+        launched = any(tensor.id in in_memory for tensor in op.outs)
         turned = op.kind == "dot_general" and op.id in self._turned
-        return (folds, turned, is_in_place(self.graph, op), op.id in self._written_out, *moved)
+        return (folds, turned, launched, op.id in self._written_out, self._bounds.get(op.id), *self._shares[op.id])
 
     def step_cost(self, kind: StepKind, axes: tuple[str, ...], size_bytes: int) -> float:
         """Seconds of one redistribution step."""

@@ -81,19 +81,26 @@ def bucket_pack_time_s(
 
 @once_per_graph
 def folded(graph: OpGraph) -> frozenset[int]:
-    """The ids of the transposes that are the only use of a product of two matrices, as in gradients of weights.
+    """The ids of the transposes that are the only use of a product of matrices and turn each of them, as in gradients.
 
     (lhs . rhs)^T is rhs^T . lhs^T, and so the compiler computes it, if nothing comes between: what the product leaves
-    unreduced is reduced behind the transpose.
+    unreduced is reduced behind the transpose. Batch dims, whose products are of matrices each, stay where they are;
+    with several dims that are neither batched nor contracted in an operand the transpose is a copy.
     """
     uses = uses_of(graph)
     found: set[int] = set()
     for op in graph.ops:
-        if op.kind == "dot_general" and op.outs[0].ndim == 2 and not op.params["dimension_numbers"][1][0]:
-            mine = uses.get(op.outs[0].id, ())
-            if len(mine) == 1 and mine[0].op is not None and graph.ops[mine[0].op].kind == "transpose":
-                found.add(mine[0].op)
+        if op.kind == "dot_general" and op.outs[0].ndim == len(op.params["dimension_numbers"][1][0]) + 2:
+            mine = [None if use.op is None else graph.ops[use.op] for use in uses.get(op.outs[0].id, ())]
+            if len(mine) == 1 and mine[0] is not None and _turns_matrices(mine[0]):
+                found.add(mine[0].id)
     return frozenset(found)
+
+
+def _turns_matrices(op: OpNode) -> bool:
+    """Whether `op` swaps the last two dims and nothing else."""
+    last = op.ins[0].ndim - 1 if op.ins else 0
+    return op.kind == "transpose" and tuple(op.params["permutation"]) == (*range(last - 1), last, last - 1)
 
 
 @once_per_graph

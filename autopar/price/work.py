@@ -7,7 +7,7 @@ from functools import cache, lru_cache
 from math import prod
 
 from autopar.core.dataflow import Use, uses_of
-from autopar.core.graph import OpGraph, OpNode, TensorInfo
+from autopar.core.graph import OpGraph, OpNode
 from autopar.core.memo import once_per_graph
 from autopar.core.mesh import DeviceMesh
 from autopar.core.regions import BOUNDARY
@@ -92,7 +92,6 @@ def passes_sums(op: OpNode) -> bool:
     return op.kind in SCALINGS or is_view(op)
 
 
-@once_per_graph
 def materialised(graph: OpGraph) -> frozenset[int]:
     """The ids of the tensors that are written to memory.
 
@@ -101,22 +100,32 @@ def materialised(graph: OpGraph) -> frozenset[int]:
     producer-consumer fusion that XLA does on every backend, without its multi-output and horizontal forms. What is
     recomputed counts as if it were not: it is written if it was before, both times.
     """
+    return _fusion(graph)[0]
+
+
+def loops(graph: OpGraph) -> tuple[int, ...]:
+    """By operator: the last one of the fused loop that it runs in; itself where nothing that it gives is fused."""
+    return _fusion(graph)[1]
+
+
+@once_per_graph
+def _fusion(graph: OpGraph) -> tuple[frozenset[int], tuple[int, ...]]:
     uses = _uses_without_recomputation(graph)
     found = {tensor.id for tensor in (*graph.inputs, *graph.outputs)} | _unstacked(graph)
     fuses = [is_fusible(op) for op in graph.ops]
-    loop = [*range(len(graph.ops))]  # by operator: the last of the fused loop that it runs in
+    loop = [*range(len(graph.ops))]
     for op in reversed(graph.ops):
         for tensor in op.outs:
             mine = uses.get(tensor.id, ()) if fuses[op.id] else ()
             readers = [use.op for use in mine if use.op is not None and fuses[use.op]]
-            loops = {loop[reader] for reader in readers}
+            into = {loop[reader] for reader in readers}
             region = graph.original(op).region
             is_near = len(mine) == 1 or all(graph.ops[reader].region == region for reader in readers)
-            if len(readers) != len(mine) or len(loops) != 1 or not is_near:
+            if len(readers) != len(mine) or len(into) != 1 or not is_near:
                 found.add(tensor.id)
             elif len(op.outs) == 1:
-                (loop[op.id],) = loops
-    return frozenset(found)
+                (loop[op.id],) = into
+    return frozenset(found), tuple(loop)
 
 
 @once_per_graph
@@ -170,7 +179,7 @@ def _uses_without_recomputation(graph: OpGraph) -> Mapping[int, tuple[Use, ...]]
     uses = uses_of(graph)
     if all(op.recomputes is None for op in graph.ops):
         return uses
-    first = {new.id: old.id for op in graph.ops if op.recomputes is not None for old, new in _pairs(graph, op)}
+    first = first_made(graph)
     found: dict[int, list[Use]] = {}
     for tensor, mine in uses.items():
         own = [use for use in mine if use.op is None or graph.ops[use.op].recomputes in (None, use.op)]
@@ -178,14 +187,17 @@ def _uses_without_recomputation(graph: OpGraph) -> Mapping[int, tuple[Use, ...]]
     return {tensor: tuple(found.get(first.get(tensor, tensor), ())) for tensor in (*uses, *first, *first.values())}
 
 
+@once_per_graph
+def first_made(graph: OpGraph) -> Mapping[int, int]:
+    """For every result that is computed anew, by its id: the result that it stands for."""
+    twins = [op for op in graph.ops if op.recomputes is not None]
+    return {new.id: old.id for op in twins for old, new in zip(graph.original(op).outs, op.outs, strict=True)}
+
+
 def _unstacked(graph: OpGraph) -> set[int]:
     """The ids of what a loop's body computes anew for others: it was stacked otherwise, so it was written."""
     in_loops = {t.id for op in graph.ops if op.recomputes is not None and op.region is not None for t in op.outs}
     return in_loops.intersection(t.id for op in graph.ops if op.recomputes is None for t in op.ins)
-
-
-def _pairs(graph: OpGraph, twin: OpNode) -> zip[tuple[TensorInfo, TensorInfo]]:
-    return zip(graph.original(twin).outs, twin.outs, strict=True)
 
 
 _WITH_WORKSPACE = ("conv_general_dilated", "select_and_scatter_add")

@@ -178,8 +178,35 @@ def test_other_transposes_take_their_time() -> None:
     a, b = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((8, 16), (16, 4)))
     assert not folded(trace(lambda a, b: (lambda y: (y.T, y + 1))(a @ b), (a, b)).graph)
     assert not folded(trace(lambda a, b: a.T * b.sum(), (a, b)).graph)
-    batched = jax.ShapeDtypeStruct((4, 8, 8), jnp.float32)
-    assert not folded(trace(lambda a, b: jnp.einsum("bij,bjk->bki", a, b), (batched, batched)).graph)
+
+
+@pytest.mark.parametrize(
+    ("spec", "order", "a", "b", "is_folded"),
+    [
+        ("mk,kn->mn", (1, 0), (64, 32), (32, 48), True),
+        ("bmk,bkn->bmn", (0, 2, 1), (8, 64, 32), (8, 32, 48), True),
+        ("cbmk,cbkn->cbmn", (0, 1, 3, 2), (4, 8, 64, 32), (4, 8, 32, 48), True),
+        ("bkm,bkn->bmn", (0, 2, 1), (8, 32, 64), (8, 32, 48), True),
+        ("bmk,bkn->bmn", (1, 0, 2), (8, 64, 32), (8, 32, 48), False),
+        ("bmk,bkn->bmn", (2, 1, 0), (8, 64, 32), (8, 32, 48), False),
+        ("xyk,kn->xyn", (0, 2, 1), (6, 8, 32), (32, 48), False),
+        ("xyk,kn->xyn", (2, 0, 1), (6, 8, 32), (32, 48), False),
+        ("bxyk,bkn->bxyn", (0, 3, 1, 2), (4, 6, 8, 32), (4, 32, 48), False),
+    ],
+)
+def test_a_transpose_that_turns_each_product_of_matrices_is_part_of_it(
+    spec: str, order: tuple[int, ...], a: Any, b: Any, is_folded: bool
+) -> None:
+    """As XLA's CPU compiler has it: of what it compiles nothing is transposed, or something is."""
+
+    def fn(a: jax.Array, b: jax.Array) -> jax.Array:
+        return jnp.transpose(jnp.einsum(spec, a, b), order)
+
+    args = tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in (a, b))
+    graph = trace(fn, args).graph
+    assert {graph.ops[n].kind for n in folded(graph)} == ({"transpose"} if is_folded else set())
+    compiled = jax.jit(fn).lower(*args).compile().as_text()
+    assert ("transpose(" in compiled) is not is_folded
 
 
 def asked(pricing: str) -> Pricing:

@@ -51,10 +51,10 @@ from benchmarks.accuracy_figures import (
 )
 from benchmarks.accuracy_plans import Drawn, drawn_plans
 from benchmarks.accuracy_steps import all_ready, interleaved
-from benchmarks.end_to_end import describe_machine, processor_kind
+from benchmarks.end_to_end import describe_machine, shipped_cluster
 from benchmarks.kept_memory import keep_memory
 from benchmarks.models import Model
-from cost_models import Cluster, UnknownClusterError, cluster_of_devices, load_cluster
+from cost_models import Cluster, load_cluster
 
 DEVICES = 8
 ROUNDS = 6
@@ -138,14 +138,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.json:
         content = {"machine": machine, "results": [asdict(result) for result in results]}
         options.json.write_text(json.dumps(content, indent=1) + "\n")
-
-
-def shipped_cluster() -> Cluster:
-    """What ships for the processor of this machine, as Linux names it; cpu8 if nothing does."""
-    try:
-        return cluster_of_devices(processor_kind(), DEVICES)
-    except UnknownClusterError:
-        return load_cluster(f"cpu{DEVICES}")
 
 
 def measure(model: Model, profiles: dict[str, Cluster], plans: int, rounds: int) -> Result:

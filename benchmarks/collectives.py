@@ -1,11 +1,12 @@
 """Collectives alone: what the cost model says, and what they take, between processes on one machine.
 
-    python -m benchmarks.collectives [--processes 2 4] [--gbit 1 0.2] [--json FILE]
+    python -m benchmarks.collectives [--processes 2 4] [--gbit 1 0.2] [--calibrate SECONDS] [--json FILE]
 
 Each kind from 64 KiB to 64 MiB: between 2 and 4 processes of one device side by side, over loopback; and, where
 network namespaces can be made, between two hosts of two devices that a link of `--gbit` joins, along the hosts (two
 groups share the link), inside them, and over all four. Sizes are the larger of a device's bytes before and after.
-Times are medians over repetitions.
+Times are medians over repetitions. What the model says is that of the profiles that ship, which were measured on other
+machines, or, with `--calibrate`, of what `autopar.calibrate` makes of the same processes before.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean, median
+from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
 
@@ -28,6 +30,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+import autopar
 from benchmarks import hosts
 from cost_models import Cluster, CollectiveKind, collective_time_s, group, load_cluster
 
@@ -63,6 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--processes", type=int, nargs="*", default=[2, 4], help="side by side, one device each")
     parser.add_argument("--gbit", type=float, nargs="*", default=[1.0, 0.2], help="links between two hosts of two")
     parser.add_argument("--most-mib", type=float, default=64.0, help="the largest size")
+    parser.add_argument("--calibrate", type=float, metavar="SECONDS", help="calibrate first, for so long at most")
     parser.add_argument("--json", type=Path, help="file to write the figures to")
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
@@ -71,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     sizes = [size for size in SIZES if size <= options.most_mib * 2**20]
     console, rows = Console(width=120), []
-    for found in _measured(options.processes, options.gbit, sizes, console):
+    for found in _measured(options.processes, options.gbit, sizes, console, options.calibrate):
         show(console, found)
         rows += found
     if options.json:
@@ -79,12 +83,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _measured(
-    processes: Sequence[int], gbits: Sequence[float], sizes: Sequence[int], console: Console
+    processes: Sequence[int], gbits: Sequence[float], sizes: Sequence[int], console: Console, calibrate_s: float | None
 ) -> Iterator[list[Row]]:
     """The rows of each cluster, one after the other."""
     for number in processes:
         cluster = load_cluster(f"cpu-loopback{number}")
-        yield measure(hosts.same_host(number), cluster, 1, [("host",)], sizes)
+        yield measure(hosts.same_host(number), cluster, 1, [("host",)], sizes, calibrate_s)
     reason = hosts.why_not() if gbits else ""
     if reason:
         console.print(f"No linked hosts: {reason}.")
@@ -92,7 +96,7 @@ def _measured(
     for gbit in gbits:
         with hosts.linked_hosts(1e9 * gbit) as pair:
             cluster = hosts.linked_cluster(1e9 * gbit)
-            yield measure(pair, cluster, 2, [("host",), ("device",), AXES], sizes)
+            yield measure(pair, cluster, 2, [("host",), ("device",), AXES], sizes, calibrate_s)
 
 
 def measure(
@@ -101,11 +105,18 @@ def measure(
     local_devices: int,
     axes: Sequence[tuple[str, ...]],
     sizes: Sequence[int],
+    calibrate_s: float | None = None,
 ) -> list[Row]:
-    """All kinds and sizes along `axes` of a mesh of hosts and their devices, beside what the model says."""
-    task = {"axes": axes, "sizes": sizes}
-    found = hosts.run_everywhere(where, "benchmarks.collectives", task, local_devices=local_devices, timeout_s=1800)
-    topology, mesh = cluster.topology, (len(where), local_devices)
+    """All kinds and sizes along `axes` of a mesh of hosts and their devices, beside what the model says.
+
+    That is what `cluster` says, or the profile that is calibrated first, for `calibrate_s` at most.
+    """
+    with TemporaryDirectory() as folder:
+        profile = Path(folder) / "profile.toml"
+        task = {"axes": axes, "sizes": sizes, "calibrate_s": calibrate_s, "profile": str(profile)}
+        found = hosts.run_everywhere(where, "benchmarks.collectives", task, local_devices=local_devices, timeout_s=1800)
+        topology = cluster.topology if calibrate_s is None else load_cluster(profile).topology
+    mesh = (len(where), local_devices)
     rows: list[Row] = []
     for along, kind, size, measured_s, mean_s in found:
         members = group(topology, mesh, tuple(AXES.index(axis) for axis in along))
@@ -141,6 +152,10 @@ def _work(told: Path) -> None:
     work = hosts.join(told)
     grid = np.array(hosts.devices_in_order()).reshape(work.processes, work.local_devices)
     mesh = Mesh(grid, AXES, axis_types=(AxisType.Auto,) * 2)
+    if work.task["calibrate_s"] is not None:
+        calibration = autopar.calibrate(time_limit_s=work.task["calibrate_s"])
+        if work.number == 0:
+            calibration.write(work.task["profile"])
     found = [
         (along, kind, size, *_seconds(mesh, kind, tuple(along), size))
         for along in work.task["axes"]

@@ -1,11 +1,13 @@
 """Does a planned program run as fast as one that a person sharded, at what price, and is it what was predicted?
 
-    python -m benchmarks.end_to_end [--json FILE] [--models mlp gpt cnn] [--cluster FILE]
+    python -m benchmarks.end_to_end [--json FILE] [--models mlp gpt cnn] [--cluster FILE] [--keep-memory]
 
 An MLP, a GPT and a CNN on 8 virtual devices, each as: the planned program; data parallelism (XLA splits the batch, the
 state is replicated); shardings by hand (Megatron's columns and rows on a mesh data=2, model=4, constrained throughout);
 and plain jax.jit on one device. All variants of a model take turns in one process: compare within one run. What is
-planned and predicted is for the profile cpu8 as it ships, or for one calibrated on this machine (`--cluster`).
+planned and predicted is for the profile that ships for this machine's processor, or cpu8 where none does, or for one
+calibrated on this machine (`--cluster`). With `--keep-memory` the process keeps what it frees
+(`benchmarks.kept_memory`): else glibc maps temporary memory of more than 32 MiB of a device anew in each step.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ from rich.table import Table
 import autopar
 from autopar.emit.hlo import collectives_of, peak_memory_bytes
 from autopar.emit.measure import use_virtual_devices
+from benchmarks.kept_memory import keep_memory
 from benchmarks.models import MODELS, Model, Step
+from cost_models import Cluster, UnknownClusterError, cluster_of_devices, load_cluster
 
 DEVICES = 8
 HAND_MESH = {"data": 2, "model": 4}
@@ -90,14 +94,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="file to write the figures to")
     parser.add_argument("--models", nargs="+", choices=tuple(MODELS), default=tuple(MODELS))
-    parser.add_argument("--cluster", default=f"cpu{DEVICES}", help="a profile that was calibrated on this machine")
+    parser.add_argument("--cluster", help="a profile that was calibrated on this machine")
+    parser.add_argument("--keep-memory", action="store_true", help="the process keeps the memory that it frees")
     options = parser.parse_args(arguments)
+    if options.keep_memory:
+        keep_memory("benchmarks.end_to_end")
     use_virtual_devices(DEVICES)
-    console, machine = Console(width=120), {**describe_machine(), "cluster": options.cluster}
+    cluster = load_cluster(options.cluster) if options.cluster else shipped_cluster()
+    machine = {
+        **describe_machine(),
+        "cluster": cluster.name,
+        "freed memory": "kept" if options.keep_memory else "given back",
+    }
+    console = Console(width=120)
     console.print(", ".join(f"{name}: {value}" for name, value in machine.items()), highlight=False)
     results = []
     for name in options.models:
-        results.append(measure(MODELS[name](), options.cluster))
+        results.append(measure(MODELS[name](), cluster))
         show(console, results[-1])
     if options.json:
         content = {"machine": machine, "results": [asdict(result) for result in results]}
@@ -124,6 +137,14 @@ def processor_kind() -> str:
     return " ".join(filter(None, fields))
 
 
+def shipped_cluster() -> Cluster:
+    """What ships for the processor of this machine, as Linux names it; cpu8 if nothing does."""
+    try:
+        return cluster_of_devices(processor_kind(), DEVICES)
+    except UnknownClusterError:
+        return load_cluster(f"cpu{DEVICES}")
+
+
 def _first_field(file: str, name: str) -> str:
     """The value of the first line `name : value` of a file, or "" where there is no such file or line."""
     path = Path(file)
@@ -131,7 +152,7 @@ def _first_field(file: str, name: str) -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith(name)), "")
 
 
-def measure(model: Model, cluster: str) -> Result:
+def measure(model: Model, cluster: Cluster) -> Result:
     """All figures of one model, planned for `cluster`."""
     args = (model.state, *model.batch)
     _, trace_s = _timed(lambda: jax.jit(model.step()).trace(*args))

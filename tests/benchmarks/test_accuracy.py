@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks import accuracy, models
-from benchmarks.accuracy import predicted, shipped_cluster
+from benchmarks import end_to_end, models
+from benchmarks.accuracy import predicted
 from benchmarks.accuracy_figures import agreement, clear_tau, figures, overall, peak_figures, round_factors
 from benchmarks.accuracy_plans import drawn_plans
 from benchmarks.accuracy_steps import TIMED_STEPS, interleaved
@@ -123,5 +123,5 @@ def test_plans_differ_and_are_predicted_as_they_were_priced() -> None:
 
 @pytest.mark.parametrize(("kind", "name"), [("cpu AuthenticAMD 26", "cpu8-zen5"), ("cpu NoSuchVendor 1", "cpu8")])
 def test_what_ships_for_the_processor_is_taken(kind: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accuracy, "processor_kind", lambda: kind)
-    assert shipped_cluster().name == name
+    monkeypatch.setattr(end_to_end, "processor_kind", lambda: kind)
+    assert end_to_end.shipped_cluster().name == name

@@ -68,6 +68,7 @@ def made_up_clock(case: Case) -> float:
 
 
 DEVICES = tuple(MadeUpDevice(n) for n in range(8))
+SENDING = tuple(case for case in cases_of(FULL, 2, 1) if case.what == "collective")
 FAST = partial(calibrate, devices=DEVICES, clock=made_up_clock)
 
 
@@ -236,6 +237,45 @@ def test_all_processes_end_at_the_same_case() -> None:
     measured = measure(cases_of(QUICK, 1, 8), made_up_clock, Stop(float("inf")), agree=agree)
     assert len(measured.samples) == 5
     assert {reason for _, reason in measured.missing} == {"ended by another process"}
+
+
+@pytest.mark.parametrize("ever", [False, True])
+def test_collectives_that_stalled_are_measured_again_behind_all_others(ever: bool) -> None:
+    """One takes a thousand times as long, once or ever; others of its size four times, which is no stall."""
+    sizes = {case.size_bytes for case in SENDING}
+    largest = [case for case in SENDING if case.size_bytes == max(sizes)]
+    asked: list[Case] = []
+
+    def clock(case: Case) -> float:
+        asked.append(case)
+        slow = 4.0 if case in largest else 1.0
+        if case == largest[0] and (ever or asked.count(case) == 1):
+            slow = 1000.0
+        return slow * made_up_clock(case)
+
+    measured = measure(SENDING, clock, Stop(float("inf")))
+    assert asked == [*SENDING, largest[0]]
+    expected = [case for case in SENDING if not (ever and case == largest[0])]
+    times = [made_up_clock(case) * (4.0 if case in largest else 1.0) for case in expected]
+    assert measured.samples == tuple(case.sample(time) for case, time in zip(expected, times, strict=True))
+    reason = "took more than 5 times as long a byte as a smaller one"
+    assert measured.missing == (((largest[0], reason),) if ever else ())
+
+
+def test_what_stalled_and_there_is_no_time_to_measure_again_is_missing() -> None:
+    stop = Stop(float("inf"))
+    asked: list[Case] = []
+
+    def clock(case: Case) -> float:
+        asked.append(case)
+        stop.asked = len(asked) == len(SENDING)
+        return made_up_clock(case) * (1000.0 if case == SENDING[-1] else 1.0)
+
+    assert SENDING[-1].size_bytes > min(case.size_bytes for case in SENDING)
+    measured = measure(SENDING, clock, stop)
+    assert len(asked) == len(SENDING) == len(measured.samples) + 1
+    ((case, reason),) = measured.missing
+    assert (case, reason[:14]) == (SENDING[-1], "took more than")
 
 
 # Cases ----------------------------------------------------------------------------------------------------------------

@@ -19,6 +19,9 @@ Agree = Callable[[float], float]
 """A number of this process to the largest of all processes."""
 
 
+LONG_S = 1.0
+
+
 class NoDifference(AutoparError):
     """A case that is a difference of two times, where there is none."""
 
@@ -26,6 +29,8 @@ class NoDifference(AutoparError):
 @dataclass(frozen=True)
 class JaxClock:
     """Times cases on `devices`: rounds until a call takes `call_s`, the median of `calls` of them.
+
+    Of calls that take `LONG_S` one is enough: a link is slow, or stalls, and the time is better spent on other cases.
 
     On accelerators rounds are in a loop, which makes what a call costs by itself small beside what it repeats: what JAX
     does to begin it. On processors each round is a call, less the time of what is beside the case: `straight_programs`.
@@ -73,9 +78,10 @@ class JaxClock:
             wanted = times * min(16.0, 1.0 + 1.2 * self.call_s / max(seconds, 1e-6))
             times = min(2**20, max(int(wanted), min(4, 2 * times)))
             seconds = call(0, times)
-        turns = [[call(number, times) for number in range(len(programs))] for _ in range(self.calls)]
+        count = self.calls if seconds < LONG_S else 1
+        turns = [[call(number, times) for number in range(len(programs))] for _ in range(count)]
         rounds = [times * program.inner for program in programs]
-        return tuple(median(mine) / count for mine, count in zip(zip(*turns, strict=True), rounds, strict=True))
+        return tuple(median(mine) / each for mine, each in zip(zip(*turns, strict=True), rounds, strict=True))
 
     def _fresh_s(self, case: Case) -> float:
         """How much longer a kernel takes whose result is in new memory than one that writes over its operand."""

@@ -16,9 +16,10 @@ from cost_models.fit import Sample
 
 Clock = Callable[[Case], float]
 """The seconds of a case."""
-STALLED = 5.0
 Told = Callable[[int, int, Case], None]
 """Hears of every case before it is measured: its number, how many there are, and the case."""
+STALLED = 5.0
+"""How many times as long a byte of a large collective may take as one of a smaller: see `stalled`."""
 
 
 @dataclass

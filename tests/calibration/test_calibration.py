@@ -426,7 +426,10 @@ def communicated(kind: str, of_group: Any) -> Any:
 
 
 def test_programs_that_are_compared_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So a host that gets slower all the time slows both: one takes 4 ms and the other 3.8 ms, and then ever longer."""
+    """So a host that gets slower all the time slows both: one takes 4 ms and the other 3.8 ms, and then ever longer.
+
+    Those that take a second take one turn.
+    """
     now, calls = 0.0, list[str]()
 
     def takes(name: str, seconds: float) -> Program:
@@ -444,6 +447,11 @@ def test_programs_that_are_compared_take_turns(monkeypatch: pytest.MonkeyPatch) 
     longer_s = JaxClock(DEVICES, float, 0.01, 5)(Case("collective", "all_reduce", (64,)))
     assert calls[-10:] == ["case", "beside"] * 5
     assert 0.0 < longer_s < 2e-4
+    calls.clear()
+    monkeypatch.setattr(module, "straight_programs", lambda *_: (takes("case", 3.0), takes("beside", 1.0)))
+    longer_s = JaxClock(DEVICES, float, 0.01, 5)(Case("collective", "all_reduce", (64,)))
+    assert calls == ["case", "beside", "case", "case", "beside"]  # to warm up, to know how long, and once
+    assert longer_s == pytest.approx((3 * 1.2 - 1.25) / 2)
 
 
 def test_what_packing_takes_is_what_a_product_takes_longer() -> None:

@@ -106,7 +106,7 @@ def test_all_pairs_of_placements_with_any_price(mesh, shape, seed):
     for i, j in np.random.default_rng(seed).integers(len(everything), size=(40, 2)):
         if math.isfinite(best[i, j]):
             route = router.route(shape, 4, everything[i], everything[j])
-            assert cost_of(router, route, shape, 4) == found[i, j]
+            assert cost_of(router, route, shape, 4) == pytest.approx(found[i, j], rel=1e-12)  # sums round by version
         else:
             with pytest.raises(NoRoute, match="no step of finite price"):
                 router.route(shape, 4, everything[i], everything[j])

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from autopar._compat import is_literal, open_jaxpr
+from autopar._compat import is_literal, open_jaxpr, scan_counts
 from tests.reference.primitives import TABLE, Values, run
 
 Observe = Callable[[Values], Values]
@@ -39,7 +39,7 @@ def _call(name: str) -> Callable[..., Values]:
 
 
 def _scan(values: Values, params: Mapping[str, Any], observe: Observe) -> Values:
-    fixed, carried = params["num_consts"], params["num_carry"]
+    fixed, carried = scan_counts(dict(params))
     consts, carry, xs = values[:fixed], values[fixed : fixed + carried], values[fixed + carried :]
     inner, _ = open_jaxpr(params["jaxpr"])
     stacks = [np.zeros((params["length"], *v.aval.shape), v.aval.dtype) for v in inner.outvars[carried:]]

@@ -1,4 +1,4 @@
-"""Local work: what one device computes of an operator under a strategy, whatever device that is."""
+"""Local work: what one device computes of an operator under a strategy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ class LocalWork(NamedTuple):
 
     `elements` are those of both operands and the result, of a product of matrices and of a convolution as one. `runs`
     are how many a gather or scatter picks, and the bytes of each. What is not `launched` is part of another kernel, a
-    `turned` product computed the other way round.
+    `turned` product computed the other way round. Of a kernel of several operators either operations or bytes are 0
+    (`price.fused`).
     """
 
     op: OpNode

@@ -232,7 +232,7 @@ class Roofline:
         return self.local_work(op, strategy).time_s(self.cluster.device)
 
     def local_work(self, op: OpNode, strategy: Strategy) -> LocalWork:
-        """One device's share of `op`, whatever the cluster is; `op` is not free and no function in one."""
+        """One device's share of `op`, which is not free and no function in one."""
         placed = tuple(zip((*op.ins, *op.outs), (*strategy.ins, *strategy.outs), strict=True))
         size = sum(
             share * placement.local_size(tensor.shape, self.mesh) * tensor.itemsize

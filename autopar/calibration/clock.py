@@ -17,9 +17,8 @@ from autopar.errors import AutoparError
 
 Agree = Callable[[float], float]
 """A number of this process to the largest of all processes."""
-
-
 LONG_S = 1.0
+"""Calls that take so long are not repeated."""
 
 
 class NoDifference(AutoparError):

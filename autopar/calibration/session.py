@@ -73,6 +73,7 @@ def measure(
             try:
                 found[case] = case.sample(clock(case))
             except failures as error:
+                found.pop(case, None)
                 missing[case] = str(error).strip().split("\n")[0][:200] or type(error).__name__
 
     go_through(cases, 0)

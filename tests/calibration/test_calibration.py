@@ -262,6 +262,21 @@ def test_collectives_that_stalled_are_measured_again_behind_all_others(ever: boo
     assert measured.missing == (((largest[0], reason),) if ever else ())
 
 
+def test_what_stalled_and_cannot_be_measured_again_is_missing_once() -> None:
+    """Whatever is said of it the second time, nothing rests on the first."""
+    asked: list[Case] = []
+
+    def clock(case: Case) -> float:
+        asked.append(case)
+        if asked.count(case) == 2:
+            raise NoDifference("no longer there")
+        return made_up_clock(case) * (1000.0 if case == SENDING[-1] else 1.0)
+
+    measured = measure(SENDING, clock, Stop(float("inf")), failures=(NoDifference,))
+    assert measured.missing == ((SENDING[-1], "no longer there"),)
+    assert len(measured.samples) == len(SENDING) - 1
+
+
 def test_what_stalled_and_there_is_no_time_to_measure_again_is_missing() -> None:
     stop = Stop(float("inf"))
     asked: list[Case] = []

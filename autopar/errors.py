@@ -17,6 +17,10 @@ class InvalidOption(AutoparError, ValueError):
     """An option of `compile` or `plan` whose value makes no sense."""
 
 
+class UnknownOption(InvalidOption, TypeError):
+    """A keyword that is no option of `compile`."""
+
+
 class InvalidConstraint(InvalidOption):
     """A constraint that is about nothing, cannot hold, or contradicts another."""
 

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Unpack, overload
 
 from autopar._compat import is_tracer, untyped_jax
 from autopar.api.agreement import agreed
 from autopar.api.call import call_signature
-from autopar.api.constraints import checked
 from autopar.api.make import Function, alternatives, make_plan, name_of, signature_of, task_of
+from autopar.api.options import Options, settings_of, split_options
 from autopar.api.plan import Plan
 from autopar.api.runner import Bound, Runner
-from autopar.api.settings import DEFAULT_OPTIONS, ClusterLike, MeshLike, Options, Settings
+from autopar.api.settings import Settings
 from autopar.errors import AutoparError, PlanFileError, SignatureMismatch
-from autopar.price.pricing import MakePricing
-from autopar.search.constraints import Constraint
 from autopar.search.search import restore
 from autopar.search.task import SearchOptions
 from autopar.trace import CONSTANT, fingerprint, input_signature
@@ -81,21 +78,7 @@ def compile(fn: None = None, **options: Unpack[Options]) -> Callable[[Function],
 @overload
 def compile(fn: Function, **options: Unpack[Options]) -> Compiled: ...  # noqa: A001
 def compile(  # noqa: A001 - the name that jax users expect
-    fn: Function | None = None,
-    *,
-    cluster: ClusterLike = None,
-    mesh: MeshLike = None,
-    mode: str = "auto",
-    memory_limit_bytes: int | None = None,
-    static_argnums: int | Sequence[int] = (),
-    donate_argnums: int | Sequence[int] = (),
-    carry: Any = "auto",
-    strict: bool = False,
-    options: SearchOptions = DEFAULT_OPTIONS,
-    dump: str | Path | None = None,
-    devices: Sequence[Any] | None = None,
-    pricing: MakePricing | None = None,
-    constraints: Sequence[Constraint] = (),
+    fn: Function | None = None, **options: Unpack[Options]
 ) -> Compiled | Callable[[Function], Compiled]:
     """A function that computes what `fn` does, split over the devices in the fastest way found.
 
@@ -126,21 +109,7 @@ def compile(  # noqa: A001 - the name that jax users expect
         Unsolved; each says what, where, and what to do.
       KeyboardInterrupt: interrupted before any plan was found; later, the best so far is the plan, which says so.
     """
-    settings = Settings(
-        cluster,
-        mesh,
-        mode,
-        memory_limit_bytes,
-        static_argnums,
-        donate_argnums,
-        carry,
-        strict,
-        options,
-        dump,
-        None if devices is None else tuple(devices),
-        pricing,
-        checked(constraints),
-    )
+    settings = settings_of(options)
     if fn is not None:
         return Compiled(fn, settings)
 
@@ -150,60 +119,23 @@ def compile(  # noqa: A001 - the name that jax users expect
     return decorate
 
 
-def plan(
-    fn: Function,
-    *args: Any,
-    cluster: ClusterLike = None,
-    mesh: MeshLike = None,
-    mode: str = "auto",
-    memory_limit_bytes: int | None = None,
-    static_argnums: int | Sequence[int] = (),
-    donate_argnums: int | Sequence[int] = (),
-    carry: Any = "auto",
-    strict: bool = False,
-    options: SearchOptions = DEFAULT_OPTIONS,
-    dump: str | Path | None = None,
-    pricing: MakePricing | None = None,
-    constraints: Sequence[Constraint] = (),
-    **kwargs: Any,
-) -> Plan:
+@overload
+def plan(fn: Function, *args: Any, **options: Unpack[Options]) -> Plan: ...
+@overload
+def plan(fn: Function, *args: Any, **keywords: Any) -> Plan: ...
+def plan(fn: Function, *args: Any, **keywords: Any) -> Plan:
     """The plan of `fn` for arguments like these, on a cluster that need not be there.
 
     Args:
       fn: any function of pytrees that JAX can trace.
-      *args: example arguments; jax.ShapeDtypeStructs will do. Arguments by name go to `fn`, the others see `compile`.
-      cluster: see `compile`, as for all that follow.
-      mesh: see `compile`.
-      mode: see `compile`.
-      memory_limit_bytes: see `compile`.
-      static_argnums: see `compile`.
-      donate_argnums: see `compile`.
-      carry: see `compile`.
-      strict: see `compile`.
-      options: see `compile`.
-      dump: see `compile`.
-      pricing: see `compile`.
-      constraints: see `compile`.
-      **kwargs: passed to `fn`.
+      *args: example arguments; jax.ShapeDtypeStructs will do.
+      **keywords: options, which are those of `compile`; all others are arguments of `fn` by name.
 
     Raises:
       AutoparError: as `compile`.
     """
-    settings = Settings(
-        cluster,
-        mesh,
-        mode,
-        memory_limit_bytes,
-        static_argnums,
-        donate_argnums,
-        carry,
-        strict,
-        options,
-        dump,
-        pricing=pricing,
-        constraints=checked(constraints),
-    )
-    return make_plan(fn, settings, args, kwargs)
+    options, kwargs = split_options(keywords)
+    return make_plan(fn, settings_of(options), args, kwargs)
 
 
 def compiled_from(given: Plan, fn: Function | None, devices: tuple[Any, ...]) -> Compiled:

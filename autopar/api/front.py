@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack, overload
 
 from autopar.api.collection import collection_paused
-from autopar.api.constraints import checked
-from autopar.api.make import alternatives, made_plan, task_of
+from autopar.api.make import Function, alternatives, made_plan, task_of
+from autopar.api.options import Options, settings_of, split_options
 from autopar.api.plan import Plan
 from autopar.api.runner import Bound
-from autopar.api.settings import DEFAULT_OPTIONS, ClusterLike, MeshLike, Settings
 from autopar.errors import InvalidOption, NoFeasiblePlan
-from autopar.price.pricing import MakePricing
 from autopar.report.axes import axes_or_new
 from autopar.report.front import front_section
 from autopar.report.render import plain, rich_sections
-from autopar.search.constraints import Constraint
 from autopar.search.front import find_front
 from autopar.search.pinned import own_mesh
-from autopar.search.task import SearchOptions
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,23 +89,11 @@ class Front:
         return drawn
 
 
-def front(
-    fn: Callable[..., Any],
-    *args: Any,
-    points: int = 10,
-    cluster: ClusterLike = None,
-    mesh: MeshLike = None,
-    mode: str = "auto",
-    memory_limit_bytes: int | None = None,
-    static_argnums: int | Sequence[int] = (),
-    donate_argnums: int | Sequence[int] = (),
-    carry: Any = "auto",
-    strict: bool = False,
-    options: SearchOptions = DEFAULT_OPTIONS,
-    pricing: MakePricing | None = None,
-    constraints: Sequence[Constraint] = (),
-    **kwargs: Any,
-) -> Front:
+@overload
+def front(fn: Function, *args: Any, points: int = 10, **options: Unpack[Options]) -> Front: ...
+@overload
+def front(fn: Function, *args: Any, points: int = 10, **keywords: Any) -> Front: ...
+def front(fn: Function, *args: Any, points: int = 10, **keywords: Any) -> Front:
     """The fastest plans of `fn` for arguments like these, from the least memory found possible to all that is of use.
 
     The function is traced once, and candidates and prices are made once. All plans keep everything: `autopar.plan` may
@@ -123,20 +107,10 @@ def front(
 
     Args:
       fn: any function of pytrees that JAX can trace.
-      *args: example arguments; jax.ShapeDtypeStructs will do. Arguments by name go to `fn`, the others see `compile`.
+      *args: example arguments; jax.ShapeDtypeStructs will do.
       points: how many there are at most (>= 2); limits that gain nothing give no point.
-      cluster: see `compile`, as for all that follow.
-      mesh: see `compile`.
-      mode: see `compile`.
-      memory_limit_bytes: what no point may exceed; see `compile`.
-      static_argnums: see `compile`.
-      donate_argnums: see `compile`.
-      carry: see `compile`.
-      strict: see `compile`.
-      options: see `compile`.
-      pricing: see `compile`.
-      constraints: see `compile`.
-      **kwargs: passed to `fn`.
+      **keywords: options, which are those of `compile` but `dump`; `memory_limit_bytes` is what no point may exceed.
+        All others are arguments of `fn` by name.
 
     Raises:
       InvalidOption: `points` is no whole number >= 2.
@@ -145,19 +119,8 @@ def front(
     """
     if isinstance(points, bool) or not isinstance(points, int) or points < 2:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidOption(f"points is {points!r}: pass how many memory limits to search, a whole number >= 2")
-    settings = Settings(
-        cluster,
-        mesh,
-        mode,
-        memory_limit_bytes,
-        static_argnums,
-        donate_argnums,
-        carry,
-        strict,
-        options,
-        pricing=pricing,
-        constraints=checked(constraints),
-    )
+    options, kwargs = split_options(keywords, without=("dump",))
+    settings = settings_of(options)
     with collection_paused():
         target = settings.target()
         traces = alternatives(fn, settings, args, kwargs)

@@ -127,7 +127,7 @@ class Plan:
         return {row.name: p for row, p in zip(self.summary.inputs, self.record.stage.inputs, strict=True)}
 
     def jax_mesh(self, devices: Sequence[Any] | None = None) -> Mesh:
-        """The mesh over `devices` (None: those that are present), row-major."""
+        """The mesh over `devices` (None: see `check_devices`), row-major."""
         return device_mesh(self.mesh, self.check_devices(devices))
 
     def in_shardings(self, mesh: Mesh | None = None) -> Any:
@@ -225,7 +225,7 @@ class Plan:
         return Timeline(self.summary.function, self.program(), step_schedule(bound.planned, priced_for(bound)))
 
     def compile(self, fn: Callable[..., Any] | None = None, *, devices: Sequence[Any] | None = None) -> Compiled:
-        """The function that runs this plan on `devices` (None: those that are present).
+        """The function that runs this plan on `devices` (None: see `check_devices`).
 
         A loaded plan needs `fn`, the function it was made for; it is refused at the first call if it differs.
         """
@@ -236,7 +236,7 @@ class Plan:
         return compiled_from(self, fn, self.check_devices(devices))
 
     def lower(self, devices: Sequence[Any] | None = None) -> Any:
-        """JAX's Lowered of the program that runs on `devices` (None: those that are present), to be compiled.
+        """JAX's Lowered of the program that runs on `devices` (None: see `check_devices`), to be compiled.
 
         Nothing is placed or run, so the devices need not be there: those of `jax.experimental.topologies` will do.
 
@@ -279,8 +279,12 @@ class Plan:
         return self._bound
 
     def check_devices(self, devices: Sequence[Any] | None) -> tuple[Any, ...]:
-        """`devices` (None: those that are present), refused unless they are as many as the mesh has."""
-        given = in_order(untyped_jax.devices()) if devices is None else checked_devices(devices)
+        """`devices`, refused unless they are as many as the mesh has; None: those that the plan was asked for, by a
+        list or by a mesh of JAX, else those that are present.
+        """
+        asked = self._bound.settings.own_devices() if devices is None and self._bound else None
+        present = in_order(untyped_jax.devices()) if devices is None else checked_devices(devices)
+        given = asked or present
         if len(given) != self.mesh.size:
             raise InvalidMesh(
                 f"the plan is for mesh {self.mesh} of {self.mesh.size} devices, {len(given)} are "

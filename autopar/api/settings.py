@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite
 from numbers import Real
 from pathlib import Path
-from typing import Any, TypedDict, cast
+from typing import Any, cast
 
 from jax.sharding import Mesh
 
@@ -24,25 +24,6 @@ from cost_models import Cluster, ProfileError, UnknownClusterError, cluster_of_d
 
 MeshLike = Mapping[str, int] | Mesh | None
 ClusterLike = str | Path | Cluster | None
-DEFAULT_OPTIONS = SearchOptions()
-
-
-class Options(TypedDict, total=False):
-    """The keyword options of `autopar.compile`, as type checkers see them."""
-
-    cluster: ClusterLike
-    mesh: MeshLike
-    mode: str
-    memory_limit_bytes: int | None
-    static_argnums: int | Sequence[int]
-    donate_argnums: int | Sequence[int]
-    carry: Any
-    strict: bool
-    options: SearchOptions
-    dump: str | Path | None
-    devices: Sequence[Any] | None
-    pricing: MakePricing | None
-    constraints: Sequence[Constraint]
 
 
 @dataclass(frozen=True)
@@ -56,7 +37,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Settings:
-    """The options of `autopar.compile` and `autopar.plan`; see there."""
+    """What was asked of `autopar.compile` or `autopar.plan`, checked, with the defaults; see `api.options`."""
 
     cluster: ClusterLike = None
     mesh: MeshLike = None
@@ -66,7 +47,7 @@ class Settings:
     donate_argnums: int | Sequence[int] = ()
     carry: Any = "auto"
     strict: bool = False
-    options: SearchOptions = DEFAULT_OPTIONS
+    options: SearchOptions = field(default_factory=SearchOptions)
     dump: str | Path | None = None
     devices: tuple[Any, ...] | None = None
     pricing: MakePricing | None = None
@@ -113,12 +94,17 @@ class Settings:
 
         return self.pricing or roofline
 
-    def _devices(self) -> tuple[Any, ...] | None:
+    def own_devices(self) -> tuple[Any, ...] | None:
+        """The devices that the user named, by a list or by a mesh of JAX; None where there are none."""
         if isinstance(self.mesh, Mesh):
             return tuple(self.mesh.devices.flat)
-        if self.devices is not None:
-            return checked_devices(self.devices)
-        return in_order(untyped_jax.devices()) if self.cluster is None else None
+        return None if self.devices is None else checked_devices(self.devices)
+
+    def _devices(self) -> tuple[Any, ...] | None:
+        own = self.own_devices()
+        if own is not None or self.cluster is not None:
+            return own
+        return in_order(untyped_jax.devices())
 
     def _cluster(self, devices: tuple[Any, ...] | None) -> Cluster:
         if isinstance(self.cluster, Cluster):

@@ -1,0 +1,73 @@
+"""Options: the keywords of `compile`, `plan` and `front`, stated once, and the Settings that they make."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, TypedDict, cast
+
+from autopar.api.constraints import checked
+from autopar.api.settings import ClusterLike, MeshLike, Settings
+from autopar.errors import InvalidOption, UnknownOption
+from autopar.price.pricing import MakePricing
+from autopar.search.constraints import Constraint
+from autopar.search.task import SearchOptions
+
+
+class Options(TypedDict, total=False):
+    """The keyword options of `autopar.compile`, `plan` and `front`; `compile` says what each means.
+
+    Their defaults are those of `Settings`, whose fields have the same names.
+    """
+
+    cluster: ClusterLike
+    mesh: MeshLike
+    mode: str
+    memory_limit_bytes: int | None
+    static_argnums: int | Sequence[int]
+    donate_argnums: int | Sequence[int]
+    carry: Any
+    strict: bool
+    options: SearchOptions
+    dump: str | Path | None
+    devices: Sequence[Any] | None
+    pricing: MakePricing | None
+    constraints: Sequence[Constraint]
+
+
+def settings_of(options: Mapping[str, Any]) -> Settings:
+    """The settings that these options make.
+
+    Raises:
+      UnknownOption: for a name that is no option.
+      InvalidConstraint: if one of `constraints` is none.
+    """
+    for name in options:
+        if name not in Options.__annotations__:
+            raise UnknownOption(_unknown(name))
+    given = dict(options)
+    devices = given.get("devices")
+    given["devices"] = None if devices is None else tuple(devices)
+    given["constraints"] = checked(given.get("constraints", ()))
+    return Settings(**given)
+
+
+def split_options(keywords: Mapping[str, Any], without: Collection[str] = ()) -> tuple[Options, dict[str, Any]]:
+    """The options among `keywords`, and the others: arguments of the function that is planned.
+
+    Raises:
+      InvalidOption: for one of `without`, options that mean nothing where they were given.
+    """
+    for name in without:
+        if name in keywords:
+            raise InvalidOption(f"{name} is an option of autopar.compile and plan only: leave it out here")
+    options = {name: value for name, value in keywords.items() if name in Options.__annotations__}
+    rest = {name: value for name, value in keywords.items() if name not in options}
+    return cast("Options", options), rest
+
+
+def _unknown(name: str) -> str:
+    near = get_close_matches(name, Options.__annotations__, n=1)
+    hint = f"; did you mean {near[0]}?" if near else f"; they are {', '.join(Options.__annotations__)}"
+    return f"autopar.compile has no option {name}{hint}"

@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -31,11 +30,6 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-_UNITS = {"b": 1} | {
-    f"{letter}{infix}b": base**power
-    for power, letter in enumerate("kmgt", start=1)
-    for infix, base in (("", 1000), ("i", 1024))
-}
 _TIME_HELP = "seconds of searching, then the best so far: another run may differ; default: no limit"
 _MESH_FORM = "expected NAME=SIZE,NAME=SIZE with sizes >= 1, for example data=2,model=4"
 _SIZE_FORM = "expected a number of bytes, with or without a unit, for example 16GiB, 512MiB, 80GB or 1e9"
@@ -196,10 +190,10 @@ def parse_size(text: str) -> int:
     Raises:
       BadArgument: if `text` has another form, or is less than a byte.
     """
-    found = re.fullmatch(r"\s*(\d+(?:\.\d*)?(?:e\+?\d{1,2})?)\s*([a-z]*)\s*", text.lower())
-    unit = _UNITS.get(found[2] or "b") if found else None
-    size = int(Fraction(found[1]) * unit) if found and unit else 0
-    if size < 1:
+    from autopar.api.sizes import parsed_size
+
+    size = parsed_size(text)
+    if size is None:
         raise BadArgument(f"--memory-limit {text!r}: {_SIZE_FORM}")
     return size
 

@@ -90,7 +90,7 @@ def compile(  # noqa: A001 - the name that jax users expect
       mesh: axis sizes by name, major to minor, or a jax Mesh; None: the sensible shapes are tried, the best kept.
       mode: "auto"; "data_parallel" (data split along its first dim, all other inputs replicated); "semi_auto" (as
         "auto", with constraints); "manual" (the constraints leave every input and output one placement).
-      memory_limit_bytes: what a device may use; None: all that the cluster's devices have.
+      memory_limit_bytes: what a device may use, a number or text ("30GiB"); None: all that the cluster's devices have.
       static_argnums: positions of arguments that are compile-time constants.
       donate_argnums: positions of arguments whose memory the results may take.
       carry: which outputs become the next call's inputs and keep their placement; "auto": output subtrees like an

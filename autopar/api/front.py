@@ -11,6 +11,7 @@ from autopar.api.make import Function, alternatives, made_plan, task_of
 from autopar.api.options import Options, settings_of, split_options
 from autopar.api.plan import Plan
 from autopar.api.runner import Bound
+from autopar.api.sizes import limit_of
 from autopar.errors import InvalidOption, NoFeasiblePlan
 from autopar.report.axes import axes_or_new
 from autopar.report.front import front_section
@@ -46,17 +47,20 @@ class Front:
         """The plan of the smallest peak."""
         return self.points[0]
 
-    def within(self, memory_limit_bytes: int) -> Plan:
-        """The fastest point whose peak is within the limit. A plan between two points may be faster.
+    def within(self, memory_limit_bytes: int | str) -> Plan:
+        """The fastest point whose peak is within the limit, a number or text ("30GiB").
+
+        A plan between two points may be faster.
 
         Raises:
           NoFeasiblePlan: no point is.
         """
-        fitting = [plan for plan in self.points if plan.peak_memory_bytes <= memory_limit_bytes]
+        limit = limit_of(memory_limit_bytes)
+        fitting = [plan for plan in self.points if plan.peak_memory_bytes <= limit]
         if not fitting:
             least = self.smallest.peak_memory_bytes
             raise NoFeasiblePlan(
-                f"no point of the front fits in {memory_limit_bytes:,} bytes a device: the smallest peak is {least:,} "
+                f"no point of the front fits in {limit:,} bytes a device: the smallest peak is {least:,} "
                 f"bytes. Give more, or use more devices.",
                 least,
             )

@@ -9,6 +9,7 @@ from typing import Any, TypedDict, cast
 
 from autopar.api.constraints import checked
 from autopar.api.settings import ClusterLike, MeshLike, Settings
+from autopar.api.sizes import limit_of
 from autopar.errors import InvalidOption, UnknownOption
 from autopar.price.pricing import MakePricing
 from autopar.search.constraints import Constraint
@@ -24,7 +25,7 @@ class Options(TypedDict, total=False):
     cluster: ClusterLike
     mesh: MeshLike
     mode: str
-    memory_limit_bytes: int | None
+    memory_limit_bytes: int | str | None
     static_argnums: int | Sequence[int]
     donate_argnums: int | Sequence[int]
     carry: Any
@@ -41,15 +42,17 @@ def settings_of(options: Mapping[str, Any]) -> Settings:
 
     Raises:
       UnknownOption: for a name that is no option.
-      InvalidConstraint: if one of `constraints` is none.
+      InvalidOption: for a memory limit that is none, or a constraint that is none.
     """
     for name in options:
         if name not in Options.__annotations__:
             raise UnknownOption(_unknown(name))
     given = dict(options)
-    devices = given.get("devices")
-    given["devices"] = None if devices is None else tuple(devices)
     given["constraints"] = checked(given.get("constraints", ()))
+    if given.get("devices") is not None:
+        given["devices"] = tuple(given["devices"])
+    if given.get("memory_limit_bytes") is not None:
+        given["memory_limit_bytes"] = limit_of(given["memory_limit_bytes"])
     return Settings(**given)
 
 

@@ -165,7 +165,7 @@ class Plan:
         self,
         *,
         constraints: Sequence[Constraint] | None = None,
-        memory_limit_bytes: int | None = None,
+        memory_limit_bytes: int | str | None = None,
         cluster: ClusterLike = None,
     ) -> Plan:
         """The best plan on the same mesh after a change of constraints, memory limit or cluster; None: as before.
@@ -176,7 +176,7 @@ class Plan:
 
         Args:
           constraints: all that the new plan is held to; (*plan.constraints, autopar.pin(...)) adds one.
-          memory_limit_bytes: what a device may use.
+          memory_limit_bytes: what a device may use, a number or text ("30GiB").
           cluster: as in `autopar.plan`, of as many devices; its memory is the limit unless one was ever given.
 
         Raises:

@@ -10,13 +10,14 @@ from autopar.api.constraints import checked
 from autopar.api.make import made_plan, task_of
 from autopar.api.plan import Plan
 from autopar.api.settings import ClusterLike
+from autopar.api.sizes import limit_of
 from autopar.errors import InvalidOption
 from autopar.search.constraints import Constraint
 from autopar.search.replan import replan
 
 
 def resolved(
-    plan: Plan, constraints: Sequence[Constraint] | None, memory_limit_bytes: int | None, cluster: ClusterLike
+    plan: Plan, constraints: Sequence[Constraint] | None, memory_limit_bytes: int | str | None, cluster: ClusterLike
 ) -> Plan:
     """As `Plan.resolve`."""
     bound = plan.bound
@@ -24,7 +25,7 @@ def resolved(
     if constraints is not None:
         settings = replace(settings, mode="auto", constraints=checked(constraints))
     if memory_limit_bytes is not None:
-        settings = replace(settings, memory_limit_bytes=memory_limit_bytes)
+        settings = replace(settings, memory_limit_bytes=limit_of(memory_limit_bytes))
     target = bound.cluster
     if cluster is not None:
         if settings.pricing is not None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isfinite
-from numbers import Real
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,7 +13,7 @@ from autopar._compat import untyped_jax
 from autopar.core.graph import OpGraph
 from autopar.core.mesh import DeviceMesh
 from autopar.emit.several import in_order
-from autopar.errors import InvalidMesh, InvalidOption, UnknownCluster
+from autopar.errors import InvalidMesh, UnknownCluster
 from autopar.price.pricing import MakePricing, Pricing, Roofline
 from autopar.search.constraints import Constraint
 from autopar.search.mesh_shapes import mesh_shapes
@@ -71,20 +69,8 @@ class Settings:
         return Target(cluster, self._meshes(cluster, count), devices)
 
     def limit_bytes(self, cluster: Cluster) -> int:
-        """The memory limit of a device: the user's, else all that the device has.
-
-        Raises:
-          InvalidOption: for a limit that is no whole number >= 1.
-        """
-        limit: object = self.memory_limit_bytes
-        if limit is None:
-            return int(cluster.device.memory_bytes)
-        if isinstance(limit, bool) or not isinstance(limit, Real) or not isfinite(limit) or limit < 1 or limit % 1:
-            raise InvalidOption(
-                f"memory_limit_bytes is {limit!r}: pass the bytes that one device may use, a whole number >= 1, or "
-                f"None for all that it has"
-            )
-        return int(limit)
+        """The memory limit of a device: the user's, else all that the device has."""
+        return int(cluster.device.memory_bytes) if self.memory_limit_bytes is None else self.memory_limit_bytes
 
     def make_pricing(self, cluster: Cluster) -> MakePricing:
         """The pricing: the user's, else the roofline of `cluster`."""

@@ -64,7 +64,7 @@ CLUSTERS: list[tuple[Any, str]] = [
     (8, r"cluster is 8: pass a profile's name or path, an autopar.Cluster, or None"),
 ]
 
-LIMITS: list[Any] = [-1, 0, 2.5, "1GiB", True, float("nan"), float("inf")]
+LIMITS: list[Any] = [-1, 0, 2.5, "1 gigabyte", "", True, float("nan"), float("inf")]
 
 ARGUMENTS: list[tuple[dict[str, Any], str]] = [
     ({"static_argnums": 5}, "static_argnums names argument 5, but the call has 2 positional arguments"),

@@ -11,7 +11,7 @@ import pytest
 import autopar
 from autopar.api.options import Options
 from autopar.api.settings import Settings
-from autopar.errors import InvalidOption, UnknownOption
+from autopar.errors import InvalidOption, NoFeasiblePlan, UnknownOption
 from tests.api.same import SLOW, W, X, layer
 
 
@@ -51,3 +51,13 @@ def test_devices_that_a_plan_is_for() -> None:
 def test_a_front_writes_no_stages() -> None:
     with pytest.raises(InvalidOption, match=r"dump is an option of autopar\.compile and plan only"):
         autopar.front(layer, W, X, cluster=SLOW, dump="stages")
+
+
+def test_memory_limits_as_text() -> None:
+    plan = autopar.plan(layer, W, X, cluster=SLOW, mesh={"a": 8}, memory_limit_bytes="1MiB")
+    assert plan.summary.memory_limit_bytes == 2**20
+    assert plan.resolve(memory_limit_bytes="2 MB").summary.memory_limit_bytes == 2_000_000
+    front = autopar.front(layer, W, X, cluster=SLOW, points=2, memory_limit_bytes="1GB")
+    assert front.within("1GB") is front.fastest
+    with pytest.raises(NoFeasiblePlan, match="fits in 100 bytes"):
+        front.within("100B")

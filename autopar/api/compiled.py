@@ -93,8 +93,11 @@ def compile(  # noqa: A001 - the name that jax users expect
       memory_limit_bytes: what a device may use, a number or text ("30GiB"); None: all that the cluster's devices have.
       static_argnums: positions of arguments that are compile-time constants.
       donate_argnums: positions of arguments whose memory the results may take.
-      carry: which outputs become the next call's inputs and keep their placement; "auto": output subtrees like an
-        input, in order; or pairs of (output position, argument position); or None.
+      carry: which results become the next call's inputs and keep their placement; "auto": of those that have the
+        structure and shapes of an argument, trees (whose paths then agree), results of an argument's name
+        (`{"w": ...}` for an argument `w`), and whatever becomes a donated argument; or pairs of (result, argument),
+        each a position or a path; or None. Where an input and the result that follows it are pinned apart, the pins
+        hold.
       strict: refuse an operator without a rule instead of replicating it with a warning.
       options: how to search.
       dump: a directory in which every stage is written as a numbered file.

@@ -17,6 +17,7 @@ from autopar.errors import NoFeasiblePlan, Unsolved
 from autopar.operators import KEEP
 from autopar.report.summary import Report, summarise
 from autopar.search.alternatives import search_best
+from autopar.search.carried import released
 from autopar.search.modes import constraints_of
 from autopar.search.pinned import own_mesh
 from autopar.search.resolve import found_rules
@@ -93,9 +94,9 @@ def priced_for(bound: Bound) -> Cluster | None:
 
 
 def task_of(traced: Traced, settings: Settings, cluster: Cluster) -> Task:
-    """What is to be planned."""
+    """What is to be planned: pins override what the trace took for carried."""
     return Task(
-        traced.graph,
+        released(traced.graph, constraints_of(settings.mode, settings.constraints)),
         settings.make_pricing(cluster),
         settings.mode,
         settings.constraints,

@@ -32,7 +32,7 @@ from autopar.report.summary import CollectiveRow, Report, step_schedule
 from autopar.report.timeline import Timeline
 from autopar.search.constraints import Constraint
 from autopar.search.recheck import Recheck, recheck
-from autopar.search.replan import ConstraintPrice, constraint_prices
+from autopar.search.replan import ConstraintPrice, carry_price, constraint_prices
 
 if TYPE_CHECKING:
     from autopar.api.compiled import Compiled
@@ -149,8 +149,11 @@ class Plan:
         return self.bound.planned.program
 
     def report(self, *, prices: bool = False) -> str:
-        """The plan as text; if `prices`, with what each constraint costs, for which it is solved anew."""
-        return text(self.summary, self.constraint_prices() if prices else ())
+        """The plan as text; if `prices`, with what each constraint and the carry cost, for which it is solved anew."""
+        if not prices:
+            return text(self.summary)
+        carry = self.carry_price()
+        return text(self.summary, (*self.constraint_prices(), *(() if carry is None else (carry,))))
 
     def explain(self, name: str) -> str:
         """What the plan does with an input, given by its path, or with a source line, and why."""
@@ -189,6 +192,17 @@ class Plan:
     def constraint_prices(self) -> tuple[ConstraintPrice, ...]:
         """What each constraint costs: how much less the objective is without it. Solves once for each, when asked."""
         return self._prices
+
+    def carry_price(self) -> ConstraintPrice | None:
+        """What it costs that results keep the placements of the inputs that they become; None where none does.
+
+        Solves once, when first asked.
+        """
+        return self._carry_price
+
+    @cached_property
+    def _carry_price(self) -> ConstraintPrice | None:
+        return carry_price(self.bound.planned)
 
     @cached_property
     def _prices(self) -> tuple[ConstraintPrice, ...]:

@@ -24,6 +24,9 @@ FORECAST = (
 )
 
 
+_SHOWN = 6
+
+
 @dataclass(frozen=True)
 class Column:
     """The heading of a column; numbers stand to the right."""
@@ -209,9 +212,16 @@ def _overview(report: Report) -> Section:
         ("mesh", show_mesh(report.mesh)),
         ("searched", report.space or "not stated"),
         *cost_lines(report),
+        *((("carried", _carried(report)),) if report.carried else ()),
         *(("rules found by trial", operator) for operator in report.found_rules),
     )
     return Section(f"Plan of {report.function}", (Column(""), Column("")), rows, FORECAST)
+
+
+def _carried(report: Report) -> str:
+    """The results that keep their inputs' placements, the first of them by name."""
+    shown = ", ".join(map(str, report.carried[:_SHOWN]))
+    return f"{shown} and {len(report.carried) - _SHOWN} more" if len(report.carried) > _SHOWN else shown
 
 
 def _quality(report: Report) -> str:

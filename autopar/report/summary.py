@@ -11,6 +11,7 @@ from autopar.core.placement import Placement
 from autopar.passes.program import Compute, Instruction, Move
 from autopar.passes.schedule import Schedule, schedule
 from autopar.report.errors import ErrorShare, error_shares, standard_error_s
+from autopar.search.carried import CarriedGroup, carried_groups
 from autopar.search.task import Planned
 from cost_models import Cluster
 
@@ -91,7 +92,8 @@ class Report:
     largest first. `found_rules` are operators whose rules were found by trial: their kind and the source line of the
     first. Operators that run again have the phase "recompute"; `recomputation` sums them up, if there are any.
     `stopped` says what ended the search
-    before its end ("" if nothing did): another run may then find another plan.
+    before its end ("" if nothing did): another run may then find another plan. `carried` are the results that keep the
+    placements of inputs.
     """
 
     function: str
@@ -115,6 +117,7 @@ class Report:
     recomputation: Recomputation | None = None
     stopped: str = ""
     errors: tuple[ErrorShare, ...] = ()
+    carried: tuple[CarriedGroup, ...] = ()
 
     @property
     def serial_time_s(self) -> float:
@@ -189,6 +192,7 @@ def summarise(
         recomputation(planned),
         plan.stopped,
         () if priced_for is None else error_shares(planned, step, priced_for),
+        carried_groups(graph),
     )
 
 

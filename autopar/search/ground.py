@@ -108,6 +108,10 @@ class Ground:
         """The same with these candidates."""
         return Ground(self.graph, self.flow, self.mesh, self.make_pricing, self.strict, self.find, space)
 
+    def of(self, graph: OpGraph, make_pricing: MakePricing) -> Ground:
+        """The same mesh for `graph`, which is this one's but for what is carried."""
+        return Ground(graph, self.flow, self.mesh, make_pricing, self.strict, self.find)
+
     def repriced(self, make_pricing: MakePricing) -> Ground:
         """The same candidates under other prices, as after a change of the cluster's links.
 

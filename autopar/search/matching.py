@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
@@ -80,17 +80,8 @@ class Matcher:
         return found
 
     def _named(self, pattern: str) -> tuple[Spot, ...]:
-        if pattern in self._names:
-            return tuple(make() for make in self._names[pattern])
-        below = tuple(name for name in self._names if name.startswith((f"{pattern}[", f"{pattern}.")))
-        if below and "*" not in pattern:
-            return tuple(make() for name in below for make in self._names[name])
-        glob = _glob(pattern)
         return tuple(
-            _with(make(), matched.groups())
-            for name, makers in self._names.items()
-            if (matched := glob.fullmatch(name))
-            for make in makers
+            _with(make(), captured) for name, captured in matches(pattern, self._names) for make in self._names[name]
         )
 
     def _at(self, target: At) -> Iterator[Spot]:
@@ -135,6 +126,17 @@ class Matcher:
             return placement
         dims = tuple(tuple(axis for axis in axes if axis not in self._ones) for axes in placement.dims)
         return Placement(dims, tuple(a for a in placement.unreduced if a not in self._ones), placement.kind)
+
+
+def matches(pattern: str, names: Collection[str]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Those of `names` that the pattern of a Named is about, each with the text that stood for its `*`."""
+    if pattern in names:
+        return ((pattern, ()),)
+    below = [name for name in names if name.startswith((f"{pattern}[", f"{pattern}."))]
+    if below and "*" not in pattern:
+        return tuple((name, ()) for name in below)
+    glob = _glob(pattern)
+    return tuple((name, matched.groups()) for name in names if (matched := glob.fullmatch(name)))
 
 
 def _glob(pattern: str) -> re.Pattern[str]:

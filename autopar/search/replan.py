@@ -6,9 +6,10 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from math import inf
 
+from autopar.search.carried import carried_groups
 from autopar.search.constraints import Complete, Steps
 from autopar.search.restriction import holds
-from autopar.search.search import described, find_on, on_ground
+from autopar.search.search import Outcome, described, find_on, on_ground
 from autopar.search.task import Planned, Task, begun
 
 
@@ -29,13 +30,16 @@ def replan(planned: Planned, task: Task) -> Planned:
     """The best plan of `task`, which is that of `planned` but for constraints, memory limit or pricing, on its mesh.
 
     Candidates are enumerated, and where the pricing is the same object priced, no more than once, whatever changes; but
-    for those of recomputation, where that is looked into.
+    for those of recomputation, where that is looked into, and where other results are carried.
 
     Raises:
       NoFeasiblePlan: as `search`.
       InvalidConstraint: as `search`.
     """
     before, (task,) = planned.task, begun([task])
+    if task.graph.carry != before.graph.carry:
+        return find_on(task, [planned.ground.of(task.graph, task.make_pricing)])
+    task = replace(task, graph=before.graph)
     if task.make_pricing is not before.make_pricing:
         return find_on(task, [planned.ground.repriced(task.make_pricing)], near=planned)
     if _is_still_best(planned, task):
@@ -54,11 +58,30 @@ def constraint_prices(planned: Planned) -> tuple[ConstraintPrice, ...]:
     priced = [constraint for constraint in task.all_constraints if not isinstance(constraint, Complete)]
     for n, constraint in enumerate(priced):
         (freer,) = begun([replace(task, mode="auto", constraints=tuple(priced[:n] + priced[n + 1 :]))])
-        outcome, objective = on_ground(freer, planned.ground, near=planned), planned.plan.objective_s
-        least = min(objective, inf if outcome.planned is None else outcome.planned.plan.objective_s)
-        bound = min(outcome.lower_bound_s, least)
-        found.append(ConstraintPrice(str(constraint), objective - least, objective - bound))
+        outcome = on_ground(freer, planned.ground, near=planned)
+        found.append(_price(str(constraint), planned, outcome))
     return tuple(found)
+
+
+def carry_price(planned: Planned) -> ConstraintPrice | None:
+    """The price of keeping what is carried in its input's placement, as of a constraint; None if nothing is carried.
+
+    A plan without the carry leaves results wherever that is cheapest, and nobody pays for moving them back.
+    """
+    if not planned.task.graph.carry:
+        return None
+    free = replace(planned.task.graph, carry=())
+    (task,) = begun([replace(planned.task, graph=free)])
+    outcome = on_ground(task, planned.ground.of(free, task.make_pricing))
+    return _price(f"carry {', '.join(map(str, carried_groups(planned.task.graph)))}", planned, outcome)
+
+
+def _price(constraint: str, planned: Planned, without: Outcome) -> ConstraintPrice:
+    """What `planned` would save, given what is known `without` the constraint."""
+    objective = planned.plan.objective_s
+    least = min(objective, inf if without.planned is None else without.planned.plan.objective_s)
+    bound = min(without.lower_bound_s, least)
+    return ConstraintPrice(constraint, objective - least, objective - bound)
 
 
 def _is_still_best(planned: Planned, task: Task) -> bool:

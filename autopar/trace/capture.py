@@ -15,10 +15,11 @@ from autopar.core.graph import OpGraph, TensorInfo
 from autopar.core.regions import WHILE_TRIPS
 from autopar.errors import TraceError
 from autopar.trace.arguments import Arguments, function_name, positions, read_arguments
-from autopar.trace.carry import Carry, Pairs, Results, find_carry
+from autopar.trace.carry import Carry, Results, find_carry
 from autopar.trace.draft import Place
 from autopar.trace.finish import Parts, finish
 from autopar.trace.pins import check_one_mesh
+from autopar.trace.state import Pairs, resembled_inputs
 from autopar.trace.walk import Walker
 
 
@@ -78,7 +79,7 @@ def trace(
     jaxpr, consts = _compat.open_jaxpr(closed)
     outputs = walker.walk(jaxpr, consts, list(inputs), Place(_compat.empty_name_stack()))
     parts = finish(walker.draft, inputs, outputs)
-    pairs = find_carry(carry, arguments, results)
+    pairs = find_carry(carry, arguments, results, donated)
     raw_keys = {i for i, tensor in enumerate(inputs) if tensor.id in walker.draft.raw_keys}
     graph = _graph(parts, pairs, arguments, results, raw_keys, donated)
     check_one_mesh(graph)
@@ -130,7 +131,7 @@ def _graph(
         outputs=parts.outputs,
         carry=carry,
         regions=parts.regions,
-        batch_inputs=_batch_inputs(parts.inputs, carry, arguments, raw_keys),
+        batch_inputs=_batch_inputs(parts.inputs, carry, arguments, results, raw_keys),
         donated=tuple(i for position in donated for i in _donated_inputs(position, arguments)),
         key_inputs=tuple(i for i, _ in _keys(arguments.avals)),
         key_outputs=tuple(i for i, _ in _keys(results.avals)),
@@ -145,12 +146,15 @@ def _donated_inputs(position: int, arguments: Arguments) -> range:
 
 
 def _batch_inputs(
-    inputs: tuple[TensorInfo, ...], carry: Pairs, arguments: Arguments, raw_keys: set[int]
+    inputs: tuple[TensorInfo, ...], carry: Pairs, arguments: Arguments, results: Results, raw_keys: set[int]
 ) -> tuple[int, ...]:
-    """Flat inputs that are data and not state: with dims, not carried, not keys, not in the first of many arguments."""
+    """Flat inputs that are data: with dims, not carried, not keys; of several arguments not the first, none like a
+    result.
+    """
     state = {flat for _, flat in carry} | raw_keys
     if len(arguments.traced) > 1:
         state.update(arguments.traced[0].inputs)
+        state.update(resembled_inputs(arguments, results.whole))
     return tuple(
         i
         for i, aval in enumerate(arguments.avals)

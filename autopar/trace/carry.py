@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from autopar._compat import untyped_jax
 from autopar.errors import TraceError
-from autopar.trace.arguments import Argument, Arguments
+from autopar.trace.arguments import Arguments
+from autopar.trace.state import Pairs, Subtree, carried_state, same_type
 
 Selector = int | str
 Carry = Literal["auto"] | Sequence[tuple[Selector, Selector]] | None
-Pairs = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
@@ -29,21 +29,22 @@ class Results:
         return tuple(path for path, _ in untyped_jax.tree_util.tree_flatten_with_path(placeholder)[0])
 
     @property
+    def whole(self) -> Subtree:
+        """All of it."""
+        return Subtree("", self.tree, 0, self.avals)
+
+    @property
     def names(self) -> tuple[str, ...]:
         """The path of each result as text."""
         return tuple(untyped_jax.tree_util.keystr(path) for path in self.paths)
 
 
-def find_carry(carry: Carry, arguments: Arguments, results: Results) -> Pairs:
+def find_carry(carry: Carry, arguments: Arguments, results: Results, donated: Collection[int] = ()) -> Pairs:
     """Pairs (output position, input position), sorted by output.
 
-    "auto" pairs the whole result, else each of its top-level parts in order, with the first argument not yet taken
-    that has the same tree structure, shapes and dtypes. A part without any array of at least one dim is not state:
-    a scalar loss never pairs with a scalar learning rate. A bare array pairs only with the first argument or with
-    the one after an argument that is paired: in `forward(params, x) -> y` an `y` of the shape of `x` is no state.
-
-    Explicit pairs give (result, argument), each a top-level position or a path such as "[0]['w1']" and
-    "state['w1']"; both sides must have the same leaves. None pairs nothing.
+    "auto" pairs what is state by its path, its name or donation (`carried_state`). Explicit pairs give (result,
+    argument), each a top-level position or a path such as "[0]['w1']" and "state['w1']"; both sides must have the same
+    leaves. None pairs nothing. `donated` are positions of arguments.
 
     Raises:
       TraceError: if an explicit pair names nothing, or two things that differ.
@@ -51,7 +52,7 @@ def find_carry(carry: Carry, arguments: Arguments, results: Results) -> Pairs:
     if carry is None:
         return ()
     if carry == "auto":
-        return _automatic(arguments, results)
+        return carried_state(arguments, results.whole, donated)
     if not _is_pairs(carry):
         raise TraceError(f"carry must be 'auto', None or pairs of (result, argument), not {carry!r}")
     pairs: list[tuple[int, int]] = []
@@ -68,43 +69,6 @@ def _is_pairs(carry: object) -> bool:
     return all(isinstance(pair, tuple | list) and len(cast("Sequence[object]", pair)) == 2 for pair in pairs)
 
 
-def _automatic(arguments: Arguments, results: Results) -> Pairs:
-    whole = _match_in_order([(results.tree, 0, results.avals)], arguments)
-    if whole or untyped_jax.tree_util.treedef_is_leaf(results.tree):
-        return whole
-    parts: list[tuple[Any, int, tuple[Any, ...]]] = []
-    start = 0
-    for child in results.tree.children():
-        stop = start + child.num_leaves
-        parts.append((child, start, results.avals[start:stop]))
-        start = stop
-    return _match_in_order(parts, arguments)
-
-
-def _match_in_order(parts: list[tuple[Any, int, tuple[Any, ...]]], arguments: Arguments) -> Pairs:
-    taken: set[int] = set()
-    pairs: list[tuple[int, int]] = []
-    for tree, start, avals in parts:
-        for number, argument in enumerate(arguments.traced):
-            if number not in taken and _is_state(tree, avals, argument, number == 0 or number - 1 in taken):
-                taken.add(number)
-                pairs += zip(range(start, start + len(avals)), argument.inputs, strict=True)
-                break
-    return tuple(pairs)
-
-
-def _is_state(tree: Any, avals: tuple[Any, ...], argument: Argument, follows_state: bool) -> bool:
-    if tree != argument.tree or not any(aval.shape for aval in avals):
-        return False
-    if untyped_jax.tree_util.treedef_is_leaf(tree) and not follows_state:
-        return False
-    return all(_equal(a, b) for a, b in zip(avals, argument.avals, strict=True))
-
-
-def _equal(a: Any, b: Any) -> bool:
-    return a.shape == b.shape and a.dtype == b.dtype
-
-
 def _explicit(result: Selector, argument: Selector, arguments: Arguments, results: Results) -> list[tuple[int, int]]:
     outs = _select_results(result, results)
     ins = _select_inputs(argument, arguments)
@@ -115,7 +79,7 @@ def _explicit(result: Selector, argument: Selector, arguments: Arguments, result
         )
     avals = arguments.avals
     for (out, suffix), (flat, _) in zip(outs, ins, strict=True):
-        if not _equal(results.avals[out], avals[flat]):
+        if not same_type(results.avals[out], avals[flat]):
             raise TraceError(
                 f"carry pairs result {result!r} with argument {argument!r}, but leaf {suffix!r} is "
                 f"{results.avals[out].str_short()} in the one and {avals[flat].str_short()} in the other"

@@ -127,7 +127,7 @@ def test_mindspore_reduces_the_gradient_of_a_parameter() -> None:
         return jax.tree.map(lambda p: p + (x @ p).sum(0), params)
 
     for width, counted in ((128, 4 * 32 * 128 + 1024), (8, 3072)):
-        graph = graph_of(step, (32, width), (64, 32), carry="auto")
+        graph = graph_of(step, (32, width), (64, 32), carry=[(0, 0)])
         op = graph.ops[0]
         price = mindspore(graph).op_cost
         whole = strategy(op, "x-", "--")

@@ -47,6 +47,7 @@ def plan(loss: Any, params: Any, mesh: dict[str, int], **options: Any) -> autopa
         grads, below = jax.grad(loss, argnums=(0, 1))(params, x)
         return jax.tree.map(lambda p, g: p - 0.01 * g, params, grads), below
 
+    options = {"carry": [(0, 0), (1, 1)]} | options
     return autopar.plan(step, params, spec(BATCH, WIDTH), cluster=CLUSTER, mesh=mesh, **options)
 
 

@@ -359,17 +359,56 @@ def test_state_is_found_in_order() -> None:
 
 def test_the_whole_result_may_be_the_state() -> None:
     assert graph_of(lambda state, x: (new(state[0]), state[1]), (W, OPT), X).carry == tuple((i, i) for i in range(5))
-    assert graph_of(new, X).carry == ((0, 0),)
+    assert graph_of(new, X, donate_argnums=0).carry == ((0, 0),)
 
 
 def test_what_is_not_state() -> None:
+    assert graph_of(new, X).carry == ()
+    assert graph_of(lambda x, y: (y.T, x.T), np.eye(4), np.eye(4)).carry == ()
     assert graph_of(lambda params, x: x + params["b"], W, X).carry == ()
-    assert graph_of(lambda x, rate: rate * x.sum(), X, 0.1).carry == ()
+    assert graph_of(lambda x, rate: rate * x.sum(), X, 0.1, donate_argnums=(0, 1)).carry == ()
     assert graph_of(step, W, OPT, X, 0.1, carry=None).carry == ()
 
 
 def test_equal_trees_are_taken_in_order() -> None:
     assert graph_of(lambda a, b: (new(b), new(a)), W, W).carry == ((0, 0), (1, 1), (2, 2), (3, 3))
+
+
+def test_donated_arrays_are_state_in_order() -> None:
+    def update(w: Any, m: Any, x: Any) -> Any:
+        return x.sum(), w + x, m + x
+
+    assert graph_of(update, X, X, X).carry == ()
+    assert graph_of(update, X, X, X, donate_argnums=(0, 1)).carry == ((1, 0), (2, 1))
+    assert graph_of(update, X, X, X, donate_argnums=1).carry == ((1, 1),)
+    assert graph_of(update, X, X, X).batch_inputs == (2,)
+
+
+def test_results_of_an_arguments_name_are_its_state() -> None:
+    def named(w: Any, m: Any, x: Any) -> Any:
+        return {"loss": x, "m": m + x, "w": w + x}
+
+    assert graph_of(named, X, X, X).carry == ((1, 1), (2, 0))
+    assert graph_of(lambda w, x: State(w + x, x), X, X).carry == ()
+    assert graph_of(lambda params, x: State(params + x, x), X, X).carry == ((0, 0),)
+    assert graph_of(lambda m, x: {"m": m.sum(0), "x": x}, X, X).carry == ((1, 1),)
+
+
+def test_results_of_the_name_of_a_part_are_its_state() -> None:
+    """A state that comes back with metrics beside its parts, or without some."""
+
+    def step(state: Any, x: Any) -> Any:
+        return {"loss": x.sum(), "opt": new(state["opt"]), "params": new(state["params"]), "x": x}
+
+    state = {"opt": OPT, "params": W, "rate": X}
+    assert graph_of(step, state, X).carry == ((1, 0), (2, 1), (3, 2), (4, 3), (5, 4), (6, 6))
+
+
+def test_lists_and_fields_are_paths_too() -> None:
+    layers = [(X, X[0]), (X, X[0])]
+    assert graph_of(lambda layers, x: (x.sum(), new(layers)), layers, X).carry == tuple((i + 1, i) for i in range(4))
+    state = State(W, OPT)
+    assert graph_of(lambda x, state: (x, new(state)), X, state).carry == tuple((i + 1, i + 1) for i in range(5))
 
 
 @pytest.mark.parametrize(
@@ -414,7 +453,7 @@ def test_fingerprint_sees_structure_and_nothing_else() -> None:
         graph_of(lambda x: jnp.sin(x) + 1, X),
         graph_of(lambda x: jnp.tanh(x) + 1, X[:2]),
         graph_of(lambda x: jnp.tanh(x) + 1, X.astype(np.float16)),
-        graph_of(lambda x: jnp.tanh(x) + 1, X, carry=None),
+        graph_of(lambda x: jnp.tanh(x) + 1, X, carry=[(0, 0)]),
         graph_of(lambda x: jnp.tanh(x) + x, X),
     ]
     assert len({base, *map(fingerprint, different)}) == len(different) + 1

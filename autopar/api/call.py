@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from autopar._compat import aval_of, untyped_jax
@@ -11,16 +12,30 @@ from autopar.trace import Traced
 from autopar.trace.arguments import positions
 
 
-def call_signature(args: tuple[Any, ...], kwargs: dict[str, Any], static_argnums: int | Sequence[int]) -> object:
-    """What a plan depends on: the structure, shapes and types of the arguments, and the values of static ones.
+@dataclass(frozen=True)
+class Call:
+    """The arguments of a call: the flat arrays and numbers, and their kind.
+
+    `kind` is their structure and the values of static arguments, with their positions.
+    """
+
+    kind: tuple[object, tuple[tuple[int, Any], ...]]
+    leaves: list[Any]
+
+
+def read_call(args: tuple[Any, ...], kwargs: dict[str, Any], static_argnums: int | Sequence[int]) -> Call:
+    """The call of a function with these arguments.
 
     Raises:
       SignatureMismatch: if a static argument is not hashable.
       TraceError: if `static_argnums` are no positions of arguments.
     """
+    if static_argnums == ():
+        leaves, tree = untyped_jax.tree_util.tree_flatten((args, kwargs))
+        return Call((tree, ()), leaves)
     static = positions(static_argnums, len(args), "static_argnums")
     dynamic = tuple(arg for i, arg in enumerate(args) if i not in static)
-    leaves, tree = untyped_jax.tree_util.tree_flatten((dynamic, dict(sorted(kwargs.items()))))
+    leaves, tree = untyped_jax.tree_util.tree_flatten((dynamic, kwargs))
     fixed = tuple((i, args[i]) for i in static)
     for i, value in fixed:
         try:
@@ -30,7 +45,16 @@ def call_signature(args: tuple[Any, ...], kwargs: dict[str, Any], static_argnums
                 f"static argument {i} is a {type(value).__name__}, which is not hashable: pass a hashable value, such "
                 f"as a tuple for a list, or leave {i} out of static_argnums"
             ) from error
-    return fixed, tree, tuple(_leaf_key(leaf) for leaf in leaves)
+    return Call((tree, fixed), leaves)
+
+
+def call_signature(args: tuple[Any, ...], kwargs: dict[str, Any], static_argnums: int | Sequence[int]) -> object:
+    """What a plan depends on: the structure, shapes and types of the arguments, and the values of static ones.
+
+    Raises: as `read_call`.
+    """
+    call = read_call(args, kwargs, static_argnums)
+    return call.kind, tuple(map(leaf_type, call.leaves))
 
 
 def flatten(traced: Traced, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
@@ -56,10 +80,15 @@ def unflatten(traced: Traced, outputs: Sequence[Any]) -> Any:
     return untyped_jax.tree_util.tree_unflatten(traced.out_tree, leaves)
 
 
-def _leaf_key(leaf: Any) -> object:
-    """A leaf's type; a leaf that is no array is refused by the trace, which can name it."""
+def leaf_type(leaf: Any) -> object:
+    """A leaf's shape, dtype and weakness; a leaf that is no array is refused by the trace, which can name it."""
     try:
         aval = aval_of(leaf)
     except (TypeError, ValueError, OverflowError):
         return type(leaf).__qualname__
+    return type_of(aval)
+
+
+def type_of(aval: Any) -> tuple[tuple[int, ...], str, bool]:
+    """What of an abstract value a plan depends on."""
     return aval.shape, str(aval.dtype), bool(getattr(aval, "weak_type", False))

@@ -9,6 +9,7 @@ from typing import Any, Unpack, overload
 from autopar._compat import is_tracer, untyped_jax
 from autopar.api.agreement import agreed
 from autopar.api.call import call_signature
+from autopar.api.dispatch import Dispatch
 from autopar.api.make import Function, alternatives, make_plan, name_of, signature_of, task_of
 from autopar.api.options import Options, settings_of, split_options
 from autopar.api.plan import Plan
@@ -34,17 +35,14 @@ class Compiled:
         self._given = given
         self._plans: dict[object, Plan] = {}
         self._runners: dict[object, Runner] = {}
+        self._dispatch = Dispatch(settings.static_argnums, self._runner)
         for name in ("__name__", "__qualname__", "__doc__", "__module__"):
             if hasattr(fn, name):
                 setattr(self, name, getattr(fn, name))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The function's results, computed by the plan for this signature, which is made at its first call."""
-        _refuse_tracers(args, kwargs)
-        key = call_signature(args, kwargs, self._settings.static_argnums)
-        if key not in self._runners:
-            self._runners[key] = self._runner(self._plan(key, args, kwargs))
-        return self._runners[key](args, kwargs)
+        return self._dispatch(args, kwargs)
 
     def plan(self, *args: Any, **kwargs: Any) -> Plan:
         """The plan for arguments like these; jax.ShapeDtypeStructs will do."""
@@ -65,9 +63,14 @@ class Compiled:
                 self._plans[key] = _bind(self._given, self._fn, self._settings, args, kwargs)
         return self._plans[key]
 
-    def _runner(self, plan: Plan) -> Runner:
-        devices = plan.check_devices(self._devices())
-        return Runner(agreed(plan.bound, devices), devices)
+    def _runner(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Runner:
+        _refuse_tracers(args, kwargs)
+        key = call_signature(args, kwargs, self._settings.static_argnums)
+        if key not in self._runners:
+            plan = self._plan(key, args, kwargs)
+            devices = plan.check_devices(self._devices())
+            self._runners[key] = Runner(agreed(plan.bound, devices), devices)
+        return self._runners[key]
 
     def _devices(self) -> tuple[Any, ...] | None:
         return self._settings.devices or self._settings.target().devices

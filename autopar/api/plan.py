@@ -20,7 +20,7 @@ from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
 from autopar.core.strategy import Strategy
 from autopar.emit.several import in_order
-from autopar.emit.wrap import device_mesh, shardings
+from autopar.emit.wrap import device_mesh, of_keys, shardings
 from autopar.errors import AutoparError, InvalidMesh
 from autopar.passes.program import ShardedProgram
 from autopar.report.compare import Comparison
@@ -133,7 +133,7 @@ class Plan:
     def in_shardings(self, mesh: Mesh | None = None) -> Any:
         """The arguments' NamedShardings on `mesh`, as a tuple with the structure of the arguments."""
         traced = self.bound.traced
-        inputs = _of_keys(self.record.stage.inputs[: traced.in_tree.num_leaves], traced.graph.key_inputs)
+        inputs = of_keys(self.record.stage.inputs[: traced.in_tree.num_leaves], traced.graph.key_inputs)
         flat = shardings(inputs, mesh or self.jax_mesh())
         args, kwargs = untyped_jax.tree.unflatten(traced.in_tree, flat)
         return (*args, kwargs) if kwargs else args
@@ -141,7 +141,7 @@ class Plan:
     def out_shardings(self, mesh: Mesh | None = None) -> Any:
         """The results' NamedShardings on `mesh`, with the structure of the result."""
         traced = self.bound.traced
-        flat = shardings(_of_keys(self.record.stage.outputs, traced.graph.key_outputs), mesh or self.jax_mesh())
+        flat = shardings(of_keys(self.record.stage.outputs, traced.graph.key_outputs), mesh or self.jax_mesh())
         return untyped_jax.tree.unflatten(traced.out_tree, flat)
 
     def program(self) -> ShardedProgram:
@@ -305,11 +305,6 @@ class Plan:
                 f"{'present' if devices is None else 'given'}. Run it there, or plan again for these."
             )
         return given
-
-
-def _of_keys(placements: Sequence[Placement], keys: Sequence[int]) -> tuple[Placement, ...]:
-    """`placements` as the user sees them: PRNG keys, at positions `keys`, without the dim of their data."""
-    return tuple(Placement(p.dims[:-1]) if n in keys else p for n, p in enumerate(placements))
 
 
 def compare(this: Plan, other: Plan) -> Comparison:

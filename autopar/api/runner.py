@@ -8,13 +8,15 @@ from functools import cached_property
 from typing import Any
 
 import jax
+import numpy as np
+from jax.sharding import NamedSharding
 
-from autopar._compat import without_mesh
-from autopar.api.call import flatten, unflatten
+from autopar._compat import is_tracer, untyped_jax, without_mesh
+from autopar.api.call import leaf_type, type_of
 from autopar.api.settings import Settings
 from autopar.core.plan import Plan
-from autopar.emit.several import placed
-from autopar.emit.wrap import device_mesh, placements, shardings, wrap
+from autopar.emit.several import placed, spans_processes
+from autopar.emit.wrap import Keys, device_mesh, of_keys, placements, shardings, wrap
 from autopar.search.task import Planned
 from autopar.trace import Traced, fingerprint
 from cost_models import Cluster
@@ -37,43 +39,105 @@ class Bound:
 
 
 class Runner:
-    """A bound plan on its devices: the jitted program, its shardings, and the constants where they belong."""
+    """A bound plan on its devices: the jitted program, its shardings, and the constants where they belong.
+
+    It remembers, for each argument, the type and sharding of the last array that lay in place. JAX shares these objects
+    between arrays, so that a call whose arrays lie in place is known by their identity.
+    """
 
     def __init__(self, bound: Bound, devices: Sequence[Any]) -> None:
-        program = bound.planned.program
-        self._traced = bound.traced
+        program, traced = bound.planned.program, bound.traced
         jax_mesh = device_mesh(program.mesh, devices)
-        self._shardings = shardings(placements(program, program.inputs), jax_mesh)
-        weak = [n for n, aval in enumerate(bound.traced.output_avals) if aval.weak_type]
-        self._run = wrap(program, jax_mesh, bound.traced.graph.donated, weak)
+        keys = Keys(dict(traced.key_inputs), dict(traced.key_outputs))
+        weak = [n for n, aval in enumerate(traced.output_avals) if aval.weak_type]
+        self._traced = traced
+        self._shardings = shardings(of_keys(placements(program, program.inputs), keys.inputs), jax_mesh)
+        self._types = tuple(map(type_of, traced.input_avals))
+        self._seen: list[tuple[Any, Any, Any]] = [(None, None, None)] * len(self._types)
+        self._is_local = not spans_processes(devices)
+        self._run = wrap(program, jax_mesh, traced.graph.donated, weak, keys)
 
     @cached_property
     def _constants(self) -> list[Any]:
         """The constants on their devices, which must be there: lowering needs none of both."""
         constants = self._traced.constants
-        shardings = self._shardings[len(self._shardings) - len(constants) :]
-        return [placed(value, sharding) for value, sharding in zip(constants, shardings, strict=True)]
+        return [placed(value, sharding) for value, sharding in zip(constants, self._of_constants, strict=True)]
 
-    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The results for these arguments; donated ones are deleted."""
-        leaves = flatten(self._traced, args, kwargs)
-        shardings = self._shardings[: len(leaves)]
-        inputs = [placed(leaf, sharding) for leaf, sharding in zip(leaves, shardings, strict=True)]
+    @property
+    def _of_constants(self) -> tuple[NamedSharding, ...]:
+        return self._shardings[len(self._types) :]
+
+    def misplaced(self, leaves: Sequence[Any]) -> list[int] | None:
+        """The positions of `leaves` that do not lie in place; None if one is not of its argument's type.
+
+        `leaves` are those of arguments of the planned structure.
+        """
+        found: list[int] = []
+        for n, (leaf, (kind, aval, sharding)) in enumerate(zip(leaves, self._seen, strict=True)):
+            if type(leaf) is kind and leaf.aval is aval and leaf.sharding is sharding:
+                continue
+            if not _is_of_type(leaf, self._types[n]):
+                return None
+            if _lies(leaf, self._shardings[n]):
+                self._seen[n] = (type(leaf), leaf.aval, leaf.sharding)
+            else:
+                found.append(n)
+        return found
+
+    def run(self, leaves: Sequence[Any], misplaced: Sequence[int] = ()) -> Any:
+        """The results for these flat arguments; donated ones are deleted. Those `misplaced` are put in place first."""
+        inputs = self._moved(leaves, misplaced) if misplaced else leaves
         with without_mesh():
             outputs = self._run(*inputs, *self._constants)
         for position in self._traced.graph.donated:
             _delete(leaves[position])
-        return unflatten(self._traced, outputs)
+        return untyped_jax.tree_util.tree_unflatten(self._traced.out_tree, outputs)
 
     def lower(self) -> Any:
         """JAX's Lowered of the program, from shapes alone; the devices need not be there."""
+        tensors = self._traced.graph.inputs[len(self._types) :]
         specs = [
-            jax.ShapeDtypeStruct(tensor.shape, tensor.dtype, sharding=sharding)
-            for tensor, sharding in zip(self._traced.graph.inputs, self._shardings, strict=True)
+            jax.ShapeDtypeStruct(one.shape, one.dtype, sharding=sharding)
+            for one, sharding in zip((*self._traced.input_avals, *tensors), self._shardings, strict=True)
         ]
         jitted: Any = self._run
         with without_mesh():
             return jitted.lower(*specs)
+
+    def _moved(self, leaves: Sequence[Any], misplaced: Sequence[int]) -> list[Any]:
+        """`leaves`, those at the positions `misplaced` in place.
+
+        Where the devices are all this process's own, arrays are put there at once, and what is on the host is left to
+        the jitted program.
+        """
+        inputs = list(leaves)
+        arrays = [n for n in misplaced if not self._is_local or isinstance(leaves[n], jax.Array)]
+        for n, array in zip(arrays, self._placed([leaves[n] for n in arrays], arrays), strict=True):
+            inputs[n] = array
+        return inputs
+
+    def _placed(self, values: Sequence[Any], positions: Sequence[int]) -> Sequence[Any]:
+        wanted = [self._shardings[n] for n in positions]
+        if not self._is_local:
+            return [placed(value, sharding) for value, sharding in zip(values, wanted, strict=True)]
+        return untyped_jax.device_put(list(values), wanted) if values else ()
+
+
+def _lies(leaf: Any, sharding: NamedSharding) -> bool:
+    """Whether `leaf` lies as `sharding` says, on its mesh."""
+    if not isinstance(leaf, jax.Array):
+        return False
+    own = leaf.sharding
+    if not isinstance(own, NamedSharding) or own.mesh != sharding.mesh:
+        return False
+    return own == sharding or own.is_equivalent_to(sharding, leaf.ndim)
+
+
+def _is_of_type(leaf: Any, wanted: tuple[tuple[int, ...], str, bool]) -> bool:
+    """Whether `leaf` has this shape, dtype and weakness, and is no placeholder of a trace."""
+    if type(leaf) is np.ndarray and (leaf.shape, leaf.dtype.name, False) == wanted:
+        return True
+    return not is_tracer(leaf) and leaf_type(leaf) == wanted
 
 
 def _delete(leaf: object) -> None:

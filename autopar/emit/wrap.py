@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -41,13 +42,33 @@ def placements(program: ShardedProgram, values: Sequence[int]) -> tuple[Placemen
     return tuple(program.values[value].placement for value in values)
 
 
+@dataclass(frozen=True)
+class Keys:
+    """The typed PRNG keys among flat inputs and outputs: their positions and implementations."""
+
+    inputs: Mapping[int, str] = field(default_factory=dict[int, str])
+    outputs: Mapping[int, str] = field(default_factory=dict[int, str])
+
+
+def of_keys(placements: Sequence[Placement], keys: Collection[int]) -> tuple[Placement, ...]:
+    """`placements` of data as the user sees them: typed keys, at positions `keys`, lack the dim of their data."""
+    return tuple(Placement(p.dims[:-1]) if n in keys else p for n, p in enumerate(placements))
+
+
+NO_KEYS = Keys()
+
+
 def wrap(
-    program: ShardedProgram, mesh: Mesh, donated: Sequence[int] = (), weak: Collection[int] = ()
+    program: ShardedProgram,
+    mesh: Mesh,
+    donated: Sequence[int] = (),
+    weak: Collection[int] = (),
+    keys: Keys = NO_KEYS,
 ) -> Callable[..., tuple[jax.Array, ...]]:
     """`program` as a jitted function of its flat inputs (global arrays), returning its flat outputs.
 
     Replication is proven by JAX (`check_vma`) wherever its check can follow the program. The outputs at positions
-    `weak` have a weak type.
+    `weak` have a weak type. `keys` come in and go out as typed keys, whose data the program has.
     """
     ins, outs = placements(program, program.inputs), placements(program, program.outputs)
     full = [n for n, value in enumerate(program.inputs) if program.local_bytes(value)]
@@ -60,12 +81,23 @@ def wrap(
         check_vma=program.proves_replication,
     )
 
+    def data(position: int, given: Any) -> Any:
+        return untyped_jax.random.key_data(given) if position in keys.inputs else given
+
+    def result(position: int, made: Any) -> Any:
+        if position in keys.outputs:
+            return untyped_jax.random.wrap_key_data(made, impl=keys.outputs[position])
+        return weakly_typed(made) if position in weak else made
+
     def run(*inputs: jax.Array) -> tuple[jax.Array, ...]:
-        outs = body(*(inputs[n] for n in full))
-        return tuple(weakly_typed(out) if n in weak else out for n, out in enumerate(outs))
+        outs = body(*(data(n, inputs[n]) for n in full))
+        return tuple(result(n, out) for n, out in enumerate(outs))
 
     return untyped_jax.jit(
-        run, in_shardings=shardings(ins, mesh), out_shardings=shardings(outs, mesh), donate_argnums=tuple(donated)
+        run,
+        in_shardings=shardings(of_keys(ins, keys.inputs), mesh),
+        out_shardings=shardings(of_keys(outs, keys.outputs), mesh),
+        donate_argnums=tuple(donated),
     )
 
 

@@ -1,4 +1,6 @@
-"""The errors autopar raises on bad input: what, where, which value, what to do."""
+"""The errors autopar raises on bad input, and its warnings: what, where, which value, what to do."""
+
+import inspect
 
 
 class AutoparError(Exception):
@@ -45,6 +47,10 @@ class UnsplitDataWarning(UserWarning):
     """Data that was to be split over all devices is whole on each of them, as none of it divides evenly."""
 
 
+class MovedWarning(UserWarning):
+    """Arrays that came in sharded otherwise than planned are moved at every call."""
+
+
 class NoFeasiblePlan(AutoparError):
     """Proven: no plan satisfies the memory limit and the constraints.
 
@@ -81,3 +87,11 @@ class ProgramError(AutoparError):
 
 class RuleError(AutoparError, ValueError):
     """A rule that contradicts the shapes of its operator."""
+
+
+def users_level() -> int:
+    """The stack level, for a warning of the caller, of the first frame outside of autopar."""
+    frame, level = inspect.currentframe(), 0
+    while frame is not None and str(frame.f_globals.get("__name__", "")).partition(".")[0] == "autopar":
+        frame, level = frame.f_back, level + 1
+    return level

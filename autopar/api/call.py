@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from jax.sharding import NamedSharding
+
 from autopar._compat import aval_of, untyped_jax
 from autopar.errors import SignatureMismatch
 from autopar.trace import Traced
@@ -48,13 +50,26 @@ def read_call(args: tuple[Any, ...], kwargs: dict[str, Any], static_argnums: int
     return Call((tree, fixed), leaves)
 
 
-def call_signature(args: tuple[Any, ...], kwargs: dict[str, Any], static_argnums: int | Sequence[int]) -> object:
+def call_signature(
+    args: tuple[Any, ...], kwargs: dict[str, Any], static_argnums: int | Sequence[int], keeps: bool = False
+) -> object:
     """What a plan depends on: the structure, shapes and types of the arguments, and the values of static ones.
+
+    If it `keeps` arrays where they lie, their shardings too.
 
     Raises: as `read_call`.
     """
     call = read_call(args, kwargs, static_argnums)
-    return call.kind, tuple(map(leaf_type, call.leaves))
+    lying = tuple(leaf.sharding if keeps and is_sharded(leaf) else None for leaf in call.leaves)
+    return call.kind, tuple(map(leaf_type, call.leaves)), lying
+
+
+def is_sharded(leaf: Any) -> bool:
+    """Whether a leaf, an array or the shape of one, lies on several devices, or is said to."""
+    sharding: Any = getattr(leaf, "sharding", None)
+    if isinstance(sharding, NamedSharding):
+        return sharding.mesh.size > 1
+    return sharding is not None and sharding.num_devices > 1
 
 
 def flatten(traced: Traced, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:

@@ -35,7 +35,7 @@ class Compiled:
         self._given = given
         self._plans: dict[object, Plan] = {}
         self._runners: dict[object, Runner] = {}
-        self._dispatch = Dispatch(settings.static_argnums, self._runner)
+        self._dispatch = Dispatch(name_of(fn), settings, self._runner)
         for name in ("__name__", "__qualname__", "__doc__", "__module__"):
             if hasattr(fn, name):
                 setattr(self, name, getattr(fn, name))
@@ -46,7 +46,12 @@ class Compiled:
 
     def plan(self, *args: Any, **kwargs: Any) -> Plan:
         """The plan for arguments like these; jax.ShapeDtypeStructs will do."""
-        return self._plan(call_signature(args, kwargs, self._settings.static_argnums), args, kwargs)
+        return self._plan(self._key(args, kwargs), args, kwargs)
+
+    @property
+    def made(self) -> tuple[Plan, ...]:
+        """The plans of the function itself that were made so far, one for each signature."""
+        return tuple(self._plans.values())
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
         """JAX's `Lowered` of the program that runs for arguments like these: to be compiled and looked into.
@@ -54,6 +59,9 @@ class Compiled:
         On devices of several processes it is that of this process's own plan; what runs is the first one's.
         """
         return self.plan(*args, **kwargs).lower(self._devices())
+
+    def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
+        return call_signature(args, kwargs, self._settings.static_argnums, self._settings.shardings == "keep")
 
     def _plan(self, key: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
         if key not in self._plans:
@@ -65,7 +73,7 @@ class Compiled:
 
     def _runner(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Runner:
         _refuse_tracers(args, kwargs)
-        key = call_signature(args, kwargs, self._settings.static_argnums)
+        key = self._key(args, kwargs)
         if key not in self._runners:
             plan = self._plan(key, args, kwargs)
             devices = plan.check_devices(self._devices())
@@ -73,7 +81,7 @@ class Compiled:
         return self._runners[key]
 
     def _devices(self) -> tuple[Any, ...] | None:
-        return self._settings.devices or self._settings.target().devices
+        return self._settings.own_devices()
 
 
 @overload
@@ -109,6 +117,10 @@ def compile(  # noqa: A001 - the name that jax users expect
         run the plan of the first.
       pricing: another pricing than the roofline of the cluster.
       constraints: what the plan is held to: autopar.pin, replicate, forbid, tie.
+      follow: a plan, or a function compiled by autopar and planned: arguments that are of its state, by path and shape,
+        lie as there, on its mesh. Its state is all but its data. The report says what that costs.
+      shardings: what becomes of arrays that come in sharded: "move": to where the plan has them, which is said once
+        (MovedWarning), with bytes; "keep": they are pins, and the mesh is theirs.
 
     Raises (at the first call for a signature):
       AutoparError: InvalidMesh, UnknownCluster, InvalidConstraint, TraceError, UnsupportedPrimitive, NoFeasiblePlan,

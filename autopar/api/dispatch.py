@@ -2,36 +2,66 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from autopar.api.call import read_call
+from autopar.api.call import is_sharded, read_call
 from autopar.api.runner import Runner
+from autopar.api.settings import Settings
+from autopar.errors import MovedWarning, users_level
 
 Find = Callable[[tuple[Any, ...], dict[str, Any]], Runner]
 
 
 class Dispatch:
-    """Calls of one compiled function.
+    """Calls of one compiled function, which is called `name`.
 
     Arguments are flattened once. A runner of calls of the same kind is tried by the types of its arguments; `find`
     makes, or finds by the whole signature, one for calls that fit none.
     """
 
-    def __init__(self, static_argnums: int | Sequence[int], find: Find) -> None:
-        self._static_argnums = static_argnums
+    def __init__(self, name: str, settings: Settings, find: Find) -> None:
+        self._name = name
+        self._static_argnums = settings.static_argnums
+        self._keeps = settings.shardings == "keep"
         self._find = find
         self._runners: dict[object, list[Runner]] = {}
+        self._has_told = False
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The results of the function for these arguments."""
         call = read_call(args, kwargs, self._static_argnums)
         for runner in self._runners.get(call.kind, ()):
             misplaced = runner.misplaced(call.leaves)
-            if misplaced is not None:
-                return runner.run(call.leaves, misplaced)
+            if misplaced is not None and self._may_move(call.leaves, misplaced):
+                return self._run(runner, call.leaves, misplaced)
         runner = self._find(args, kwargs)
         misplaced = runner.misplaced(call.leaves)
         assert misplaced is not None, "found for arguments of these types"
         self._runners.setdefault(call.kind, []).append(runner)
-        return runner.run(call.leaves, misplaced)
+        return self._run(runner, call.leaves, misplaced)
+
+    def _may_move(self, leaves: Sequence[Any], misplaced: Sequence[int]) -> bool:
+        return not (self._keeps and any(is_sharded(leaves[n]) for n in misplaced))
+
+    def _run(self, runner: Runner, leaves: Sequence[Any], misplaced: Sequence[int]) -> Any:
+        if misplaced and not self._has_told:
+            self._tell(runner, leaves, runner.moved(leaves, misplaced))
+        return runner.run(leaves, misplaced)
+
+    def _tell(self, runner: Runner, leaves: Sequence[Any], moved: Sequence[int]) -> None:
+        """Warns, the first time that there are any, of arrays that are moved."""
+        if not moved:
+            return
+        self._has_told = True
+        count = f"{len(moved)} arrays" if len(moved) > 1 else "an array"
+        size = sum(leaves[n].nbytes for n in moved)
+        warnings.warn(
+            f"{self._name}: {count} of {size:,} bytes came in sharded otherwise than planned and had to be moved "
+            f"({runner.show_move(moved[0], leaves[moved[0]])}), as will those of later calls, of which nothing is "
+            f"said. Put them there by plan.place, follow the plan whose results they are (follow=), or plan for where "
+            f"they lie (shardings='keep').",
+            MovedWarning,
+            stacklevel=users_level(),
+        )

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from autopar.api.collection import collection_paused
+from autopar.api.following import followed
+from autopar.api.keeping import kept
 from autopar.api.plan import Plan
 from autopar.api.plan_file import PlanFile, Signature, plan_file
 from autopar.api.runner import Bound
@@ -36,6 +38,7 @@ def make_plan(fn: Function, settings: Settings, args: tuple[Any, ...], kwargs: d
 
 
 def _make_plan(fn: Function, settings: Settings, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
+    settings = kept(followed(settings, fn, args, kwargs), fn, args, kwargs)
     target = settings.target()
     traces = alternatives(fn, settings, args, kwargs)
     tasks = [task_of(traced, settings, target.cluster) for traced in traces]
@@ -150,4 +153,5 @@ def signature_of(traced: Traced, settings: Settings) -> Signature:
         carry if carry is None or carry == "auto" else tuple(map(tuple, carry)),
         settings.options.while_trips,
         constraints_of(settings.mode, settings.constraints),
+        traced.graph.batch_inputs,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
 
 from autopar.api.constraints import checked
 from autopar.api.settings import ClusterLike, MeshLike, Settings
@@ -14,6 +14,10 @@ from autopar.errors import InvalidOption, UnknownOption
 from autopar.price.pricing import MakePricing
 from autopar.search.constraints import Constraint
 from autopar.search.task import SearchOptions
+
+if TYPE_CHECKING:
+    from autopar.api.compiled import Compiled
+    from autopar.api.plan import Plan
 
 
 class Options(TypedDict, total=False):
@@ -35,6 +39,8 @@ class Options(TypedDict, total=False):
     devices: Sequence[Any] | None
     pricing: MakePricing | None
     constraints: Sequence[Constraint]
+    follow: Plan | Compiled | None
+    shardings: Literal["move", "keep"]
 
 
 def settings_of(options: Mapping[str, Any]) -> Settings:
@@ -53,6 +59,11 @@ def settings_of(options: Mapping[str, Any]) -> Settings:
         given["devices"] = tuple(given["devices"])
     if given.get("memory_limit_bytes") is not None:
         given["memory_limit_bytes"] = limit_of(given["memory_limit_bytes"])
+    if given.get("shardings", "move") not in ("move", "keep"):
+        raise InvalidOption(
+            f"shardings is {given['shardings']!r}: pass 'move', to have arrays moved to where the plan has them, or "
+            f"'keep', to have the plan made for where they lie"
+        )
     return Settings(**given)
 
 

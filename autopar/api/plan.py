@@ -30,9 +30,11 @@ from autopar.report.explain import explain
 from autopar.report.render import text
 from autopar.report.summary import CollectiveRow, Report, step_schedule
 from autopar.report.timeline import Timeline
-from autopar.search.constraints import Constraint
+from autopar.search.constraints import Constraint, Follow
 from autopar.search.recheck import Recheck, recheck
 from autopar.search.replan import ConstraintPrice, carry_price, constraint_prices
+from autopar.trace import CONSTANT
+from autopar.trace.arguments import function_name
 
 if TYPE_CHECKING:
     from autopar.api.compiled import Compiled
@@ -126,6 +128,25 @@ class Plan:
         """The placement of every input, by its path."""
         return {row.name: p for row, p in zip(self.summary.inputs, self.record.stage.inputs, strict=True)}
 
+    @property
+    def function_name(self) -> str:
+        """What its function is called."""
+        return function_name(self._bound.fn) if self._bound else self.summary.function
+
+    @property
+    def argument_inputs(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """The path and shape of every flat argument; PRNG keys as their data."""
+        if self._bound is not None:
+            traced = self._bound.traced
+            return tuple((t.name, t.shape) for t in traced.graph.inputs[: traced.in_tree.num_leaves])
+        inputs = self.file.signature.inputs
+        return tuple((name, shape) for name, shape, _ in inputs if not name.startswith(CONSTANT))
+
+    @property
+    def data_inputs(self) -> tuple[int, ...]:
+        """The positions of those flat arguments that are data, one row for each example; all others are state."""
+        return self._bound.traced.graph.batch_inputs if self._bound else self.file.signature.data
+
     def jax_mesh(self, devices: Sequence[Any] | None = None) -> Mesh:
         """The mesh over `devices` (None: see `check_devices`), row-major."""
         return device_mesh(self.mesh, self.check_devices(devices))
@@ -149,9 +170,12 @@ class Plan:
         return self.bound.planned.program
 
     def report(self, *, prices: bool = False) -> str:
-        """The plan as text; if `prices`, with what each constraint and the carry cost, for which it is solved anew."""
+        """The plan as text, with what following another plan costs, for which it is solved anew.
+
+        If `prices`, with what each constraint and the carry cost, for which it is solved as often.
+        """
         if not prices:
-            return text(self.summary)
+            return text(self.summary, self.follow_prices())
         carry = self.carry_price()
         return text(self.summary, (*self.constraint_prices(), *(() if carry is None else (carry,))))
 
@@ -192,6 +216,19 @@ class Plan:
     def constraint_prices(self) -> tuple[ConstraintPrice, ...]:
         """What each constraint costs: how much less the objective is without it. Solves once for each, when asked."""
         return self._prices
+
+    def follow_prices(self) -> tuple[ConstraintPrice, ...]:
+        """What it costs to follow another plan, or to keep arrays as they came; () where neither was asked for.
+
+        Solves once for each, when first asked; of a loaded plan it is not known.
+        """
+        return self._follow_prices if self.is_bound else ()
+
+    @cached_property
+    def _follow_prices(self) -> tuple[ConstraintPrice, ...]:
+        if not any(isinstance(constraint, Follow) for constraint in self.constraints):
+            return ()
+        return constraint_prices(self.bound.planned, (Follow,))
 
     def carry_price(self) -> ConstraintPrice | None:
         """What it costs that results keep the placements of the inputs that they become; None where none does.

@@ -36,8 +36,8 @@ class Signature:
     """What a plan's function takes and gives: (path, shape, dtype) of every flat input, (shape, dtype) of outputs.
 
     Inputs are those of the graph: the flattened arguments, then the hoisted constants. The rest says how it is
-    called, as in `autopar.compile`, how often its while loops were held to go round, and to which constraints the plan
-    is held, those of its mode included.
+    called, as in `autopar.compile`, how often its while loops were held to go round, to which constraints the plan is
+    held, those of its mode included, and which inputs are `data`.
     """
 
     inputs: tuple[tuple[str, tuple[Size, ...], str], ...]
@@ -47,6 +47,7 @@ class Signature:
     carry: Literal["auto"] | tuple[tuple[int | str, int | str], ...] | None = "auto"
     while_trips: float = WHILE_TRIPS
     constraints: tuple[Constraint, ...] = ()
+    data: tuple[int, ...] = ()
 
 
 class PlanFile(Strict):

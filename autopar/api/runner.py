@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 
 from autopar._compat import is_tracer, untyped_jax, without_mesh
-from autopar.api.call import leaf_type, type_of
+from autopar.api.call import is_sharded, leaf_type, type_of
 from autopar.api.settings import Settings
 from autopar.core.plan import Plan
 from autopar.emit.several import placed, spans_processes
@@ -92,6 +92,22 @@ class Runner:
         for position in self._traced.graph.donated:
             _delete(leaves[position])
         return untyped_jax.tree_util.tree_unflatten(self._traced.out_tree, outputs)
+
+    def moved(self, leaves: Sequence[Any], misplaced: Sequence[int]) -> list[int]:
+        """Those of `misplaced` that are sharded, but not whole everywhere, and lie otherwise than planned."""
+
+        def is_moved(leaf: Any, sharding: NamedSharding) -> bool:
+            if not isinstance(leaf, jax.Array) or not is_sharded(leaf) or leaf.sharding.is_fully_replicated:
+                return False
+            return not leaf.sharding.is_equivalent_to(sharding, leaf.ndim)
+
+        return [n for n in misplaced if is_moved(leaves[n], self._shardings[n])]
+
+    def show_move(self, position: int, leaf: Any) -> str:
+        """Which argument `leaf` is, where it lies, and where it is put."""
+        own: Any = leaf.sharding
+        given = own.spec if isinstance(own, NamedSharding) else own
+        return f"{self._traced.graph.inputs[position].name} from {given} to {self._shardings[position].spec}"
 
     def lower(self) -> Any:
         """JAX's Lowered of the program, from shapes alone; the devices need not be there."""

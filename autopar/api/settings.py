@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from jax.sharding import Mesh
 
@@ -50,6 +50,8 @@ class Settings:
     devices: tuple[Any, ...] | None = None
     pricing: MakePricing | None = None
     constraints: tuple[Constraint, ...] = ()
+    follow: Any = None
+    shardings: Literal["move", "keep"] = "move"
 
     def target(self) -> Target:
         """The cluster, mesh shapes and devices.

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import chain, product
 
 from autopar.core.graph import OpGraph
 from autopar.core.pins import Spec
-from autopar.search.constraints import Constraint, Layout, Named, Pin, Replicate, Role
+from autopar.search.constraints import Constraint, Follow, Layout, Named, Pin, Replicate, Role
 from autopar.search.matching import matches
 
 _WHOLE = Layout(())
@@ -55,9 +55,14 @@ def carried_groups(graph: OpGraph) -> tuple[CarriedGroup, ...]:
     return tuple(CarriedGroup(output, source, count) for (output, source), count in counts.items())
 
 
+def keys_of(path: str) -> list[str]:
+    """The keys of a path as they are written: "state.params['w']" is state, .params and ['w']."""
+    return _KEY.findall(path)
+
+
 def _heads(output: str, source: str) -> tuple[str, str]:
     """Two paths without the keys at their ends that are the same in both."""
-    a, b = (_KEY.findall(name) for name in (output, source))
+    a, b = keys_of(output), keys_of(source)
     same = 0
     while same < min(len(a), len(b)) - 1 and a[-1 - same] == b[-1 - same]:
         same += 1
@@ -70,7 +75,8 @@ def _stated(
     """What is stated of each input and of each output, by position."""
     inputs: dict[int, list[Layout]] = {}
     outputs: dict[int, list[Layout]] = {}
-    for one in constraints:
+    each = chain.from_iterable(one.pins if isinstance(one, Follow) else (one,) for one in constraints)
+    for one in each:
         if not isinstance(one, Pin | Replicate):
             continue
         layout = one.layout if isinstance(one, Pin) else _WHOLE

@@ -160,6 +160,18 @@ class Tie:
 
 
 @dataclass(frozen=True)
+class Follow:
+    """Inputs lie as they do elsewhere: pins that stand and fall together. `source` says where, as it was asked for."""
+
+    source: str
+    pins: tuple[Pin, ...]
+    constraint: Literal["follow"] = "follow"
+
+    def __str__(self) -> str:
+        return f"{self.source} of {len(self.pins)} input{'' if len(self.pins) == 1 else 's'}"
+
+
+@dataclass(frozen=True)
 class Steps:
     """Values are redistributed by steps of these kinds only, where that leaves any plan."""
 
@@ -180,7 +192,7 @@ class Complete:
         return "<every input and output pinned>"
 
 
-Constraint = Pin | Replicate | Forbid | Tie | Steps | Complete
+Constraint = Pin | Replicate | Forbid | Tie | Follow | Steps | Complete
 
 
 def step_kinds_of(constraints: Sequence[Constraint]) -> tuple[tuple[StepKind, ...], ...]:

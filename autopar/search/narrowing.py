@@ -16,6 +16,7 @@ from autopar.search.constraints import (
     ALL_AXES,
     Complete,
     Constraint,
+    Follow,
     Forbid,
     Layout,
     Named,
@@ -43,6 +44,8 @@ def axes_of(constraint: Constraint) -> frozenset[str]:
             return frozenset(layout.axes)
         case Forbid():
             return frozenset({constraint.axis})
+        case Follow():
+            return frozenset(axis for pin in constraint.pins for axis in axes_of(pin))
         case _:
             return frozenset()
 
@@ -105,8 +108,17 @@ class Narrowing:
                     self._leave(constraint, spot, ~self._forbidden(constraint, spot))
             case Tie():
                 self._groups += [(constraint, group) for group in self._tied(constraint)]
+            case Follow():
+                self._take_all(constraint)
             case Steps() | Complete():
                 pass
+
+    def _take_all(self, follow: Follow) -> None:
+        for pin in follow.pins:
+            try:
+                self._take(pin)
+            except InvalidConstraint as error:
+                raise InvalidConstraint(f"{follow}: {error}") from error
 
     def _spots(self, constraint: Constraint, target: Target) -> tuple[Spot, ...]:
         found = self.matcher.spots(target)

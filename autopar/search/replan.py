@@ -52,11 +52,16 @@ def replan(planned: Planned, task: Task) -> Planned:
     return find_on(task, [planned.ground], unlimited if same else None, planned)
 
 
-def constraint_prices(planned: Planned) -> tuple[ConstraintPrice, ...]:
-    """The price of every constraint of `planned`, in order, those of its mode included; each is a search."""
+def constraint_prices(planned: Planned, kinds: tuple[type, ...] = (object,)) -> tuple[ConstraintPrice, ...]:
+    """The price of every constraint of `planned` of these kinds, in order, those of its mode included.
+
+    Each is a search.
+    """
     task, found = planned.task, list[ConstraintPrice]()
     priced = [constraint for constraint in task.all_constraints if not isinstance(constraint, Complete)]
     for n, constraint in enumerate(priced):
+        if not isinstance(constraint, kinds):
+            continue
         (freer,) = begun([replace(task, mode="auto", constraints=tuple(priced[:n] + priced[n + 1 :]))])
         outcome = on_ground(freer, planned.ground, near=planned)
         found.append(_price(str(constraint), planned, outcome))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import warnings
 from collections.abc import Sequence
 
 from autopar.core.graph import OpGraph
 from autopar.core.mesh import DeviceMesh
 from autopar.core.plan import Stage
-from autopar.errors import FoundRuleWarning, UnsplitDataWarning, UnsupportedPrimitiveWarning
+from autopar.errors import FoundRuleWarning, UnsplitDataWarning, UnsupportedPrimitiveWarning, users_level
 from autopar.price.pricing import Pricing
 from autopar.rules.enumerate import enumerate_strategies
 from autopar.rules.notation import show
@@ -25,7 +24,7 @@ def warn_unwritten(graph: OpGraph, mesh: DeviceMesh, pricing: Pricing, find: Fin
             f"no sharding rule for {kind!r} ({op.source}): one was found by trial, which is evidence and no proof. If "
             f"it is right, state it by autopar.register_rule({kind!r}, {show(rule)}).",
             FoundRuleWarning,
-            stacklevel=_users_level(),
+            stacklevel=users_level(),
         )
     _warn_replicated(graph, mesh, pricing, find)
 
@@ -41,7 +40,7 @@ def warn_unsplit(graph: OpGraph, stage: Stage, constraints: Sequence[Constraint]
         f"{stage.mesh.size} devices of mesh {stage.mesh}, nor does that of any other data, so every device computes "
         f"all of it. Pass a batch that divides, name a smaller mesh, or choose mode='auto'.",
         UnsplitDataWarning,
-        stacklevel=_users_level(),
+        stacklevel=users_level(),
     )
 
 
@@ -63,13 +62,5 @@ def _warn_replicated(graph: OpGraph, mesh: DeviceMesh, pricing: Pricing, find: F
             f"priced at {sum(costs):.3g} s a step. Register a rule with autopar.register_rule, or pass strict=True to "
             f"refuse it.",
             UnsupportedPrimitiveWarning,
-            stacklevel=_users_level(),
+            stacklevel=users_level(),
         )
-
-
-def _users_level() -> int:
-    """The stack level, for a warning of the caller, of the first frame outside of autopar."""
-    frame, level = inspect.currentframe(), 0
-    while frame is not None and str(frame.f_globals.get("__name__", "")).partition(".")[0] == "autopar":
-        frame, level = frame.f_back, level + 1
-    return level

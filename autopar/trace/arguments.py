@@ -115,6 +115,21 @@ def read_arguments(
     return Arguments(tuple(traced), tuple((i, args[i]) for i in static), (tuple(specs[:dynamic]), keywords))
 
 
+def named_leaves(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], static_argnums: int | Sequence[int]
+) -> list[tuple[str, Any]]:
+    """The path and the value of every leaf of the arguments that are traced, in order.
+
+    Raises:
+      TraceError: as `read_arguments`.
+    """
+    arguments = read_arguments(function, args, kwargs, static_argnums)
+    static = {position for position, _ in arguments.static}
+    dynamic = [value for i, value in enumerate(args) if i not in static]
+    leaves = untyped_jax.tree_util.tree_leaves((dynamic, [kwargs[name] for name in sorted(kwargs)]))
+    return list(zip(arguments.leaf_names, leaves, strict=True))
+
+
 def input_signature(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], static_argnums: int | Sequence[int]
 ) -> tuple[tuple[str, tuple[int, ...], str], ...]:

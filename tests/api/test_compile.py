@@ -230,6 +230,7 @@ def test_scalars_only(args: Any) -> None:
     check(autopar.compile(fn, cluster=SLOW), fn, *args)
 
 
+@pytest.mark.filterwarnings("ignore::autopar.errors.MovedWarning")
 def test_arrays_that_lie_elsewhere(plans: list[int]) -> None:
     devices = np.array(jax.devices())
     compiled = autopar.compile(layer, cluster=SLOW)
@@ -242,6 +243,7 @@ def test_arrays_that_lie_elsewhere(plans: list[int]) -> None:
     assert len(plans) == 1
 
 
+@pytest.mark.filterwarnings("ignore::autopar.errors.MovedWarning")
 @pytest.mark.parametrize("types", [(AxisType.Auto,) * 2, (AxisType.Explicit,) * 2, (AxisType.Auto, AxisType.Explicit)])
 def test_a_jax_mesh_of_any_axis_types(types: Any) -> None:
     mesh = jax.make_mesh((2, 4), ("a", "b"), axis_types=types)

@@ -1,4 +1,4 @@
-"""Calls: whatever comes in, wherever it lies and in any order, is taken as by jax.jit; what lies in place costs little."""
+"""Calls: whatever comes in, wherever it lies, in any order, is taken as by jax.jit; what is in place costs little."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ COMPILED = {donate: autopar.compile(step, cluster=SLOW, mesh=MESH, donate_argnum
 JITTED = jax.jit(step)
 
 
-@pytest.mark.filterwarnings("ignore:Some donated buffers")
+@pytest.mark.filterwarnings("ignore::autopar.errors.MovedWarning", "ignore:Some donated buffers")
 @settings(max_examples=15, deadline=None)
 @given(order=st.lists(calls, min_size=1, max_size=6), donate=st.sampled_from([(), 0]))
 def test_calls_of_all_kinds_in_any_order(order: list[Any], donate: Any) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 from autopar._compat import untyped_jax
 from autopar.core.graph import TensorInfo
 from autopar.emit.localize_shard import Array, LocalOp, Run
+from autopar.emit.slicing import slice_at
 
 lax, jnp = untyped_jax.lax, untyped_jax.numpy
 
@@ -25,7 +26,7 @@ def dynamic_slice(local: LocalOp) -> Run:
             begin = _begin(local, starts[d], d, sizes[d])
             found = lax.pad(found, jnp.zeros((), found.dtype), _around(found.ndim, d, sizes[d]))
             begin = jnp.clip(begin + sizes[d], 0, shard[d] + sizes[d])
-            found = lax.dynamic_slice_in_dim(found, begin, sizes[d], d)
+            found = slice_at(found, begin, sizes[d], d)
         return [found]
 
     return read
@@ -49,11 +50,12 @@ def dynamic_update_slice(local: LocalOp) -> Run:
             begins[d] = jnp.clip(begin, 0, shard[d] - width)
             first = begins[d] - begin
             update = lax.pad(update, jnp.zeros((), update.dtype), _around(update.ndim, d, width))
-            update = lax.dynamic_slice_in_dim(update, jnp.clip(first + width, 0, size + width), width, d)
+            update = slice_at(update, jnp.clip(first + width, 0, size + width), width, d)
             places = (first + lax.iota(np.int32, width)).reshape([-1 if e == d else 1 for e in range(operand.ndim)])
             mine = mine & (places >= 0) & (places < size)
         begins = [lax.convert_element_type(begin, starts[0].dtype) for begin in begins]
-        return run(operand, jnp.where(mine, update, lax.dynamic_slice(operand, begins, update.shape)), *begins)
+        there = lax.dynamic_slice(operand, begins, update.shape, allow_negative_indices=False)
+        return run(operand, jnp.where(mine, update, there), *begins)
 
     return write
 
@@ -67,7 +69,7 @@ def _cut(local: LocalOp, part: TensorInfo) -> list[int]:
 def _begin(local: LocalOp, start: Array, dim: int, size: int) -> Array:
     """Where a slice of `size` elements begins, counted from this shard's beginning; `start` is clamped as XLA does."""
     shape = local.op.ins[0].shape
-    limit = min(shape[dim] - size, int(np.iinfo(start.dtype).max))
+    limit = min(shape[dim] - size, int(jnp.iinfo(start.dtype).max))
     start = jnp.clip(start, 0, limit).astype(np.int32)
     return start - local.start(local.strategy.ins[0].dims[dim], shape[dim])
 

@@ -12,6 +12,7 @@ from autopar._compat import untyped_jax
 from autopar.core.halo import Halo
 from autopar.emit.localize_shard import Array, LocalOp
 from autopar.emit.moves import neutral
+from autopar.emit.slicing import slice_at
 
 lax, jnp = untyped_jax.lax, untyped_jax.numpy
 
@@ -64,7 +65,7 @@ def _run(local: LocalOp, value: Array, along: Lengthening) -> Array:
         value = lax.pad(value, jnp.zeros((), value.dtype), widths)
     if halo.shift:
         start = halo.start + local.offset_of(along.axes) * halo.shift
-        return lax.dynamic_slice_in_dim(value, start, halo.length, dim)
+        return slice_at(value, start, halo.length, dim)
     if halo.length == value.shape[dim]:
         return value
     return lax.slice_in_dim(value, halo.start, halo.start + halo.length, axis=dim)

@@ -18,13 +18,15 @@ _barrier: Callable[[Array], Array] = untyped_jax.lax.optimization_barrier
 def gather(local: LocalOp) -> Run:
     """Rows of this shard; zeros for rows of other shards, and one shard holds the fill value of rows of none.
 
-    What is in range is decided on the whole tensor, as the operator's mode says. Indices out of range of which
-    the caller promised that there are none are clamped, as XLA does.
+    What is in range is decided on the whole tensor, as the operator's mode says, of indices of the type that JAX
+    compares: where a value fills, it takes their low 32 bits. Indices out of range of which the caller promised that
+    there are none are clamped, as XLA does.
     """
     op = local.op
     numbers = op.params["dimension_numbers"]
     dims: tuple[int, ...] = numbers["start_index_map"]
-    slice_sizes = tuple(min(size, part) for size, part in zip(op.params["slice_sizes"], local.in_shape(0), strict=True))
+    split = zip(op.params["slice_sizes"], local.in_shape(0), local.strategy.ins[0].dims, strict=True)
+    slice_sizes = tuple(min(size, part) if axes else size for size, part, axes in split)
     if not any(local.strategy.ins[0].dims[d] for d in dims if op.params["slice_sizes"][d] == 1):
         return local.bind(slice_sizes=slice_sizes)
     fills = op.params["mode"] == "FILL_OR_DROP"
@@ -39,7 +41,8 @@ def gather(local: LocalOp) -> Run:
     local_bounds = [local.in_shape(0)[d] - slice_sizes[d] for d in dims]
 
     def run(operand: Array, indices: Array) -> Sequence[Array]:
-        shifted, starts = _shifted(local, dims, bounds, indices if fills else _clamped(indices, bounds))
+        indices = indices.astype(_compared(local)) if fills else _clamped(indices, bounds)
+        shifted, starts = _shifted(local, dims, bounds, indices)
         valid = _within(indices, bounds) if fills else None
         mine = _within(shifted, local_bounds) if valid is None else _within(shifted, local_bounds) & valid
         rows = read(operand, jnp.where(mine[..., None], shifted, np.zeros((), shifted.dtype)))[0]
@@ -76,6 +79,11 @@ def scatter(local: LocalOp) -> Run:
     return run
 
 
+def _compared(local: LocalOp) -> Any:
+    """The type in which JAX compares the indices of a gather that fills with the dims of its operand."""
+    return np.int64 if max(local.op.ins[0].shape) > np.iinfo(np.int32).max else np.int32
+
+
 def _widths(local: LocalOp) -> list[int]:
     """The size of a scattered slice in each dim of the operand."""
     numbers = local.op.params["dimension_numbers"]
@@ -100,14 +108,14 @@ def _shifted(local: LocalOp, dims: tuple[int, ...], bounds: list[int], indices: 
 
 def _clamped(indices: Array, bounds: list[int]) -> Array:
     """The indices moved into 0..bound, each component into its own."""
-    limit = int(np.iinfo(indices.dtype).max)
+    limit = int(jnp.iinfo(indices.dtype).max)
     upper = np.asarray([min(bound, limit) for bound in bounds], indices.dtype)
     return jnp.clip(indices, np.zeros_like(upper), upper)
 
 
 def _within(indices: Array, bounds: list[int]) -> Array:
     """Whether all components of an index are in 0..bound."""
-    limit = int(np.iinfo(indices.dtype).max)
+    limit = int(jnp.iinfo(indices.dtype).max)
     upper = np.asarray([min(bound, limit) for bound in bounds], indices.dtype)
     return ((indices >= 0) & (indices <= upper)).all(axis=-1)
 

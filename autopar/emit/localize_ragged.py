@@ -10,6 +10,7 @@ from jax import lax
 
 from autopar._compat import pcast_varying, varying_axes
 from autopar.emit.localize_shard import Array, LocalOp, Run
+from autopar.emit.slicing import slice_at
 
 
 def ragged_dot_general(local: LocalOp) -> Run:
@@ -31,12 +32,13 @@ def ragged_dot_general(local: LocalOp) -> Run:
         return multiply
 
     def run(lhs: Array, rhs: Array, sizes: Array) -> Sequence[Array]:
-        starts, ends = _bounds(sizes, local.start(row_axes, op.ins[0].shape[row]), lhs.shape[row])
+        rows = op.ins[0].shape[row]
+        starts, ends = _bounds(sizes, rows, local.start(row_axes, rows), lhs.shape[row])
         if not group_axes:
             return multiply(lhs, rhs, ends - starts)
         first = local.start(group_axes, sizes.shape[-1])
         count = sizes.shape[-1] // local.mesh.product(group_axes)
-        starts, ends = (lax.dynamic_slice_in_dim(x, first, count, axis=-1) for x in (starts, ends))
+        starts, ends = (slice_at(x, first, count, x.ndim - 1) for x in (starts, ends))
         widths = jnp.concatenate([starts[..., :1], ends - starts, lhs.shape[row] - ends[..., -1:]], axis=-1)
         if summed:
             lhs, rhs = (pcast_varying(x, varying_axes(widths)) for x in (lhs, rhs))
@@ -47,8 +49,12 @@ def ragged_dot_general(local: LocalOp) -> Run:
     return run
 
 
-def _bounds(sizes: Array, first: Array | int, count: int) -> tuple[Array, Array]:
-    """Where each group begins and ends among the `count` rows from row `first` on."""
-    ends = jnp.cumsum(sizes, axis=-1, dtype=sizes.dtype)
-    offset = lax.convert_element_type(first, sizes.dtype)
-    return jnp.clip(ends - sizes - offset, 0, count), jnp.clip(ends - offset, 0, count)
+def _bounds(sizes: Array, rows: int, first: Array | int, count: int) -> tuple[Array, Array]:
+    """Where each group begins and ends among the `count` of all `rows` from row `first` on.
+
+    Sizes are added up in their own type, as JAX does, and only then become signed: a shard may begin behind a group.
+    """
+    limit = min(rows, int(jnp.iinfo(sizes.dtype).max))
+    ends = jnp.clip(jnp.cumsum(sizes, axis=-1, dtype=sizes.dtype), 0, limit).astype(np.int32)
+    starts = jnp.concatenate([jnp.zeros_like(ends[..., :1]), ends[..., :-1]], axis=-1)
+    return jnp.clip(starts - first, 0, count), jnp.clip(ends - first, 0, count)

@@ -22,7 +22,6 @@ def conv_general_dilated(local: LocalOp) -> Run:
     A spatial dim is split in operand and result, or in operand and kernel: then the kernel's places are divided.
     """
     numbers: dict[str, tuple[int, ...]] = local.op.params["dimension_numbers"]
-    lhs, rhs, out = local.in_shape(0), local.in_shape(1), local.out_shape()
     lhs_batch, lhs_channel, *spatial = numbers["lhs_spec"]
     padding = [tuple(pair) for pair in local.op.params["padding"]]
     dims: list[Lengthening] = []
@@ -34,8 +33,8 @@ def conv_general_dilated(local: LocalOp) -> Run:
             dims.append(_lengthening(local, dim, window.size, axes, moving.halo))
             padding[i] = moving.padding(local.mesh.product(axes))
     run = local.bind(
-        feature_group_count=lhs[lhs_channel] // rhs[numbers["rhs_spec"][1]],
-        batch_group_count=lhs[lhs_batch] // out[numbers["out_spec"][0]],
+        feature_group_count=local.op.params["feature_group_count"] // _parts_of_groups(local, lhs_channel),
+        batch_group_count=local.op.params["batch_group_count"] // _parts_of_groups(local, lhs_batch),
         padding=tuple(padding),
     )
 
@@ -43,6 +42,13 @@ def conv_general_dilated(local: LocalOp) -> Run:
         return run(lengthened(local, operand, dims), kernel)
 
     return convolved
+
+
+def _parts_of_groups(local: LocalOp, lhs_dim: int) -> int:
+    """In how many parts the groups are that `lhs_dim` is made of: the axes that the kernel's outputs have too."""
+    kernel_outputs: int = local.op.params["dimension_numbers"]["rhs_spec"][0]
+    lhs, rhs = local.strategy.ins[0].dims[lhs_dim], local.strategy.ins[1].dims[kernel_outputs]
+    return local.mesh.product(tuple(axis for axis in lhs if axis in rhs))
 
 
 def reduce_window(local: LocalOp) -> Run:

@@ -13,6 +13,7 @@ from autopar._compat import pcast_varying, untyped_jax
 from autopar.core.mesh import DeviceMesh
 from autopar.core.parcels import parcels
 from autopar.core.placement import Kind, Placement
+from autopar.emit.slicing import slice_at
 from autopar.passes.program import Move, ShardedProgram, changed_dim
 
 Array = jax.Array
@@ -49,6 +50,8 @@ def run_move(program: ShardedProgram, move: Move, values: Sequence[Array], targe
         return _PACKED[move.kind](program, move, values)
     (value,) = values
     before, after = (program.values[v[0]].placement for v in (move.ins, move.outs))
+    if not value.size:  # XLA gathers nothing of a dim without elements
+        return [jnp.zeros(after.local_shape(program.values[move.outs[0]].tensor.shape, program.mesh), value.dtype)]
     run = _BY_SHARDS[move.kind] if move.kind in _BY_SHARDS and move.dim and not target.tiled else _RUN[move.kind]
     return [run(program, move, pcast_varying(value, move.axes), before, after)]
 
@@ -214,7 +217,7 @@ def _slice(program: ShardedProgram, move: Move, value: Array, before: Placement,
     del before, after
     dim = move.dim or 0
     size = value.shape[dim] // program.mesh.product(move.axes)
-    return lax.dynamic_slice_in_dim(value, linear_index(move.axes, program.mesh) * size, size, dim)
+    return slice_at(value, linear_index(move.axes, program.mesh) * size, size, dim)
 
 
 def _mask(program: ShardedProgram, move: Move, value: Array, before: Placement, after: Placement) -> Array:

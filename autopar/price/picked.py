@@ -27,5 +27,5 @@ def picked_runs(op: OpNode, parts: Sequence[Number]) -> tuple[Number, Number] | 
     if op.kind != "gather" and op.kind not in _SCATTERS:
         return None
     indices, moved = op.ins[_INDICES], (*op.ins, *op.outs)[_MOVED]
-    whole = max(1, prod(indices.shape[:-1]))
-    return whole / parts[_INDICES], moved.size_bytes / whole * parts[_INDICES] / parts[_MOVED]
+    count = prod(indices.shape[:-1])
+    return count / parts[_INDICES], moved.size_bytes / max(1, count) * parts[_INDICES] / parts[_MOVED]

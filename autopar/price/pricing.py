@@ -246,7 +246,7 @@ class Roofline:
             elements = _as_product(op, (lhs, rhs, out), flops)
         dtype = op.ins[0].dtype if op.ins else op.outs[0].dtype
         launched = any(t.id in self._in_memory for t in op.outs)
-        parts = tuple(prod(t.shape) / max(1, placement.local_size(t.shape, self.mesh)) for t, placement in placed)
+        parts = tuple(float(self.mesh.product(placement.split_axes)) for _, placement in placed)
         runs, turned = picked_runs(op, parts), op.id in self._turned
         return LocalWork(op, flops, size, dtype, rate_kind(op), elements, launched, runs, turned)
 

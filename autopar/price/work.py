@@ -276,7 +276,7 @@ def _dot_general(op: OpNode) -> float:
 def _convolution(op: OpNode) -> float:
     kernel = op.ins[1].shape
     layout: tuple[int, ...] = op.params["dimension_numbers"]["rhs_spec"]
-    return 2.0 * prod(op.outs[0].shape) * prod(kernel) / kernel[layout[0]]
+    return 2.0 * prod(op.outs[0].shape) * prod(kernel) / max(1, kernel[layout[0]])
 
 
 def _sliced(op: OpNode) -> float:

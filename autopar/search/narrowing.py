@@ -100,11 +100,11 @@ class Narrowing:
     def _take(self, constraint: Constraint) -> None:
         match constraint:
             case Pin() | Replicate():
-                for spot in self._spots(constraint, constraint.target):
+                for spot in self._full(constraint, constraint.target):
                     layout = self._layout(constraint, spot) if isinstance(constraint, Pin) else _WHOLE
                     self._leave(constraint, spot, _lying(layout, spot))
             case Forbid():
-                for spot in self._spots(constraint, constraint.target):
+                for spot in self._full(constraint, constraint.target):
                     self._leave(constraint, spot, ~self._forbidden(constraint, spot))
             case Tie():
                 self._groups += [(constraint, group) for group in self._tied(constraint)]
@@ -127,6 +127,10 @@ class Narrowing:
                 f"{constraint}: {target} is no input, output or operator of the function. {self.matcher.hint(target)}"
             )
         return found
+
+    def _full(self, constraint: Constraint, target: Target) -> list[Spot]:
+        """The spots of `target` that have elements: those without lie as they may, whatever is said of them."""
+        return [spot for spot in self._spots(constraint, target) if 0 not in spot.shape]
 
     def _layout(self, pin: Pin, spot: Spot) -> Layout:
         """What the pin says of this tensor.
@@ -168,7 +172,7 @@ class Narrowing:
         return _lying(layout, spot) if len(layout.dims) <= len(spot.shape) else np.zeros(len(spot.axes), dtype=np.bool_)
 
     def _tied(self, tie: Tie) -> list[tuple[Spot, ...]]:
-        """The groups that `tie` ties, each of several spots of equally many dims."""
+        """The groups that `tie` ties, each of several spots of equally many dims, all with elements."""
         stars = {target.pattern.count("*") if isinstance(target, Named) else 0 for target in tie.targets}
         by_text = len(tie.targets) > 1 and len(stars) == 1
         groups: dict[tuple[str, ...], list[Spot]] = {}
@@ -186,9 +190,10 @@ class Narrowing:
                     f"{tie}: {first.name} of shape {first.shape} and {odd.name} of shape {odd.shape} have different "
                     f"numbers of dims, so no placement in common. Tie tensors of equally many."
                 )
-        for spot in chain.from_iterable(found):
+        full = [tuple(spot for spot in group if 0 not in spot.shape) for group in found]
+        for spot in chain.from_iterable(full):
             self._mask(spot)
-        return found
+        return [group for group in full if len(group) > 1]
 
     def _common(self, group: Sequence[Spot]) -> frozenset[Placement]:
         """The placements that all spots of a group may still have."""

@@ -32,9 +32,10 @@ def warn_unwritten(graph: OpGraph, mesh: DeviceMesh, pricing: Pricing, find: Fin
 def warn_unsplit(graph: OpGraph, stage: Stage, constraints: Sequence[Constraint]) -> None:
     """Warns where a constraint was to split the data, but all of it is whole, as nothing divides evenly."""
     wanted = stage.mesh.size > 1 and any(isinstance(c, Pin) and c.uneven == "replicate" for c in constraints)
-    if not wanted or not graph.batch_inputs or any(stage.inputs[n].split_axes for n in graph.batch_inputs):
+    data = [n for n in graph.batch_inputs if graph.inputs[n].size_bytes]
+    if not wanted or not data or any(stage.inputs[n].split_axes for n in data):
         return
-    largest = max((graph.inputs[n] for n in graph.batch_inputs), key=lambda tensor: tensor.size_bytes)
+    largest = max((graph.inputs[n] for n in data), key=lambda tensor: tensor.size_bytes)
     warnings.warn(
         f"the data is not split: dim 0 of {largest.name} of shape {largest.shape} does not divide evenly by the "
         f"{stage.mesh.size} devices of mesh {stage.mesh}, nor does that of any other data, so every device computes "

@@ -90,14 +90,17 @@ def check_strategies(graph: OpGraph, stage: Stage, find: FindRule = no_rule) -> 
 def all_placements(shape: tuple[int, ...], mesh: DeviceMesh) -> tuple[Placement, ...]:
     """Every placement of a tensor without unreduced axes, the replicated one first.
 
-    Axes on one dim stand in mesh order; what does not divide evenly is left out, dims without elements are whole.
+    Axes on one dim stand in mesh order; what does not divide evenly is left out. A tensor without elements is whole: it
+    takes no bytes, and JAX (0.10.2) gives the results of a jitted function without elements shards of the whole shape.
     """
+    if 0 in shape:
+        return (Placement.replicated(len(shape)),)
     axes = [name for name, size in mesh.axes if size > 1]
     found: list[Placement] = []
     for dims in product(range(-1, len(shape)), repeat=len(axes)):
         split = tuple(tuple(a for a, d in zip(axes, dims, strict=True) if d == dim) for dim in range(len(shape)))
         placement = Placement(split)
-        if placement.fits(shape, mesh) and all(n or not given for n, given in zip(shape, split, strict=True)):
+        if placement.fits(shape, mesh):
             found.append(placement)
     return tuple(found)
 

@@ -7,17 +7,24 @@ from functools import lru_cache
 
 
 @dataclass(frozen=True)
+class Piece:
+    """The elements from `begin` to `end` of the shard of the device `distance` places on; below 0 it is one before."""
+
+    distance: int
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True)
 class Halo:
     """How the shards of a dim become the runs of elements that its devices need.
 
-    A shard is lengthened by the last `left` elements of the device before it and the first `right` ones of the device
-    after it, then by `before` and `after` elements that are made up. Of what results, a device at `position` needs the
-    `length` elements that begin at `start + position * shift`. In the whole dim that is element
-    `first + position * stride`; `outside` says whether any of them lies beyond the ends of the dim.
+    The `pieces` are joined in order, with `before` and `after` elements that are made up around them. Of what results,
+    a device at `position` needs the `length` elements that begin at `start + position * shift`. In the whole dim that
+    is element `first + position * stride`; `outside` says whether any of them lies beyond the ends of the dim.
     """
 
-    left: int
-    right: int
+    pieces: tuple[Piece, ...]
     before: int
     after: int
     start: int
@@ -28,9 +35,16 @@ class Halo:
     outside: bool
 
 
+MOST_PIECES = 5
+"""A run takes at most so many pieces: a device's own, and two on either side. Beyond that a gather takes no more."""
+
+
 @lru_cache(maxsize=65536)
 def halo(size: int, parts: int, first: int, stride: int, length: int) -> Halo | None:
-    """The halo of a dim of `size` elements in `parts` shards, None where more than the next shard would be needed.
+    """The halo of a dim of `size` elements in `parts` shards; None where runs are made of more than is worth sending.
+
+    Where every run begins as far from its shard as all others, its pieces may come from any device, but are few.
+    Elsewhere they come from the shard itself and from its neighbours.
 
     Args:
       size: the elements of the dim; `parts` divides it.
@@ -41,6 +55,27 @@ def halo(size: int, parts: int, first: int, stride: int, length: int) -> Halo | 
     """
     if length < 1 or size < parts:
         return None
+    shard = size // parts
+    outside = first < 0 or first + (parts - 1) * stride + length > size
+    if stride == shard:
+        return _of_any(size, shard, first, length, outside)
+    return _of_neighbours(size, parts, first, stride, length, outside)
+
+
+def _of_any(size: int, shard: int, first: int, length: int, outside: bool) -> Halo | None:
+    """The halo of runs that begin `first` elements behind their shards, cut to what some device has of them."""
+    low, high = max(first, shard - size), min(first + length, size)
+    pieces = tuple(
+        Piece(distance, max(low - distance * shard, 0), min(high - distance * shard, shard))
+        for distance in range(low // shard, -(-high // shard))
+    )
+    if not 0 < len(pieces) <= MOST_PIECES:
+        return None
+    return Halo(pieces, low - first, first + length - high, 0, 0, length, first, shard, outside)
+
+
+def _of_neighbours(size: int, parts: int, first: int, stride: int, length: int, outside: bool) -> Halo | None:
+    """The halo of runs that begin elsewhere in every shard: cut out of the shard between its neighbours' elements."""
     shard = size // parts
     left = right = 0
     for position in range(parts):
@@ -55,8 +90,9 @@ def halo(size: int, parts: int, first: int, stride: int, length: int) -> Halo | 
     begins = (first + left, first + left + (parts - 1) * shift)
     before = max(0, -min(begins))
     after = max(0, max(begins) + length - (left + shard + right))
-    outside = first < 0 or first + (parts - 1) * stride + length > size
-    return Halo(left, right, before, after, begins[0] + before, shift, length, first, stride, outside)
+    every = (Piece(-1, shard - left, shard), Piece(0, 0, shard), Piece(1, 0, right))
+    pieces = tuple(piece for piece in every if piece.begin < piece.end)
+    return Halo(pieces, before, after, begins[0] + before, shift, length, first, stride, outside)
 
 
 @dataclass(frozen=True)

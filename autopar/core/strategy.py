@@ -7,14 +7,40 @@ from typing import Literal
 
 from autopar.core.placement import Placement, StepKind
 
-Hop = Literal["next", "previous", "mirror"]
-"""To whom a device sends in a permute: to the device after it, to the one before it, or to the one as far from the end
-as it is from the beginning. Those at an end that nobody sends to receive zeros."""
+Path = Literal["line", "ring", "mirror"]
+
+
+@dataclass(frozen=True)
+class Hop:
+    """To whom a device sends in a permute: to the device `distance` places on, below 0 to one before it.
+
+    On a "line" devices at an end send to nobody, and those that nobody sends to receive zeros. In a "ring" the first
+    device comes after the last. On a "mirror" it is the device as far from the end as this one is from the beginning.
+    """
+
+    distance: int
+    path: Path = "line"
+
+    def __str__(self) -> str:
+        names = {Hop(1): "next", Hop(-1): "previous", Hop(0, "mirror"): "mirror"}
+        around = " in a ring" if self.path == "ring" else ""
+        return names.get(self, f"{self.distance:+d}{around}")
+
+    def pairs(self, count: int) -> list[tuple[int, int]]:
+        """The pairs (from, to) of the permute among `count` devices."""
+        if self.path == "mirror":
+            return [(n, count - 1 - n) for n in range(count)]
+        if self.path == "ring":
+            return [(n, (n + self.distance) % count) for n in range(count)]
+        return [(n, n + self.distance) for n in range(count) if 0 <= n + self.distance < count]
+
+
+NEXT, PREVIOUS, MIRROR = Hop(1), Hop(-1), Hop(0, "mirror")
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """A collective that an operator runs inside itself: a permute between neighbours, or an all-gather.
+    """A collective that an operator runs inside itself: a permute, an all-gather or an all-to-all.
 
     `axes` stand in mesh order; devices are counted along them, major to minor. `size_bytes` is what one device holds of
     the message before or after, whichever is larger. `tensor` is the operand that is sent (results count on behind the
@@ -28,8 +54,8 @@ class Exchange:
     hop: Hop | None = None
 
     def __post_init__(self) -> None:
-        if self.kind not in ("permute", "all_gather"):
-            raise ValueError(f"an operator exchanges by permute or all_gather, not by {self.kind}")
+        if self.kind not in ("permute", "all_gather", "all_to_all"):
+            raise ValueError(f"an operator exchanges by permute, all_gather or all_to_all, not by {self.kind}")
         if (self.kind == "permute") != (self.hop is not None):
             raise ValueError(f"an exchange by {self.kind} goes to {self.hop}")
         if not self.axes or self.size_bytes < 0 or self.tensor < 0:
@@ -55,11 +81,3 @@ class Strategy:
     def axes_of(self, factor: str) -> tuple[str, ...]:
         """The mesh axes given to `factor`, major to minor; () if it is whole."""
         return dict(self.factors).get(factor, ())
-
-
-def hop_pairs(hop: Hop, count: int) -> list[tuple[int, int]]:
-    """The pairs (from, to) of a permute among `count` devices."""
-    if hop == "mirror":
-        return [(n, count - 1 - n) for n in range(count)]
-    forward = [(n, n + 1) for n in range(count - 1)]
-    return forward if hop == "next" else [(after, before) for before, after in forward]

@@ -11,7 +11,6 @@ import numpy as np
 
 from autopar.core.mesh import DeviceMesh
 from autopar.core.parcels import LARGE_BYTES, parcels
-from autopar.core.strategy import hop_pairs
 from autopar.emit.hlo import HloCollective
 from autopar.emit.hlo_text import Groups, dtype_bits
 from autopar.emit.moves import permutation
@@ -154,7 +153,7 @@ def move_groups(program: ShardedProgram, move: Move) -> Groups:
         return groups
     axes = program.mesh.sort(move.axes)
     if move.hop is not None:
-        pairs = hop_pairs(move.hop, program.mesh.product(axes))
+        pairs = move.hop.pairs(program.mesh.product(axes))
     else:
         before, after = (program.values[ids[0]].placement for ids in (move.ins, move.outs))
         pairs = permutation(before, after, axes, program.mesh)

@@ -8,7 +8,7 @@ import jax
 
 from autopar._compat import untyped_jax
 from autopar.core.mesh import DeviceMesh
-from autopar.core.strategy import Hop, hop_pairs
+from autopar.core.strategy import Hop
 
 Array = jax.Array
 
@@ -34,7 +34,7 @@ class InShardMap:
 
     def permute(self, value: Array, axes: tuple[str, ...], hop: Hop) -> Array:
         """As `Exchanger`."""
-        return untyped_jax.lax.ppermute(value, axes, hop_pairs(hop, self.mesh.product(axes)))
+        return untyped_jax.lax.ppermute(value, axes, hop.pairs(self.mesh.product(axes)))
 
     def all_gather(self, value: Array, axes: tuple[str, ...], dim: int) -> Array:
         """As `Exchanger`."""

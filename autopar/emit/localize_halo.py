@@ -10,6 +10,7 @@ import numpy as np
 
 from autopar._compat import untyped_jax
 from autopar.core.halo import Halo
+from autopar.core.strategy import Hop
 from autopar.emit.localize_shard import Array, LocalOp
 from autopar.emit.moves import neutral
 from autopar.emit.slicing import slice_at
@@ -40,15 +41,14 @@ def lowest(kind: str, dtype: Any) -> Any:
 
 
 def _lengthened(local: LocalOp, value: Array, along: Lengthening, fill: Any) -> Array:
-    dim, halo, shard = along.dim, along.halo, value.shape[along.dim]
-    parts = [value]
-    if halo.left:
-        last = lax.slice_in_dim(value, shard - halo.left, shard, axis=dim)
-        parts.insert(0, local.exchanger.permute(last, along.axes, "next"))
-    if halo.right:
-        first = lax.slice_in_dim(value, 0, halo.right, axis=dim)
-        parts.append(local.exchanger.permute(first, along.axes, "previous"))
-    joined = lax.concatenate(parts, dim) if len(parts) > 1 else value
+    dim, halo = along.dim, along.halo
+    parts: list[Array] = []
+    for piece in halo.pieces:
+        part = lax.slice_in_dim(value, piece.begin, piece.end, axis=dim)
+        if piece.distance:
+            part = local.exchanger.permute(part, along.axes, Hop(-piece.distance))
+        parts.append(part)
+    joined = lax.concatenate(parts, dim) if len(parts) > 1 else parts[0]
     run = _run(local, joined, along)
     if not halo.outside or (isinstance(fill, int) and fill == 0):
         return run

@@ -9,6 +9,7 @@ import numpy as np
 
 from autopar._compat import untyped_jax
 from autopar.core.halo import Window
+from autopar.core.strategy import MIRROR
 from autopar.core.windows import concatenate_windows, pad_windows, slice_windows
 from autopar.emit.localize_halo import Lengthening, lengthened
 from autopar.emit.localize_shard import Array, LocalOp, Run
@@ -56,7 +57,7 @@ def rev(local: LocalOp) -> Run:
     def mirrored(operand: Array) -> Sequence[Array]:
         for d, axes in enumerate(local.strategy.ins[0].dims):
             if axes and d in dims:
-                operand = local.exchanger.permute(operand, axes, "mirror")
+                operand = local.exchanger.permute(operand, axes, MIRROR)
         return run(operand)
 
     return mirrored

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autopar.core.strategy import Exchange
+from autopar.core.strategy import NEXT, PREVIOUS, Exchange
 from autopar.passes.program import Compute, Instruction, Move, ShardedProgram
 from autopar.redistribute.step import StepPrice
 
@@ -29,7 +29,7 @@ class PriceExchanges:
 
     def _move(self, compute: Compute, exchange: Exchange) -> Move:
         value = (*compute.ins, *compute.outs)[exchange.tensor]
-        where = f" to the {exchange.hop}" if exchange.hop in ("next", "previous") else ""
+        where = f" to the {exchange.hop}" if exchange.hop in (NEXT, PREVIOUS) else ""
         return Move(
             exchange.kind,
             exchange.axes,

@@ -313,7 +313,7 @@ class Roofline:
 
     def _lengthening_bytes(self, op: OpNode, strategy: Strategy) -> int:
         """What is read and written to put what neighbours sent beside the elements of a shard."""
-        joined = {(e.tensor, e.axes) for e in strategy.exchanges if e.hop in ("next", "previous")}
+        joined = {(e.tensor, e.axes) for e in strategy.exchanges if e.hop is not None and e.hop.path == "line"}
         return 2 * sum(
             strategy.ins[operand].local_size(op.ins[operand].shape, self.mesh) * op.ins[operand].itemsize
             for operand, _ in joined

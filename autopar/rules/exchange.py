@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from autopar.core.halo import Halo
+from autopar.core.strategy import MIRROR, Hop
 from autopar.rules.factor_rule import Traffic, TrafficOf
 
 Place = tuple[int, int, Callable[[int], Halo | None]]
@@ -19,8 +20,11 @@ def neighbours(*places: Place) -> TrafficOf:
             halo = halo_of(parts)
             if halo is None:
                 return None
-            found.append(Traffic("permute", tensor, dim, halo.left, "next"))
-            found.append(Traffic("permute", tensor, dim, halo.right, "previous", halo.length))
+            for piece in halo.pieces:
+                if piece.distance:
+                    elements = piece.end - piece.begin
+                    found.append(Traffic("permute", tensor, dim, elements, Hop(-piece.distance)))
+            found.append(Traffic("permute", tensor, dim, 0, extent=halo.length))
         return tuple(found)
 
     return traffic
@@ -28,7 +32,7 @@ def neighbours(*places: Place) -> TrafficOf:
 
 def mirrored(tensor: int, dim: int, size: int) -> TrafficOf:
     """Whole shards of a dim of `size` elements, sent to the device at the other end."""
-    return lambda parts: (Traffic("permute", tensor, dim, size // parts, "mirror"),)
+    return lambda parts: (Traffic("permute", tensor, dim, size // parts, MIRROR),)
 
 
 def gathered(*places: tuple[int, int | None, Callable[[int], int]]) -> TrafficOf:

@@ -15,7 +15,7 @@ from autopar.api.plan_file import PlanFile, Signature, dump, load, plan_file, to
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
 from autopar.core.plan import Plan, Stage
-from autopar.core.strategy import Exchange, Strategy
+from autopar.core.strategy import MIRROR, NEXT, PREVIOUS, Exchange, Hop, Strategy
 from autopar.errors import PlanFileError
 from autopar.report.summary import CollectiveRow, OperatorRow, Report, TensorRow
 from cost_models import Cluster, load_cluster
@@ -49,7 +49,7 @@ def strategies(draw: st.DrawFn, mesh: DeviceMesh) -> Strategy:
         st.just(mesh.names[-1:]),
         st.integers(0, 99),
         st.integers(0, 3),
-        st.sampled_from(["next", "previous", "mirror"]),
+        st.sampled_from([NEXT, PREVIOUS, MIRROR, Hop(3), Hop(-2, "ring")]),
     )
     inside = draw(st.lists(exchanges, max_size=2).map(tuple))
     return Strategy(draw(some), draw(some), tuple(factors), draw(st.integers(1, 8)), inside)

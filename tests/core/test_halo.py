@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autopar.core.halo import Halo, Window, halo
-from autopar.core.strategy import Exchange, hop_pairs
+from autopar.core.halo import MOST_PIECES, Halo, Window, halo
+from autopar.core.strategy import MIRROR, NEXT, PREVIOUS, Exchange, Hop
 
 windows = st.builds(
     Window,
@@ -30,10 +30,10 @@ def elements(window: Window, j: int) -> set[int]:
 
 
 def reachable(found: Halo, size: int, parts: int, position: int) -> set[int]:
-    """The elements of a lengthened shard."""
+    """The elements of all pieces that come from a device that is there."""
     shard = size // parts
-    run = range(position * shard - found.left, (position + 1) * shard + found.right)
-    return set(run) & set(range(size))
+    there = [(position + piece.distance, piece) for piece in found.pieces if 0 <= position + piece.distance < parts]
+    return {device * shard + n for device, piece in there for n in range(piece.begin, piece.end)}
 
 
 @given(windows, st.sampled_from([2, 4]))
@@ -56,10 +56,12 @@ def test_a_run_holds_the_elements_under_its_windows_where_windows_look_for_them(
 
 
 @given(windows, st.sampled_from([2, 4]))
-def test_there_is_none_exactly_where_more_than_a_neighbour_is_needed(window: Window, parts: int) -> None:
+def test_there_is_none_exactly_where_runs_that_wander_need_more_than_a_neighbour(window: Window, parts: int) -> None:
     shard, local = window.size // parts, window.count // parts
     if local * window.stride % window.base:  # devices would see their elements at different places
         assert window.halo(parts) is None
+        return
+    if local * window.stride // window.base == shard:
         return
     needs = [0]
     for position in range(parts):
@@ -93,24 +95,44 @@ def test_the_run_lies_in_what_is_made_of_the_shard(size: int, first: int, stride
     found = halo(size, 4, first, stride, length)
     if found is None:
         return
-    whole = found.before + found.left + size // 4 + found.right + found.after
+    shard = size // 4
     for position in range(4):
+        devices = [(position + piece.distance) * shard for piece in found.pieces]
+        places = [d + n for d, p in zip(devices, found.pieces, strict=True) for n in range(p.begin, p.end)]
+        assert places == [*range(places[0], places[0] + len(places))]
         start = found.start + position * found.shift
-        assert 0 <= start <= whole - found.length
-        begin = position * (size // 4) - found.left - found.before + start
-        assert begin == first + position * stride
+        assert 0 <= start <= found.before + len(places) + found.after - found.length
+        assert places[0] - found.before + start == first + position * stride
     outside = first < 0 or first + 3 * stride + length > size
     assert found.outside == outside
 
 
+@given(st.integers(1, 5), st.integers(-60, 60), st.integers(1, 20))
+def test_a_run_that_moves_with_its_shard_may_be_of_any_device(shard: int, first: int, length: int) -> None:
+    """Every element that is there comes from the device that has it, once; nothing is sent that nobody wants."""
+    size, parts = 4 * shard, 4
+    found = halo(size, parts, first, shard, length)
+    wanted = {position: range(first + position * shard, first + position * shard + length) for position in range(parts)}
+    inside = {position: set(run) & set(range(size)) for position, run in wanted.items()}
+    if found is None:
+        distances = {element // shard - position for position, run in inside.items() for element in run}
+        assert not distances or len(distances) > MOST_PIECES
+        return
+    assert {position: reachable(found, size, parts, position) for position in range(parts)} == inside
+    assert found.before + sum(piece.end - piece.begin for piece in found.pieces) + found.after == length
+
+
 def test_pairs_of_permutes() -> None:
-    assert hop_pairs("next", 3) == [(0, 1), (1, 2)]
-    assert hop_pairs("previous", 3) == [(1, 0), (2, 1)]
-    assert hop_pairs("mirror", 3) == [(0, 2), (1, 1), (2, 0)]
+    assert NEXT.pairs(3) == [(0, 1), (1, 2)]
+    assert PREVIOUS.pairs(3) == [(1, 0), (2, 1)]
+    assert MIRROR.pairs(3) == [(0, 2), (1, 1), (2, 0)]
+    assert Hop(2).pairs(4) == [(0, 2), (1, 3)]
+    assert Hop(-1, "ring").pairs(3) == [(0, 2), (1, 0), (2, 1)]
+    assert [str(hop) for hop in (NEXT, MIRROR, Hop(-2), Hop(3, "ring"))] == ["next", "mirror", "-2", "+3 in a ring"]
 
 
 def test_an_exchange_is_a_permute_with_a_hop_or_an_all_gather_without() -> None:
-    for kind, hop in (("permute", None), ("all_gather", "next"), ("all_reduce", None)):
+    for kind, hop in (("permute", None), ("all_gather", NEXT), ("all_to_all", NEXT), ("all_reduce", None)):
         try:
             Exchange(kind, ("x",), 4, 0, hop)
         except ValueError:

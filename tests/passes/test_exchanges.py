@@ -14,7 +14,7 @@ from autopar.core.dataflow import dataflow
 from autopar.core.graph import OpGraph
 from autopar.core.mesh import DeviceMesh
 from autopar.core.plan import Stage
-from autopar.core.strategy import Exchange, Strategy
+from autopar.core.strategy import MIRROR, NEXT, PREVIOUS, Exchange, Strategy
 from autopar.errors import ProgramError
 from autopar.passes.account import account
 from autopar.passes.pipeline import program_states
@@ -66,10 +66,10 @@ def test_a_halo_in_two_dims_sends_the_corners_too() -> None:
     strategy = windows_strategy(MESH)
     assert strategy.ins[0].dims == (("x",), ("y",))
     assert [(e.axes, e.size_bytes, e.hop) for e in strategy.exchanges] == [
-        (("x",), 16, "next"),
-        (("x",), 16, "previous"),
-        (("y",), 24, "next"),
-        (("y",), 24, "previous"),
+        (("x",), 16, NEXT),
+        (("x",), 16, PREVIOUS),
+        (("y",), 24, NEXT),
+        (("y",), 24, PREVIOUS),
     ]
 
 
@@ -131,7 +131,7 @@ def fewer_bytes(exchange: Exchange) -> Exchange:
 
 
 def other_hop(exchange: Exchange) -> Exchange:
-    return replace(exchange, hop="mirror")
+    return replace(exchange, hop=MIRROR)
 
 
 @pytest.mark.parametrize(

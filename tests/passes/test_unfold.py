@@ -9,7 +9,7 @@ import pytest
 
 from autopar.core.graph import OpNode, TensorInfo
 from autopar.core.placement import Placement, StepKind
-from autopar.core.strategy import Strategy
+from autopar.core.strategy import NEXT, PREVIOUS, Strategy
 from autopar.passes.compiled.fusion import Kernel, Slot, fused
 from autopar.passes.compiled.node import Node
 from autopar.passes.compiled.order import ready_first
@@ -129,7 +129,7 @@ def test_a_convolution_reads_what_neighbours_send_beside_its_operand_and_its_gra
     turned = {"lhs_spec": (3, 0, 1, 2), "rhs_spec": (3, 0, 1, 2), "out_spec": (2, 3, 0, 1)}
     for ins, out, spec in (([x, kernel], made, numbers), ([x, made], grad, turned)):
         build.operator("conv_general_dilated", ins, out, dimension_numbers=spec)
-        sent = (Move("permute", ("x",), (x,), (out,), halo, 0.0, "exchange", hop=hop) for hop in ("next", "previous"))
+        sent = (Move("permute", ("x",), (x,), (out,), halo, 0.0, "exchange", hop=hop) for hop in (NEXT, PREVIOUS))
         build.instructions[-1] = build.instructions[-1]._replace(exchanges=tuple(sent))  # type: ignore[call-arg]
     work = Unfolding(build.program([grad]), lambda _op, _sizes: 0)
     nodes = work.nodes().nodes

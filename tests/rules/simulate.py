@@ -51,8 +51,9 @@ class _Device:
     def permute(self, value: Any, axes: tuple[str, ...], hop: Hop) -> Any:
         sent = self._sent("permute", value, axes, hop)
         mine, count = position(self.place, axes, self.mesh), self.mesh.product(axes)
-        source = {"next": mine - 1, "previous": mine + 1, "mirror": count - 1 - mine}[hop]
-        return jnp.asarray(sent[source]) if 0 <= source < count else jnp.zeros_like(value)
+        source = {"line": mine - hop.distance, "ring": (mine - hop.distance) % count, "mirror": count - 1 - mine}
+        sender = source[hop.path]
+        return jnp.asarray(sent[sender]) if 0 <= sender < count else jnp.zeros_like(value)
 
     def all_gather(self, value: Any, axes: tuple[str, ...], dim: int) -> Any:
         sent = self._sent("all_gather", value, axes, None)

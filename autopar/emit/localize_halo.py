@@ -35,6 +35,18 @@ def lengthened(local: LocalOp, value: Array, dims: Sequence[Lengthening], fill: 
     return value
 
 
+def run_at(value: Array, dim: int, begin: Any, count: int, fill: Any = 0) -> Array:
+    """The `count` elements of a dim from the place `begin` on, which may lie anywhere; `fill` beyond the ends."""
+    size = value.shape[dim]
+    if size > count:
+        first = jnp.clip(begin, 0, size - count)
+        value, begin = lax.dynamic_slice_in_dim(value, first, count, dim), begin - first
+        size = count
+    widths = [(count, count, 0) if d == dim else (0, 0, 0) for d in range(value.ndim)]
+    around = lax.pad(value, jnp.asarray(fill, value.dtype), widths)
+    return lax.dynamic_slice_in_dim(around, jnp.clip(begin + count, 0, size + count), count, dim)
+
+
 def lowest(kind: str, dtype: Any) -> Any:
     """The value that loses against all others where the largest ("max") or smallest ("min") wins."""
     return neutral("max" if kind == "max" else "min", np.dtype(dtype))

@@ -9,42 +9,64 @@ import numpy as np
 
 from autopar._compat import untyped_jax
 from autopar.core.halo import Window
+from autopar.core.placement import Placement
 from autopar.core.strategy import MIRROR
 from autopar.core.windows import concatenate_windows, pad_windows, slice_windows
-from autopar.emit.localize_halo import Lengthening, lengthened
+from autopar.emit.localize_halo import Lengthening, lengthened, run_at
 from autopar.emit.localize_shard import Array, LocalOp, Run
 
 lax, jnp = untyped_jax.lax, untyped_jax.numpy
 
 
 def slice_(local: LocalOp) -> Run:
-    """Where a dim is split, every device cuts its part of the result out of a lengthened shard."""
-    dims = _lengthenings(local, slice_windows(local.op))
+    """Where a dim is split, every device cuts its part of the result out of a lengthened shard.
+
+    Where it is split in the operand only, a device has the rows that lie in its shard and zeros for the others.
+    """
+    windows, placement = slice_windows(local.op), local.strategy.ins[0]
+    apart = _apart(windows, placement, local.strategy.outs[0])
+    dims = _lengthenings(local, windows, apart)
     starts, limits = list(local.op.params["start_indices"]), list(local.op.params["limit_indices"])
     for d, size in enumerate(local.in_shape(0)):
-        if local.strategy.ins[0].dims[d]:
+        if placement.dims[d]:
             starts[d], limits[d] = 0, size
     for dim in dims:
         limits[dim.dim] = dim.halo.length
+    spans = {d: (windows[d].count - 1) * windows[d].stride + 1 for d in apart}
+    limits = [spans.get(d, limit) for d, limit in enumerate(limits)]
     run = local.bind(start_indices=tuple(starts), limit_indices=tuple(limits))
 
     def cut(operand: Array) -> Sequence[Array]:
-        return run(lengthened(local, operand, dims))
+        operand = lengthened(local, operand, dims)
+        for d, span in spans.items():
+            begin = -windows[d].low - local.start(placement.dims[d], windows[d].size)
+            operand = run_at(operand, d, begin, span)
+        return run(operand)
 
     return cut
 
 
 def pad(local: LocalOp) -> Run:
-    """Where a dim is split, the padding at its ends is made on the devices that hold it."""
-    windows = pad_windows(local.op)
-    dims = _lengthenings(local, windows)
+    """Where a dim is split, the padding at its ends is made on the devices that hold it.
+
+    Where it is split in the result only, a device takes its part out of the whole dim.
+    """
+    windows, placement = pad_windows(local.op), local.strategy.outs[0]
+    apart = _apart(windows, local.strategy.ins[0], placement)
+    dims = _lengthenings(local, windows, apart)
     config = [tuple(one) for one in local.op.params["padding_config"]]
     for dim in dims:
         config[dim.dim] = (*windows[dim.dim].padding(local.mesh.product(dim.axes)), config[dim.dim][2])
+    for d in apart:
+        config[d] = (0, 0, config[d][2])
     run = local.bind(padding_config=tuple(config))
 
     def padded(operand: Array, value: Array) -> Sequence[Array]:
-        return run(lengthened(local, operand, dims, value), value)
+        (operand,) = run(lengthened(local, operand, dims, value), value)
+        for d in apart:
+            begin = local.start(placement.dims[d], windows[d].count) - windows[d].low
+            operand = run_at(operand, d, begin, local.out_shape()[d], value)
+        return [operand]
 
     return padded
 
@@ -64,7 +86,10 @@ def rev(local: LocalOp) -> Run:
 
 
 def concatenate(local: LocalOp) -> Run:
-    """Along a split dim, a device's part of the result is cut out of every operand, padded to the whole."""
+    """Along a split dim, a device's part of the result is cut out of every operand, padded to the whole.
+
+    Of an operand that is whole the device takes the part that it has, of one that is split it is sent what it lacks.
+    """
     axis: int = local.op.params["dimension"]
     axes = local.strategy.outs[0].dims[axis]
     if not axes:
@@ -74,12 +99,15 @@ def concatenate(local: LocalOp) -> Run:
     ends = np.cumsum([tensor.shape[axis] for tensor in local.op.ins])
 
     def joined(*operands: Array) -> Sequence[Array]:
+        size = local.out_shape()[axis]
+        start = local.offset_of(axes) * size
         runs = [
             lengthened(local, x, [_lengthening(window, axis, axes, parts)])
-            for x, window in zip(operands, windows, strict=True)
+            if placement.dims[axis]
+            else run_at(x, axis, start - window.low, size)
+            for x, window, placement in zip(operands, windows, local.strategy.ins, strict=True)
         ]
-        size = local.out_shape()[axis]
-        places = (local.offset_of(axes) * size + lax.iota(np.int32, size)).reshape(
+        places = (start + lax.iota(np.int32, size)).reshape(
             [-1 if d == axis else 1 for d in range(runs[0].ndim)]
         )
         later = zip(runs[1:], ends, strict=False)
@@ -88,12 +116,23 @@ def concatenate(local: LocalOp) -> Run:
     return joined
 
 
-def _lengthenings(local: LocalOp, windows: Sequence[Window]) -> list[Lengthening]:
-    """The split dims of the first operand that do not just pass through."""
+def _apart(windows: Sequence[Window], before: Placement, after: Placement) -> list[int]:
+    """The dims that are split on one side only."""
+    dims = zip(windows, before.dims, after.dims, strict=True)
+    return [d for d, (window, left, right) in enumerate(dims) if left != right and not _passes(window)]
+
+
+def _passes(window: Window) -> bool:
+    """Whether the dim is as it was."""
+    return window == Window(window.size, window.size)
+
+
+def _lengthenings(local: LocalOp, windows: Sequence[Window], apart: Sequence[int]) -> list[Lengthening]:
+    """The split dims of the first operand that do not just pass through, without those that are `apart`."""
     return [
         _lengthening(window, d, axes, local.mesh.product(axes))
         for d, (window, axes) in enumerate(zip(windows, local.strategy.ins[0].dims, strict=True))
-        if axes and window != Window(window.size, window.size)
+        if axes and d not in apart and not _passes(window)
     ]
 
 

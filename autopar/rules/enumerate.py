@@ -32,12 +32,14 @@ def enumerate_strategies(rule: FactorRule, mesh: DeviceMesh) -> tuple[Strategy, 
     beyond its neighbours, or would leave a tensor unreduced in two ways at once does not exist. Strategies with equal
     placements are listed once. Equal rules, of whatever operators, have the same tuple, unless they exchange.
     """
-    return _enumerate(rule, mesh) if rule.exchanged else _of_equal_rules(_ByContent(rule, mesh), mesh)
+    if rule.exchanged or rule.ways:
+        return _enumerate(rule, mesh)
+    return _of_equal_rules(_ByContent(rule, mesh), mesh)
 
 
 @dataclass(frozen=True, eq=False)
 class _ByContent:
-    """A rule without exchanges, equal to another that says the same: most operators of one shape share theirs.
+    """A rule without exchanges and in one way, equal to another that says the same: most operators of one shape share theirs.
 
     Of a factor's size only what divides it matters, unless it makes a dim together with others.
     """
@@ -79,13 +81,20 @@ def _of_equal_rules(rule: _ByContent, mesh: DeviceMesh) -> tuple[Strategy, ...]:
 
 def _enumerate(rule: FactorRule, mesh: DeviceMesh) -> tuple[Strategy, ...]:
     """One strategy for each assignment that gives every tensor a placement, the first of those that give the same."""
+    found: dict[tuple[int, ...], Strategy] = {}
+    for way in (rule, *rule.ways):
+        _collect(way, mesh, found)
+    return tuple(found.values())
+
+
+def _collect(rule: FactorRule, mesh: DeviceMesh, found: dict[tuple[int, ...], Strategy]) -> None:
+    """Adds the strategies of one way to those `found`, by the objects that their placements are."""
     names = tuple(name for name, size in mesh.axes if size > 1)
     sizes = tuple(size for size in mesh.sizes if size > 1)
     rows = _contiguous(rule, sizes, _assignments(rule, sizes))
     columns = _placements(rule, names, rows)
     placed = zip(*columns, strict=True) if columns else repeat(tuple[Placement, ...](), len(rows))
     operands = len(rule.ins)
-    found: dict[tuple[int, ...], Strategy] = {}
     for whole, given, split in zip(placed, _given(rule, names, rows), _splits(rule, sizes, rows), strict=True):
         key = tuple(map(id, whole))  # of one tensor equal placements are one object
         if key in found or not all(whole):
@@ -93,7 +102,6 @@ def _enumerate(rule: FactorRule, mesh: DeviceMesh) -> tuple[Strategy, ...]:
         exchanges = _exchanges(rule, mesh, dict(given), whole) if rule.exchanged else ()
         if exchanges is not None:
             found[key] = Strategy(whole[:operands], whole[operands:], given, split, exchanges)
-    return tuple(found.values())
 
 
 def _assignments(rule: FactorRule, sizes: tuple[int, ...]) -> Ints:

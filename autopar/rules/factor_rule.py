@@ -55,7 +55,8 @@ class FactorRule:
     `frozen` factors are never split (dims without elements never are). `offsets` are factors for which the local
     operator must know where its shard begins. The factor `everywhere` takes all mesh axes: what only one device does.
     `itemsizes` are the bytes of an element of each operand and result. `found` says that the rule was found by trial
-    and not written.
+    and not written. `ways` are other ways to split the operator, which no one set of factors states together with this
+    one: rules of their own, whose strategies come behind this one's.
 
     Invariants: the product of a dim's factors is the dim's size; a tensor holds a factor at most once; every factor
     that is neither frozen nor of size 1 and is missing in a result is reduced or exchanged; carried factors are
@@ -73,6 +74,7 @@ class FactorRule:
     exchanged: Mapping[Factor, TrafficOf] = field(default_factory=dict[Factor, TrafficOf])
     itemsizes: tuple[int, ...] = ()
     found: bool = False
+    ways: tuple[FactorRule, ...] = ()
 
     @classmethod
     def of(

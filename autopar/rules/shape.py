@@ -1,4 +1,4 @@
-"""Rules of operators that move, repeat, cut and join: no arithmetic, so all are linear."""
+"""Rules of operators that repeat, cut into parts and see in another shape: no arithmetic, so all are linear."""
 
 from __future__ import annotations
 
@@ -7,12 +7,9 @@ from dataclasses import dataclass, field
 from math import gcd, prod
 
 from autopar.core.graph import OpNode
-from autopar.core.windows import concatenate_windows, pad_windows, slice_windows
-from autopar.rules.exchange import is_possible, mirrored, neighbours
 from autopar.rules.factor_rule import Factor, FactorRule
 from autopar.rules.linearity import linear_sets
 from autopar.rules.registry import rule_for
-from autopar.rules.windows import Sliding, sliding
 
 Shape = tuple[int, ...]
 
@@ -127,72 +124,6 @@ def squeeze(op: OpNode) -> FactorRule:
     gone = {d % op.ins[0].ndim for d in op.params["dimensions"]}
     out = [f for d, f in enumerate(dims) if d not in gone]
     return FactorRule.of(op, ins=[dims], outs=[out], linear=linear_sets(op, (0,)))
-
-
-@rule_for("rev")
-def rev(op: OpNode) -> FactorRule:
-    """out[d..., k] = x[d..., -k]; where k is split, devices send their shard to the one at the other end."""
-    dims = [f"d{d}" for d in range(op.ins[0].ndim)]
-    reversed_dims: tuple[int, ...] = op.params["dimensions"]
-    exchanged = {dims[d]: mirrored(0, d, op.ins[0].shape[d]) for d in reversed_dims}
-    return FactorRule.of(op, ins=[dims], outs=[dims], exchanged=exchanged, linear=linear_sets(op, (0,)))
-
-
-@rule_for("slice")
-def slice_(op: OpNode) -> FactorRule:
-    """out[d..., k] = x[d..., start + k * stride]; a split dim's elements come from the neighbours where need be."""
-    return _moved(op, sliding(slice_windows(op), lambda d, window: neighbours((0, d, window.halo))))
-
-
-def _moved(op: OpNode, found: Sliding) -> FactorRule:
-    """The rule of an operator that moves elements of its first operand; others are scalars, and it is linear in all."""
-    scalars: list[list[Factor]] = [[] for _ in op.ins[1:]]
-    return FactorRule.of(
-        op,
-        ins=[found.dims, *scalars],
-        outs=[found.windows],
-        sizes=found.sizes,
-        frozen=found.frozen,
-        exchanged=found.exchanged,
-        linear=linear_sets(op, tuple(range(len(op.ins)))),
-    )
-
-
-@rule_for("pad")
-def pad(op: OpNode) -> FactorRule:
-    """out[d..., k'] = x[d..., k] or the padding value; linear jointly in x and the value.
-
-    A split dim's elements come from the neighbours where padding moves them there.
-    """
-    return _moved(op, sliding(pad_windows(op), lambda d, window: neighbours((0, d, window.halo))))
-
-
-@rule_for("concatenate")
-def concatenate(op: OpNode) -> FactorRule:
-    """out[d..., (k0 k1 ...)] = x0[d..., k0], x1[d..., k1], ...; linear jointly in all operands.
-
-    All of them are split where every element of the result is on the device that wants it or on a neighbour.
-    """
-    axis: int = op.params["dimension"]
-    windows = concatenate_windows(op)
-    count = gcd(*(tensor.shape[axis] for tensor in (*op.ins, *op.outs)))
-    traffic = neighbours(*((n, axis, window.halo) for n, window in enumerate(windows)))
-    rests = [f"k{n}" for n in range(len(op.ins) + 1)]
-    dims = [
-        [("k", rest) if d == axis else (f"d{d}",) for d in range(tensor.ndim)]
-        for rest, tensor in zip(rests, (*op.ins, *op.outs), strict=True)
-    ]
-    sizes = {rest: t.shape[axis] // max(1, count) for rest, t in zip(rests, (*op.ins, *op.outs), strict=True)}
-    possible = is_possible(count, traffic)
-    return FactorRule.of(
-        op,
-        ins=dims[:-1],
-        outs=dims[-1:],
-        sizes=sizes | {"k": count},
-        frozen=rests if possible else ["k", *rests],
-        exchanged={"k": traffic} if possible else {},
-        linear=linear_sets(op, tuple(range(len(op.ins)))),
-    )
 
 
 @rule_for("split")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from math import gcd
 
@@ -17,9 +17,10 @@ from autopar.rules.registry import rule_for
 
 @dataclass(frozen=True)
 class Sliding:
-    """The factors of a tensor and of the tensor of windows on it; a dim of theirs is (d, w) and (d, f).
+    """The factors of a tensor and of the tensor of windows on it; a dim of theirs is (d, w) and (d, f), or v and p.
 
-    d is split among devices, of which neighbours send each other elements; w and f are whole.
+    d is split among devices, which send each other elements; w and f are whole. v and p are dims that are split apart,
+    if at all: in the tensor but not in its windows, or the other way round.
     """
 
     dims: list[Dim]
@@ -43,13 +44,19 @@ class Sliding:
         )
 
 
-def sliding(windows: Sequence[Window], traffic_of: Callable[[int, Window], TrafficOf]) -> Sliding:
+def sliding(
+    windows: Sequence[Window], traffic_of: Callable[[int, Window], TrafficOf], apart: Collection[int] = ()
+) -> Sliding:
     """The factors where `windows` lie on the dims of a tensor and `traffic_of` tells what is sent along a dim.
 
-    A dim that no number of devices can divide is frozen.
+    A dim that no number of devices can divide is frozen. Dims that are `apart` have factors of their own on both sides.
     """
     found = Sliding([], [], {}, [], {})
     for d, window in enumerate(windows):
+        if d in apart:
+            found.dims.append((f"v{d}",))
+            found.windows.append((f"p{d}",))
+            continue
         split, rest, part = f"d{d}", f"w{d}", f"f{d}"
         count = gcd(window.size, window.count)
         found.dims.append((split, rest))

@@ -169,6 +169,12 @@ def call_primitive() -> Any:
     return primitives.closed_call_p
 
 
+SLICE: Any = primitives.slice_p
+PAD: Any = primitives.pad_p
+ADD_ANY: Any = primitives.add_jaxvals_p
+"""The primitives of `lax.slice`, of `lax.pad`, and of the sums of gradients."""
+
+
 def remat_primitive() -> Any:
     """The primitive of `jax.checkpoint`; its parameters: jaxpr (open), prevent_cse, differentiated, policy."""
     return primitives.remat_p

@@ -95,6 +95,23 @@ def _of_neighbours(size: int, parts: int, first: int, stride: int, length: int, 
     return Halo(pieces, before, after, begins[0] + before, shift, length, first, stride, outside)
 
 
+def ring_pieces(size: int, parts: int, begin: int) -> tuple[Piece, ...]:
+    """The pieces of which the run is joined that begins `begin` elements behind a shard, in a dim that is a ring.
+
+    Of the ways round the ring the shorter one is taken.
+    """
+    shard = size // parts
+    far, rest = divmod(begin % size, shard)
+    pieces = [(far, rest, shard), (far + 1, 0, rest)]
+    turned = [((distance + parts // 2) % parts - parts // 2, first, last) for distance, first, last in pieces]
+    return tuple(Piece(*piece) for piece in turned if piece[1] < piece[2])
+
+
+def ring_digits(parts: int) -> tuple[int, ...]:
+    """The powers of two of which every distance in a ring of `parts` devices is a sum: 1, 2, 4, ..."""
+    return tuple(1 << digit for digit in range((parts - 1).bit_length()))
+
+
 @dataclass(frozen=True)
 class Window:
     """How windows lie on a dim of `size` elements.

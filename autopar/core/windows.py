@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from autopar.core.graph import OpNode, TensorInfo
 from autopar.core.halo import Window
 
@@ -55,12 +57,27 @@ def pad_windows(op: OpNode) -> tuple[Window, ...]:
     return tuple(Window(size, count, low=low, base=gap + 1) for size, count, (low, _, gap) in dims)
 
 
-def concatenate_windows(op: OpNode) -> tuple[Window, ...]:
-    """For each operand of a concatenation, which element of it each element of the result is, if any."""
+@dataclass(frozen=True)
+class Run:
+    """Elements of an operand that stand side by side in what is joined: up to place `end`, from the run before on.
+
+    `window` says which element of the operand each element of the result would be, if all were of this run.
+    """
+
+    operand: int
+    window: Window
+    end: int
+
+
+def joined_runs(op: OpNode) -> tuple[Run, ...]:
+    """What a concatenation, or a splice of parts of its operands, is joined of, in order."""
     axis: int = op.params["dimension"]
-    found: list[Window] = []
-    end = 0
-    for tensor in op.ins:
-        found.append(Window(tensor.shape[axis], op.outs[0].shape[axis], low=end))
-        end += tensor.shape[axis]
+    every = tuple((n, 0, tensor.shape[axis]) for n, tensor in enumerate(op.ins))
+    runs: tuple[tuple[int, int, int], ...] = op.params.get("runs", every)
+    found: list[Run] = []
+    place = 0
+    for n, begin, end in runs:
+        window = Window(op.ins[n].shape[axis], op.outs[0].shape[axis], low=place - begin)
+        place += end - begin
+        found.append(Run(n, window, place))
     return tuple(found)

@@ -19,7 +19,7 @@ from autopar.emit.exchange import Exchanger, InShardMap
 from autopar.emit.localize_counters import iota, iota_2x32_shape
 from autopar.emit.localize_dynamic import dynamic_slice, dynamic_update_slice
 from autopar.emit.localize_indexing import gather, scatter
-from autopar.emit.localize_moving import concatenate, pad, rev, slice_
+from autopar.emit.localize_moving import dynamic_roll, join, pad, rev, roll, slice_
 from autopar.emit.localize_products import dot_general
 from autopar.emit.localize_ragged import ragged_dot_general
 from autopar.emit.localize_ranking import arg_extremum, cumulative, top_k
@@ -142,9 +142,9 @@ def _identity(local: LocalOp) -> Run:
 
 
 _LOCALISERS: dict[str, Callable[[LocalOp], Run]] = {
-    "concatenate": concatenate,
     "conv_general_dilated": conv_general_dilated,
     "dot_general": dot_general,
+    "dynamic_roll": dynamic_roll,
     "dynamic_slice": dynamic_slice,
     "dynamic_update_slice": dynamic_update_slice,
     "fft": _fft,
@@ -155,6 +155,7 @@ _LOCALISERS: dict[str, Callable[[LocalOp], Run]] = {
     "ragged_dot_general": ragged_dot_general,
     "reshape": _reshape,
     "rev": rev,
+    "roll": roll,
     "scatter": scatter,
     "select_and_gather_add": select_and_gather_add,
     "select_and_scatter_add": select_and_scatter_add,
@@ -164,6 +165,7 @@ _LOCALISERS: dict[str, Callable[[LocalOp], Run]] = {
     "top_k": top_k,
     **dict.fromkeys(("argmax", "argmin"), arg_extremum),
     **dict.fromkeys(("broadcast_in_dim", "empty"), _made),
+    **dict.fromkeys(("concatenate", "splice"), join),
     **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"), cumulative),
     **dict.fromkeys(("device_put", "reshard", "sharding_constraint"), _identity),
     **dict.fromkeys(("ffi_call", "pure_callback"), _foreign),

@@ -8,10 +8,11 @@ from functools import reduce
 import numpy as np
 
 from autopar._compat import untyped_jax
-from autopar.core.halo import Window
+from autopar.core.halo import Window, ring_digits, ring_pieces
 from autopar.core.placement import Placement
-from autopar.core.strategy import MIRROR
-from autopar.core.windows import concatenate_windows, pad_windows, slice_windows
+from autopar.core.strategy import MIRROR, Hop
+from autopar.core.windows import Run as JoinedRun
+from autopar.core.windows import joined_runs, pad_windows, slice_windows
 from autopar.emit.localize_halo import Lengthening, lengthened, run_at
 from autopar.emit.localize_shard import Array, LocalOp, Run
 
@@ -85,35 +86,89 @@ def rev(local: LocalOp) -> Run:
     return mirrored
 
 
-def concatenate(local: LocalOp) -> Run:
-    """Along a split dim, a device's part of the result is cut out of every operand, padded to the whole.
+def join(local: LocalOp) -> Run:
+    """Along a split dim, a device's part of the result is cut out of every run, padded to the whole.
 
     Of an operand that is whole the device takes the part that it has, of one that is split it is sent what it lacks.
     """
     axis: int = local.op.params["dimension"]
     axes = local.strategy.outs[0].dims[axis]
-    if not axes:
-        return local.bind()
-    windows = concatenate_windows(local.op)
-    parts = local.mesh.product(axes)
-    ends = np.cumsum([tensor.shape[axis] for tensor in local.op.ins])
+    runs = joined_runs(local.op)
 
-    def joined(*operands: Array) -> Sequence[Array]:
+    def whole(*operands: Array) -> Sequence[Array]:
+        begins = [0, *(run.end for run in runs)]
+        ends = [
+            (operands[run.operand], begin - run.window.low, run.end - run.window.low)
+            for run, begin in zip(runs, begins, strict=False)
+        ]
+        return [lax.concatenate([lax.slice_in_dim(x, first, last, axis=axis) for x, first, last in ends], axis)]
+
+    def parted(*operands: Array) -> Sequence[Array]:
         size = local.out_shape()[axis]
         start = local.offset_of(axes) * size
-        runs = [
-            lengthened(local, x, [_lengthening(window, axis, axes, parts)])
-            if placement.dims[axis]
-            else run_at(x, axis, start - window.low, size)
-            for x, window, placement in zip(operands, windows, local.strategy.ins, strict=True)
-        ]
-        places = (start + lax.iota(np.int32, size)).reshape(
-            [-1 if d == axis else 1 for d in range(runs[0].ndim)]
-        )
-        later = zip(runs[1:], ends, strict=False)
-        return [reduce(lambda found, run: jnp.where(places < int(run[1]), found, run[0]), later, runs[0])]
+        found = [_cut(local, operands[run.operand], run, axis, start) for run in runs]
+        places = (start + lax.iota(np.int32, size)).reshape([-1 if d == axis else 1 for d in range(found[0].ndim)])
+        later = zip(found[1:], runs, strict=False)
+        return [reduce(lambda before, next_: jnp.where(places < next_[1].end, before, next_[0]), later, found[0])]
 
-    return joined
+    if axes:
+        return parted
+    return local.bind() if local.op.kind == "concatenate" else whole
+
+
+def _cut(local: LocalOp, operand: Array, run: JoinedRun, axis: int, start: Array) -> Array:
+    """What the device's part of the result would be if all of it were of this run."""
+    axes = local.strategy.ins[run.operand].dims[axis]
+    if axes:
+        return lengthened(local, operand, [_lengthening(run.window, axis, axes, local.mesh.product(axes))])
+    return run_at(operand, axis, start - run.window.low, local.out_shape()[axis])
+
+
+def roll(local: LocalOp) -> Run:
+    """Along a split dim, what moves on to the next shards is sent round a ring."""
+    axis, begin = local.op.params["dimension"], local.op.params["begin"]
+    axes, size = local.strategy.ins[0].dims[axis], local.op.ins[0].shape[axis]
+    pieces = ring_pieces(size, local.mesh.product(axes), begin)
+
+    def rolled(operand: Array) -> Sequence[Array]:
+        parts: list[Array] = []
+        for piece in pieces:
+            part = lax.slice_in_dim(operand, piece.begin, piece.end, axis=axis)
+            if piece.distance:
+                part = local.exchanger.permute(part, axes, Hop(-piece.distance, "ring"))
+            parts.append(part)
+        return [lax.concatenate(parts, axis) if len(parts) > 1 else parts[0]]
+
+    return rolled
+
+
+def dynamic_roll(local: LocalOp) -> Run:
+    """Along a split dim shards go round a ring as far as the digits of the distance say; the rest is cut out of two."""
+    axis: int = local.op.params["dimension"]
+    axes, size = local.strategy.ins[0].dims[axis], local.op.ins[0].shape[axis]
+    out_axes, shard = local.strategy.outs[0].dims[axis], local.out_shape()[axis]
+    parts = local.mesh.product(axes)
+
+    def from_whole(operand: Array, begin: Array) -> Sequence[Array]:
+        start = _clamped(begin, size) + local.start(out_axes, size)
+        twice = lax.concatenate([operand, operand], axis)
+        return [lax.dynamic_slice_in_dim(twice, start % size if out_axes else start, shard, axis)]
+
+    def rolled(operand: Array, begin: Array) -> Sequence[Array]:
+        far, rest = _clamped(begin, size) // shard, _clamped(begin, size) % shard
+        for distance in ring_digits(parts):
+            moved = local.exchanger.permute(operand, axes, Hop(-distance, "ring"))
+            operand = jnp.where(far % parts & distance != 0, moved, operand)
+        after = local.exchanger.permute(operand, axes, Hop(-1, "ring"))
+        return [lax.dynamic_slice_in_dim(lax.concatenate([operand, after], axis), rest, shard, axis)]
+
+    return rolled if axes else from_whole
+
+
+def _clamped(begin: Array, size: int) -> Array:
+    """Where a roll begins: in 0..size, counted in 32 bits."""
+    limit = min(size, int(np.iinfo(begin.dtype).max))
+    return jnp.clip(begin, 0, limit).astype(np.int32)
 
 
 def _apart(windows: Sequence[Window], before: Placement, after: Placement) -> list[int]:

@@ -10,10 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autopar.core.graph import OpNode
+from autopar.core.mesh import DeviceMesh
 from autopar.core.regions import BOUNDARY, LOOPS
 from autopar.core.strategy import Strategy
 from autopar.passes.in_place import in_arguments, kind_of, written_over
 from autopar.passes.program import Compute, Instruction, Ints, Move, ShardedProgram
+from autopar.price.work import is_lengthened
 
 Bools = NDArray[np.bool_]
 
@@ -108,7 +110,7 @@ def _peak(
     np.add.at(change, start, size[values])
     np.subtract.at(change, stop, size[values])
     sizes: list[int] = size.tolist()
-    beside = [_beside(instruction, sizes, workspace) for instruction in program.instructions]
+    beside = [_beside(program.mesh, instruction, sizes, workspace) for instruction in program.instructions]
     held = before + np.cumsum(change[:-1]) + np.array(beside, dtype=np.int64)
     peak_at = int(held.argmax()) if held.max(initial=before) > before else -1
     peak = before if peak_at < 0 else int(held[peak_at])
@@ -157,19 +159,20 @@ def _spans(program: ShardedProgram) -> dict[int, tuple[int, int]]:
     return found
 
 
-def _beside(instruction: Instruction, size: Sequence[int], workspace: Workspace) -> int:
+def _beside(mesh: DeviceMesh, instruction: Instruction, size: Sequence[int], workspace: Workspace) -> int:
     """The bytes held while an instruction runs besides its operands and results.
 
     A move that splits or joins a dim other than the first works on a copy in which that dim comes first, and one of
     several tensors on a copy of them side by side (all-reduced, that copy is where the results are). An operator
     that exchanges holds what it sends and receives, and a copy of an operand for every group of devices it is
-    lengthened over.
+    lengthened over, if it is.
     """
     if isinstance(instruction, Compute):
         held = workspace(instruction.op, [size[value] for value in instruction.ins])
         if not instruction.exchanges:
             return held
-        copies = {(value, move.axes) for move in instruction.exchanges for value in move.ins}
+        lengthens = is_lengthened(instruction.op, instruction.strategy, mesh)
+        copies = {(value, move.axes) for move in instruction.exchanges for value in move.ins if lengthens}
         copied = sum(size[value] for value, _ in copies if value in instruction.ins)
         return held + copied + 2 * sum(move.size_bytes for move in instruction.exchanges)
     if not isinstance(instruction, Move) or not instruction.is_collective:

@@ -20,8 +20,9 @@ from autopar.price.fused import Bound, bounds, moved
 from autopar.price.local_work import LocalWork
 from autopar.price.picked import picked_runs
 from autopar.price.rate_kind import rate_kind
+from autopar.price.touched import reads_what_it_writes
 from autopar.price.turns import bucket_pack_price, folded, product_turns_s, step_turn_price, turned_products
-from autopar.price.work import VIEWS, materialised, work_flops, written_out
+from autopar.price.work import VIEWS, is_lengthened, materialised, work_flops, written_out
 from autopar.redistribute.step import PackPrice, TurnPrice, no_pack, no_turn
 from cost_models import Cluster, Group, collective_time_s, compute_times_s, group
 from cost_models.compute import moving_time_s
@@ -234,11 +235,10 @@ class Roofline:
     def local_work(self, op: OpNode, strategy: Strategy) -> LocalWork:
         """One device's share of `op`, which is not free and no function in one."""
         placed = tuple(zip((*op.ins, *op.outs), (*strategy.ins, *strategy.outs), strict=True))
-        size = sum(
-            share * placement.local_size(tensor.shape, self.mesh) * tensor.itemsize
-            for (tensor, placement), share in zip(placed, self._moved(op), strict=True)
-            if share
-        )
+        sizes = [placement.local_size(tensor.shape, self.mesh) * tensor.itemsize for tensor, placement in placed]
+        if reads_what_it_writes(op):
+            sizes = [min(size, sizes[-1]) for size in sizes]
+        size = sum(share * size for size, share in zip(sizes, self._moved(op), strict=True))
         size += self._lengthening_bytes(op, strategy)
         flops, elements = self._flops(op) / strategy.split, None
         if op.kind in _PRODUCTS and flops:
@@ -257,9 +257,12 @@ class Roofline:
         if self._is_free(op):
             return np.zeros(len(strategies))
         size = np.zeros(len(strategies))
-        for tensor, parts, share in zip((*op.ins, *op.outs), layout.parts, self._moved(op), strict=True):
+        sizes = [t.size_bytes // parts for t, parts in zip((*op.ins, *op.outs), layout.parts, strict=True)]
+        if reads_what_it_writes(op):
+            sizes = [np.minimum(mine, sizes[-1]) for mine in sizes]
+        for mine, share in zip(sizes, self._moved(op), strict=True):
             if share:
-                size += share * (tensor.size_bytes // parts)
+                size += share * mine
         device = self.cluster.device
         dtype = op.ins[0].dtype if op.ins else op.outs[0].dtype
         flops, elements = self._flops(op) / layout.split, None
@@ -313,6 +316,8 @@ class Roofline:
 
     def _lengthening_bytes(self, op: OpNode, strategy: Strategy) -> int:
         """What is read and written to put what neighbours sent beside the elements of a shard."""
+        if not strategy.exchanges or not is_lengthened(op, strategy, self.mesh):
+            return 0
         joined = {(e.tensor, e.axes) for e in strategy.exchanges if e.hop is not None and e.hop.path == "line"}
         return 2 * sum(
             strategy.ins[operand].local_size(op.ins[operand].shape, self.mesh) * op.ins[operand].itemsize

@@ -9,6 +9,7 @@ from autopar.core.in_place import updates
 from autopar.core.regions import BOUNDARY
 from autopar.price.work import VIEWS
 
+_JOINING = frozenset({"concatenate", "dynamic_roll", "pad", "splice"})
 _SLICING = frozenset({"slice", "dynamic_slice", "gather"})
 
 
@@ -24,6 +25,11 @@ def touched(graph: OpGraph, op: OpNode) -> tuple[float, ...]:
     if is_in_place(graph, op):
         shares[0], shares[len(op.ins)] = 0.0, _share(op.ins[1], op.outs[0])
     return tuple(shares)
+
+
+def reads_what_it_writes(op: OpNode) -> bool:
+    """Whether a device reads of each operand no more than it makes: of what is whole only what its shard holds."""
+    return op.kind in _JOINING
 
 
 def is_in_place(graph: OpGraph, op: OpNode) -> bool:

@@ -26,7 +26,20 @@ _UNFUSED = frozenset(
         *MATRIX_FLOPS,
         *("approx_top_k", "pmax", "pmin", "psum", "random_gamma", "rng_bit_generator", "scaled_dot"),
         *("dot_general", "conv_general_dilated", "sort", "top_k", "gather", "dynamic_update_slice"),
-        *("concatenate", "argmax", "argmin", "cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "fft"),
+        *(
+            "concatenate",
+            "dynamic_roll",
+            "roll",
+            "splice",
+            "argmax",
+            "argmin",
+            "cumsum",
+            "cumprod",
+            "cummax",
+            "cummin",
+            "cumlogsumexp",
+            "fft",
+        ),
         *(
             "threefry2x32",
             "cholesky",
@@ -200,6 +213,7 @@ def _unstacked(graph: OpGraph) -> set[int]:
     return in_loops.intersection(t.id for op in graph.ops if op.recomputes is None for t in op.ins)
 
 
+_ONLY_MOVING = frozenset({"pad", "roll", "slice"})
 _WITH_WORKSPACE = ("conv_general_dilated", "select_and_scatter_add")
 
 
@@ -220,6 +234,17 @@ def workspace_bytes(op: OpNode, in_bytes: Sequence[int]) -> int:
     return 0
 
 
+def is_lengthened(op: OpNode, strategy: Strategy, mesh: DeviceMesh) -> bool:
+    """Whether an operator that exchanges runs on a copy of its operands, with what was sent beside them.
+
+    Where it only moves elements from shard to shard of one size, what was sent and what stayed are the result.
+    """
+    if op.kind not in _ONLY_MOVING:
+        return True
+    shards = [p.local_shape(t.shape, mesh) for t, p in ((op.ins[0], strategy.ins[0]), (op.outs[0], strategy.outs[0]))]
+    return shards[0] != shards[1]
+
+
 def beside_bytes(op: OpNode, strategy: Strategy, mesh: DeviceMesh, read: Sequence[bool]) -> int:
     """What a device holds while it runs the operator so, besides operands and results.
 
@@ -233,7 +258,7 @@ def beside_bytes(op: OpNode, strategy: Strategy, mesh: DeviceMesh, read: Sequenc
     lengthened = {
         (op.ins[e.tensor].id, strategy.ins[e.tensor], e.axes): sizes[e.tensor]
         for e in strategy.exchanges
-        if e.tensor < len(sizes)
+        if e.tensor < len(sizes) and is_lengthened(op, strategy, mesh)
     }
     messages = 2 * sum(exchange.size_bytes for exchange in strategy.exchanges)
     return workspace_bytes(op, sizes) + sum(lengthened.values()) + messages

@@ -39,7 +39,9 @@ def enumerate_strategies(rule: FactorRule, mesh: DeviceMesh) -> tuple[Strategy, 
 
 @dataclass(frozen=True, eq=False)
 class _ByContent:
-    """A rule without exchanges and in one way, equal to another that says the same: most operators of one shape share theirs.
+    """A rule in one way and without exchanges, equal to another that says the same.
+
+    Most operators of one shape share theirs.
 
     Of a factor's size only what divides it matters, unless it makes a dim together with others.
     """

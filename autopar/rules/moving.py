@@ -1,4 +1,4 @@
-"""Rules of operators that move elements along dims: they cut, pad, reverse and join. No arithmetic, so all are linear."""
+"""Rules of operators that move elements along dims: they cut, pad, reverse and join; all are linear."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from itertools import chain, combinations
 from math import gcd
 
 from autopar.core.graph import OpNode
-from autopar.core.halo import Window
-from autopar.core.windows import concatenate_windows, pad_windows, slice_windows
+from autopar.core.halo import Window, ring_digits, ring_pieces
+from autopar.core.strategy import Hop
+from autopar.core.windows import joined_runs, pad_windows, slice_windows
 from autopar.rules.exchange import is_possible, mirrored, neighbours
-from autopar.rules.factor_rule import Dim, FactorRule, TrafficOf
+from autopar.rules.factor_rule import Dim, FactorRule, Traffic, TrafficOf
 from autopar.rules.linearity import is_summable, linear_sets
 from autopar.rules.registry import rule_for
 from autopar.rules.windows import sliding
@@ -104,12 +105,20 @@ def concatenate(op: OpNode) -> FactorRule:
     return _first_way([_joined(op, axis, split) for split in ([every, longest] if longest != every else [every])])
 
 
+@rule_for("splice")
+def splice(op: OpNode) -> FactorRule:
+    """out[d..., (k0 k1 ...)] = xs[d..., begin0 + k0], xs'[d..., begin1 + k1], ...: runs of operands, each cut of one.
+
+    A concatenation of slices, as the tracer finds them: split as a concatenation is. Linear jointly in all operands.
+    """
+    return concatenate(op)
+
+
 def _joined(op: OpNode, axis: int, split: Sequence[int]) -> FactorRule:
-    """The rule of a concatenation along `axis` of operands of which those in `split` are split along it."""
-    windows, result = concatenate_windows(op), len(op.ins)
-    tensors = (*op.ins, *op.outs)
+    """The rule of what is joined along `axis` of operands of which those in `split` are split along it."""
+    result, tensors = len(op.ins), (*op.ins, *op.outs)
     count = gcd(*(tensors[n].shape[axis] for n in (*split, result)))
-    traffic = neighbours(*((n, axis, windows[n].halo) for n in split))
+    traffic = neighbours(*((run.operand, axis, run.window.halo) for run in joined_runs(op) if run.operand in split))
     rests = [f"k{n}" for n in range(len(tensors))]
 
     def dim_of(n: int, d: int) -> Dim:
@@ -129,6 +138,43 @@ def _joined(op: OpNode, axis: int, split: Sequence[int]) -> FactorRule:
         exchanged={"k": traffic} if possible else {},
         linear=linear_sets(op, tuple(range(len(op.ins)))),
     )
+
+
+@rule_for("roll")
+def roll(op: OpNode) -> FactorRule:
+    """out[d..., k] = x[d..., (begin + k) mod n]; where k is split, devices in a ring send what moves on."""
+    dims = [f"d{d}" for d in range(op.ins[0].ndim)]
+    axis: int = op.params["dimension"]
+    size = op.ins[0].shape[axis]
+
+    def traffic(parts: int) -> tuple[Traffic, ...]:
+        pieces = ring_pieces(size, parts, op.params["begin"])
+        sent = [(piece.end - piece.begin, Hop(-piece.distance, "ring")) for piece in pieces if piece.distance]
+        return tuple(Traffic("permute", 0, axis, elements, hop) for elements, hop in sent)
+
+    return FactorRule.of(op, ins=[dims], outs=[dims], exchanged={dims[axis]: traffic}, linear=linear_sets(op, (0,)))
+
+
+@rule_for("dynamic_roll")
+def dynamic_roll(op: OpNode) -> FactorRule:
+    """out[d..., k] = x[d..., (begin + k) mod n], begin clamped to 0..n; linear in x.
+
+    Where k is split, shards go 1, 2, 4, ... devices round a ring or stay, as the digits of the distance say, and then
+    to the neighbour. Of an x that is whole a device takes its part.
+    """
+    dims = [f"d{d}" for d in range(op.ins[0].ndim)]
+    axis: int = op.params["dimension"]
+    k, size = dims[axis], op.ins[0].shape[axis]
+
+    def traffic(parts: int) -> tuple[Traffic, ...]:
+        hops = (*ring_digits(parts), 1)
+        return tuple(Traffic("permute", 0, axis, size // parts, Hop(-distance, "ring")) for distance in hops)
+
+    linear = linear_sets(op, (0,))
+    ring = FactorRule.of(op, ins=[dims, []], outs=[dims], exchanged={k: traffic}, offsets=[k], linear=linear)
+    whole = ["v" if d == axis else name for d, name in enumerate(dims)]
+    apart = FactorRule.of(op, ins=[whole, []], outs=[dims], frozen=["v"], offsets=[k], linear=linear)
+    return _first_way([ring, apart])
 
 
 def _subsets(dims: Sequence[int]) -> Iterable[tuple[int, ...]]:

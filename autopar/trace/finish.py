@@ -11,6 +11,7 @@ from autopar.core.graph import OpNode, Phase, TensorInfo
 from autopar.core.regions import CONTROL, Region, RegionTree
 from autopar.trace.draft import Draft, DraftOp
 from autopar.trace.merge import merged
+from autopar.trace.moving import composed
 
 CONSTANT = "constant["
 """What the names of hoisted constants begin with."""
@@ -31,7 +32,8 @@ class Parts:
 
 def finish(draft: Draft, inputs: list[TensorInfo], outputs: list[TensorInfo]) -> Parts:
     """The numbered graph of what `outputs` depend on; hoisted constants that are used follow `inputs`."""
-    ops, live = _live_operators(draft, outputs)
+    ops, outputs = composed(draft, outputs)
+    ops, live = _live_operators(ops, draft.regions, outputs)
     ops, outputs = merged(ops, outputs)
     constants = [(value, tensor) for value, tensor in draft.constants.values() if tensor.id in live]
     named = [replace(tensor, name=f"{CONSTANT}{i}]") for i, (_, tensor) in enumerate(constants)]
@@ -81,13 +83,15 @@ def _roots(ops: list[DraftOp]) -> dict[int, int]:
     return found
 
 
-def _live_operators(draft: Draft, outputs: list[TensorInfo]) -> tuple[list[DraftOp], set[int]]:
+def _live_operators(
+    ops: list[DraftOp], regions: list[Region], outputs: list[TensorInfo]
+) -> tuple[list[DraftOp], set[int]]:
     """The operators that some result or effect depends on, and the ids of all tensors that are used.
 
     A loop that is needed needs its test; a carry that is read inside needs to be made inside: until nothing is added.
     """
-    tree = RegionTree(draft.regions)
-    carries = [op for op in draft.ops if op.kind in ("carry_in", "carry_out")]
+    tree = RegionTree(regions)
+    carries = [op for op in ops if op.kind in ("carry_in", "carry_out")]
     pairs: dict[tuple[int | None, Any], list[DraftOp]] = {}
     for op in carries:
         pairs.setdefault((op.region, op.params["position"]), []).append(op)
@@ -104,13 +108,13 @@ def _live_operators(draft: Draft, outputs: list[TensorInfo]) -> tuple[list[Draft
 
     while True:
         before = len(kept)
-        for op in reversed(draft.ops):
+        for op in reversed(ops):
             if op not in kept and is_needed(op):
                 kept.add(op)
                 used.update(tensor.id for tensor in op.ins)
                 needed.update(r for r in tree.path(op.region) if tree[r].kind in CONTROL)
         if len(kept) == before or not needed:
-            return [op for op in draft.ops if op in kept], used
+            return [op for op in ops if op in kept], used
 
 
 def _used_regions(regions: list[Region], ops: list[DraftOp]) -> tuple[tuple[Region, ...], dict[int, int]]:

@@ -12,8 +12,11 @@ from jax.extend.core import Literal
 
 from autopar._payload import Payload
 from autopar.core.graph import OpNode, TensorInfo
+from autopar.trace import trace
 from autopar.trace.params import plain_params
 
+TRACED = frozenset({"dynamic_roll", "roll", "splice"})
+"""Kinds of operators that are no primitives of JAX."""
 CALLS = {"jit": "jaxpr", "closed_call": "call_jaxpr", "custom_jvp_call": "call_jaxpr"}
 
 
@@ -59,7 +62,9 @@ class Built:
 
 
 def build(case: Case) -> Built:
-    """The first equation of the case's primitive, with the values that it meets."""
+    """The first operator of the case's kind, with the values that it meets."""
+    if case.kind in TRACED:
+        return _build_traced(case)
     rng = np.random.default_rng(0)
     args = [arg.draw(rng) for arg in case.args]
     closed = jax.make_jaxpr(case.function)(*args)
@@ -67,6 +72,22 @@ def build(case: Case) -> Built:
         results = bind(eqn.primitive, eqn.params, values)
         return Built(_op(eqn), tuple(values), tuple(raw(result) for result in results))
     raise LookupError(f"case {case.name!r}: no {case.kind!r} in {closed}")
+
+
+def _build_traced(case: Case) -> Built:
+    """The first operator of the case's kind in the traced graph, which is run until there."""
+    rng = np.random.default_rng(0)
+    args = tuple(arg.draw(rng) for arg in case.args)
+    traced = trace(case.function, args)
+    env = dict(zip([t.id for t in traced.graph.inputs], [*args, *traced.constants], strict=True))
+    for op in traced.graph.ops:
+        assert isinstance(op.payload, Payload)
+        values = [np.asarray(t.literal, t.dtype) if t.literal is not None else env[t.id] for t in op.ins]
+        results = bind(op.payload.primitive, op.payload.params, values)
+        if op.kind == case.kind:
+            return Built(op, tuple(values), tuple(raw(result) for result in results))
+        env.update(zip([t.id for t in op.outs], results, strict=True))
+    raise LookupError(f"case {case.name!r}: no {case.kind!r} in {traced.graph}")
 
 
 def run_until(kind: str, jaxpr: Any, consts: Any, args: Any) -> Iterator[tuple[Any, list[Any]]]:

@@ -271,10 +271,38 @@ SHAPES = [
     case("rev", lambda x: lax.rev(x, (1,)), floats((4, 4))),
     case("slice", lambda x: lax.slice(x, (0, 2), (4, 6)), floats((4, 8))),
     case("slice", lambda x: lax.slice(x, (0, 0), (4, 8), (1, 2)), floats((4, 8)), name="strided"),
+    case("slice", lambda x: lax.slice(x, (0, 9), (4, 11)), floats((4, 32)), name="few"),
+    case("slice", lambda x: lax.slice(x, (6, 3), (7, 10), (1, 3)), bools((8, 64)), name="few strided"),
+    case("slice", lambda x: lax.slice(x, (1, 0), (4, 7)), ints((4, 8), 9), name="shorter"),
     case("pad", lambda x, v: lax.pad(x, v, ((0, 0, 0), (2, 2, 0))), floats((4, 4)), floats(())),
     case("pad", lambda x: lax.pad(x, 0.0, ((0, 0, 0), (1, 0, 1))), floats((4, 4)), name="zero"),
     case("pad", lambda x: lax.pad(x, 1.0, ((0, 0, 0), (-1, 1, 0))), floats((4, 4)), name="one"),
+    case("pad", lambda x: lax.pad(x, 2.0, ((3, 4, 0), (5, -5, 0))), floats((1, 8)), name="row"),
+    case("pad", lambda x: lax.pad(x, 0.0, ((0, 0, 0), (-7, 7, 0))), floats((4, 8)), name="far"),
     case("concatenate", lambda x, y: lax.concatenate((x, y), 1), floats((4, 4)), floats((4, 8))),
+    case("concatenate", lambda *xs: lax.concatenate(xs, 1), *(floats((4, n)) for n in (2, 12, 2)), name="short ends"),
+    case("splice", lambda x: jnp.pad(x, ((0, 0), (1, 1)), mode="edge")[:, 2:], floats((4, 8)), name="edge"),
+    case("splice", lambda x, y: lax.concatenate((x[:, 1:], y), 1), floats((4, 8)), floats((4, 1)), name="moved on"),
+    case(
+        "splice",
+        lambda x, y, z: lax.concatenate((x[:, 1:7], y[:, 3:], z), 1),
+        *(floats((4, 8)), floats((4, 8)), ints((4, 1), 9, dtype="float32")),
+        name="of two",
+    ),
+    *(
+        case("roll", lambda x, by=by: jnp.roll(x, by, 1), floats((4, 8)), name=f"by {by}")
+        for by in (1, -1, 2, 3, 4, -3)
+    ),
+    *(
+        case("dynamic_roll", lambda x, i: jnp.roll(x, i, 1), floats((4, 8)), ints((), *span), name=f"{span}")
+        for span in ((1, 0), (2, 1), (6, 5), (-7, -8), (12, 11))
+    ),
+    case(
+        "dynamic_roll",
+        lambda x, i: lax.dynamic_slice_in_dim(jnp.concatenate([x, x]), i, 8),
+        *(ints((8, 4), 9), ints((), 9, 8, dtype="uint8")),
+        name="to the end",
+    ),
     case("split", lambda x: lax.split(x, (4, 8), 1), floats((4, 12))),
     case("stack", lambda x, y: jnp.stack((x, y), 1), floats((4, 8)), floats((4, 8))),
     case("unstack", lambda x: jnp.unstack(x, axis=1), floats((4, 2, 8))),

@@ -35,9 +35,14 @@ Workspace = Callable[..., int]
 
 _VIEWS = frozenset({"reshape", "squeeze", "expand_dims", "copy", "copy_p", "stop_gradient", "optimization_barrier"})
 _VIEWS_TOO = frozenset({"reshard", "sharding_constraint", "pvary", "reduce_precision"})
-_MOVING = frozenset({"slice", "rev", "pad", "iota", "transpose", "dynamic_slice", "concatenate", "gather", "split"})
+_MOVING = frozenset(
+    {
+        *("concatenate", "dynamic_roll", "dynamic_slice", "gather", "iota", "pad", "rev", "roll", "slice", "splice"),
+        *("split", "transpose"),
+    }
+)
 _NOT_IN_PLACE = _MOVING | {"broadcast_in_dim", "gather", "dynamic_update_slice", "erfc", "reshape"}
-_LOOPS_TOO = frozenset({"concatenate", "gather"})
+_LOOPS_TOO = frozenset({"concatenate", "dynamic_roll", "gather", "roll", "splice"})
 _ONCE = frozenset({"pad", "dynamic_update_slice"})
 _SUMS = frozenset({"reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or"})
 _PRODUCTS = frozenset({"mul", "integer_pow", "square"})

@@ -1,0 +1,267 @@
+"""Moving: what is cut, padded or joined out of something cut, padded or joined is taken from where that came from.
+
+`jnp.roll` cuts a tensor in two and joins the parts; a stencil pads a grid and cuts it again. The parts have sizes that
+nothing divides evenly, so they would be whole on every device. Of such chains one operator is made, on their sources.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from autopar._compat import untyped_jax
+from autopar.core.graph import TensorInfo
+from autopar.trace.draft import Draft, DraftOp
+from autopar.trace.moving_ops import (
+    MOVING,
+    Config,
+    adding,
+    begin_of,
+    dynamic_roll,
+    padding,
+    rolling,
+    slicing,
+    splice,
+    window_of,
+)
+from autopar.trace.parts import Box, Joined, changed, joined, one_padding, part_of
+from autopar.trace.terms import Term, as_padding, as_roll, terms_of
+
+_MOST_TERMS = 32
+"""A sum of more terms is left as it is."""
+
+
+def composed(draft: Draft, outputs: Sequence[TensorInfo]) -> tuple[list[DraftOp], list[TensorInfo]]:
+    """The operators of `draft` with chains of moving ones taken from their sources; what they skip may be dead then."""
+    if sum(op.kind in MOVING for op in draft.ops) < 2:
+        return draft.ops, [*outputs]
+    readers = Counter(tensor.id for op in draft.ops for tensor in op.ins)
+    readers.update(tensor.id for tensor in outputs)
+    composer = _Composer(draft, readers)
+    for op in draft.ops:
+        composer.take(op)
+    return composer.ops, [composer.now(tensor) for tensor in outputs]
+
+
+@dataclass(eq=False)
+class _Composer:
+    """Takes operators in order; `makers` of tensors that moved, and what stands `instead` of tensors that are others.
+
+    `readers` counts who reads each tensor of the draft; `site` is where the operator stands that is taken.
+    """
+
+    draft: Draft
+    readers: Counter[int]
+    ops: list[DraftOp] = field(default_factory=list[DraftOp])
+    makers: dict[int, DraftOp] = field(default_factory=dict[int, DraftOp])
+    instead: dict[int, TensorInfo] = field(default_factory=dict[int, TensorInfo])
+    site: tuple[int | None, bool] = (None, False)
+
+    def now(self, tensor: TensorInfo) -> TensorInfo:
+        """What stands for `tensor`."""
+        return self.instead.get(tensor.id, tensor)
+
+    def maker(self, tensor: TensorInfo) -> DraftOp | None:
+        """The moving operator that made `tensor`, if it stands where the one that is taken does."""
+        maker = self.makers.get(tensor.id)
+        return maker if maker is not None and _site(maker) == self.site else None
+
+    def take(self, read: DraftOp) -> None:
+        """Adds what stands for an operator: itself, others on the sources of its operands, or nothing."""
+        is_moved = any(tensor.id in self.instead for tensor in read.ins)
+        op = replace(read, ins=tuple(map(self.now, read.ins))) if is_moved else read
+        found: DraftOp | TensorInfo = op
+        if op.kind in MOVING:
+            self.site = _site(op)
+            found = self._composed(op)
+        if isinstance(found, TensorInfo):
+            self.instead[op.outs[0].id] = found
+        else:
+            self._put(found)
+
+    def _put(self, op: DraftOp) -> None:
+        self.ops.append(op)
+        if op.kind in MOVING:
+            self.makers.update({tensor.id: op for tensor in op.outs})
+
+    def _composed(self, op: DraftOp) -> DraftOp | TensorInfo:
+        """What stands for a moving operator."""
+        maker = self.maker(op.ins[0])
+        if op.kind == "dynamic_slice":
+            return dynamic_roll(op, maker) or op
+        if op.kind in ("reshape", "rev"):
+            return op.ins[0] if _is_idle(op) else maker.ins[0] if maker is not None and _is_undone(maker, op) else op
+        if op.kind == "concatenate":
+            return self._stated(op, joined(op, self.maker))
+        if op.kind == "slice" and (window := window_of(op, op.outs[0])) is not None:
+            found = part_of(op.ins[0], *window, self.maker)
+            if isinstance(found, Joined) or found.source.id != op.ins[0].id or found.is_whole:
+                return self._stated(op, found)
+        if op.kind in ("add_any", "pad", "slice") and (summed := self._summed(op)) is not None:
+            return summed
+        return op if maker is None else _repadded(op, maker)
+
+    def _stated(self, op: DraftOp, found: Box | Joined) -> DraftOp | TensorInfo:
+        """The operator that makes what `found` says, in the place of `op`; `op` where that gains nothing."""
+        if isinstance(found, Box):
+            return found.source if found.is_whole else slicing(op, found.source, found.starts)
+        across = self._cut_across(op, found)
+        if across is None or not _gains(op, across):
+            return op
+        runs = [box.run(across.dim) for box in across.boxes]
+        begin = begin_of(across.dim, runs)
+        return splice(op, across.dim, runs) if begin is None else rolling(op, runs[0][0], across.dim, begin)
+
+    def _cut_across(self, op: DraftOp, found: Joined) -> Joined | None:
+        """Boxes that are whole in all dims but the joined one: of sources that are cut there too, if those are moved.
+
+        None where a source would be cut only to be joined.
+        """
+        boxes: list[Box] = []
+        cut: dict[object, TensorInfo] = {}
+        for box in found.boxes:
+            across = box.across(found.dim)
+            if across[1] == changed(box.source.shape, found.dim, 0):
+                boxes.append(box)
+                continue
+            key = box.source.id, across
+            if key not in cut:
+                made = self._cut(op, box, found.dim)
+                if made is None:
+                    return None
+                cut[key] = made
+            at = changed((0,) * len(box.sizes), found.dim, box.starts[found.dim])
+            boxes.append(Box(cut[key], at, box.sizes))
+        return Joined(found.dim, tuple(boxes))
+
+    def _cut(self, op: DraftOp, box: Box, dim: int) -> TensorInfo | None:
+        """The source of a box, whole along a dim and cut as the box in all others; None where it would just be cut."""
+        starts, sizes = changed(box.starts, dim, 0), changed(box.sizes, dim, box.source.shape[dim])
+        inner = part_of(box.source, starts, sizes, self.maker)
+        if not isinstance(inner, Joined):
+            return None
+        found = self._stated(slicing(self._new(op, box.source, sizes), box.source, starts), inner)
+        if isinstance(found, TensorInfo) or found.kind == "slice":
+            return None
+        self._put(found)
+        return found.outs[0]
+
+    def _summed(self, op: DraftOp) -> DraftOp | TensorInfo | None:
+        """A slice, padding or sum as the sum of tensors that are rolled or shifted; None where none would be."""
+        terms = terms_of(op, self.maker, lambda maker: self.readers[maker.outs[0].id] == 1)
+        grouped: dict[int, list[Term]] = {}
+        for term in terms[:_MOST_TERMS]:
+            grouped.setdefault(term.box.source.id, []).append(term)
+        if op.outs[0].id in grouped:
+            return None
+        made = [found for group in grouped.values() for found in self._made_of(op, group)]
+        if len(terms) > _MOST_TERMS or None in made or not self._moves(op, made):
+            return None
+        summands: list[TensorInfo] = []
+        for found in made:
+            assert found is not None
+            if isinstance(found, DraftOp):
+                self._put(found)
+            summands.append(found if isinstance(found, TensorInfo) else found.outs[0])
+        total, *others = summands
+        for other in others:
+            self._put(found := adding(self._new(op, total, total.shape), total, other))
+            (total,) = found.outs
+            self.readers[total.id] = 1
+        if others:
+            self.readers[total.id] = self.readers[op.outs[0].id]
+        return total
+
+    def _made_of(self, op: DraftOp, terms: Sequence[Term]) -> list[DraftOp | TensorInfo | None]:
+        """The operators that make what the terms of one tensor say: a roll, or each on its own; None where none can."""
+        source, shape = terms[0].box.source, op.outs[0].shape
+        if (found := as_roll(terms, shape)) is not None:
+            return [rolling(self._new(op, source, shape), source, *found)]
+        made: list[DraftOp | TensorInfo | None] = []
+        for term in terms:
+            config = as_padding(term, shape)
+            if config is None:
+                return [None]
+            is_same = term.box.is_whole and source.shape == shape
+            made.append(source if is_same else self._padding(self._new(op, source, shape), source, config))
+        return made
+
+    def _padding(self, op: DraftOp, source: TensorInfo, config: Config) -> DraftOp:
+        if all(low <= 0 and high <= 0 for low, high, _ in config):
+            return slicing(op, source, tuple(-low for low, _, _ in config))
+        zero = np.zeros((), source.dtype)
+        return padding(op, source, self.draft.constant(zero, zero), config)
+
+    def _moves(self, op: DraftOp, made: Sequence[DraftOp | TensorInfo | None]) -> bool:
+        """Whether something is rolled, shifted or left as it is that was not so yet, or the rest is zero."""
+        if op.kind == "add_any" and len(made) == 1:
+            return True
+        known = [op, *(maker for tensor in op.ins if (maker := self.maker(tensor)) is not None)]
+        looks = [_look(one) for one in known]
+        shifted = [one for one in made if isinstance(one, DraftOp) and _look(one) not in looks and _shifts(one)]
+        return bool(shifted) or any(isinstance(one, TensorInfo) and one not in op.ins for one in made)
+
+    def _new(self, op: DraftOp, like: TensorInfo, shape: tuple[int, ...]) -> DraftOp:
+        """`op` with a new tensor of this shape, of the type of another one, as its result."""
+        return replace(op, outs=(self.draft.tensor(untyped_jax.ShapeDtypeStruct(shape, like.dtype)),))
+
+
+def _site(op: DraftOp) -> tuple[int | None, bool]:
+    """The region and the direction: what is read elsewhere would have to be kept in the place of what is made of it."""
+    return op.region, "transpose(" in op.scope or op.kind == "add_any"
+
+
+def _look(op: DraftOp) -> tuple[object, ...]:
+    """What one moving operator has in common with others that do the same."""
+    return op.kind, op.ins[0].id, op.params.get("padding_config")
+
+
+def _shifts(op: DraftOp) -> bool:
+    """Whether a tensor is rolled, or padded and cut at once."""
+    config: Config = op.params.get("padding_config", ())
+    return op.kind == "roll" or any(low < 0 or high < 0 for low, high, _ in config)
+
+
+def _repadded(op: DraftOp, maker: DraftOp) -> DraftOp | TensorInfo:
+    """A slice or padding of what was cut or padded, from the source of that; `op` where that cannot be."""
+    config = one_padding(maker, op)
+    values = [one.ins[1] for one in (maker, op) if one.kind == "pad"]
+    if config is None or len({value.id for value in values}) > 1:
+        return op
+    source, starts = maker.ins[0], tuple(-low for low, _, _ in config)
+    if all(low <= 0 and high <= 0 and not gap for low, high, gap in config):
+        return source if op.outs[0].shape == source.shape else slicing(op, source, starts)
+    return padding(op, source, values[0], config)
+
+
+def _is_idle(op: DraftOp) -> bool:
+    """Whether only dims of one element are reversed."""
+    return op.kind == "rev" and all(op.ins[0].shape[d] == 1 for d in op.params["dimensions"])
+
+
+def _is_undone(maker: DraftOp, op: DraftOp) -> bool:
+    """Whether dims of size 1 that `maker` added are gone again."""
+    if (
+        op.kind != "reshape"
+        or maker.kind != "broadcast_in_dim"
+        or maker.ins[0].shape != op.outs[0].shape
+        or op.params.get("dimensions")
+    ):
+        return False
+    dims: tuple[int, ...] = maker.params["broadcast_dimensions"]
+    added = [size for d, size in enumerate(maker.outs[0].shape) if d not in dims]
+    kept = tuple(maker.outs[0].shape[d] for d in dims)
+    return all(size == 1 for size in added) and kept == maker.ins[0].shape
+
+
+def _gains(op: DraftOp, found: Joined) -> bool:
+    """Whether parts are taken from other sources than the operands, and half of each source at least."""
+    if tuple(box.source.id for box in found.boxes) == tuple(tensor.id for tensor in op.ins):
+        return False
+    used: Counter[int] = Counter()
+    for box in found.boxes:
+        used[box.source.id] += box.sizes[found.dim]
+    return all(2 * used[box.source.id] >= box.source.shape[found.dim] for box in found.boxes)

@@ -1,0 +1,94 @@
+"""Terms: what a tensor that was padded with zeros, added up and cut is the sum of; so are the gradients of stencils."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from autopar.core.graph import TensorInfo
+from autopar.trace.draft import DraftOp
+from autopar.trace.moving_ops import Config, Ints, window_of
+from autopar.trace.parts import Box, MakerOf, added, changed
+
+Opens = Callable[[DraftOp], bool]
+"""Whether a sum may be taken apart: nobody else reads it."""
+
+
+@dataclass(frozen=True)
+class Term:
+    """A part of a tensor that stands at a place of another one, with zeros around it."""
+
+    box: Box
+    at: Ints
+
+
+def terms_of(op: DraftOp, maker_of: MakerOf, opens: Opens) -> list[Term]:
+    """What the result of a slice, a padding or a sum is the sum of.
+
+    A sum that is an operand of a sum is one term: it was taken apart before.
+    """
+    out = op.outs[0]
+    whole = (0,) * out.ndim, out.shape
+    if op.kind != "add_any":
+        return _through(op, out, *whole, maker_of, opens)
+    found: list[Term] = []
+    for operand in op.ins:
+        maker = maker_of(operand)
+        is_one = maker is None or maker.kind == "add_any"
+        found += [Term(Box(operand, *whole), whole[0])] if is_one else _through(maker, operand, *whole, maker_of, opens)
+    return found
+
+
+def _of(tensor: TensorInfo, starts: Ints, sizes: Ints, maker_of: MakerOf, opens: Opens) -> list[Term]:
+    """What a window of a tensor is the sum of."""
+    maker = maker_of(tensor)
+    if maker is None or (maker.kind == "add_any" and not opens(maker)):
+        return [Term(Box(tensor, starts, sizes), (0,) * len(starts))]
+    return _through(maker, tensor, starts, sizes, maker_of, opens)
+
+
+def _through(op: DraftOp, out: TensorInfo, starts: Ints, sizes: Ints, maker_of: MakerOf, opens: Opens) -> list[Term]:
+    """What a window of a result of `op` is the sum of."""
+    if op.kind == "add_any":
+        return [term for operand in op.ins for term in _of(operand, starts, sizes, maker_of, opens)]
+    if (window := window_of(op, out)) is not None:
+        return _of(op.ins[0], added(starts, window[0]), sizes, maker_of, opens)
+    config: Config = op.params["padding_config"] if op.kind == "pad" else ()
+    if op.kind != "pad" or op.ins[1].literal != 0 or any(gap for _, _, gap in config):
+        return [Term(Box(out, starts, sizes), (0,) * len(starts))]
+    ends = zip(starts, sizes, op.ins[0].shape, config, strict=True)
+    spans = [(max(start, low), min(start + size, low + whole), low) for start, size, whole, (low, _, _) in ends]
+    if any(first >= last for first, last, _ in spans):
+        return []
+    inner = tuple(first - low for first, _, low in spans)
+    found = _of(op.ins[0], inner, tuple(last - first for first, last, _ in spans), maker_of, opens)
+    shift = tuple(first - start for (first, _, _), start in zip(spans, starts, strict=True))
+    return [Term(term.box, added(term.at, shift)) for term in found]
+
+
+def as_padding(term: Term, shape: Ints) -> Config | None:
+    """A term as its tensor padded, and cut where that is below 0; None where that would bring back what it lacks."""
+    box, config = term.box, list[tuple[int, int, int]]()
+    for start, size, whole, at, room in zip(box.starts, box.sizes, box.source.shape, term.at, shape, strict=True):
+        low, end = at - start, room - (at + size)
+        if (start and at) or (start + size < whole and end):
+            return None
+        config.append((low, room - low - whole, 0))
+    return tuple(config)
+
+
+def as_roll(terms: Sequence[Term], shape: Ints) -> tuple[int, int] | None:
+    """The dim and the first element of a roll that two terms of one tensor are; None where they are none."""
+    if len(terms) != 2 or terms[0].box.source.shape != shape:
+        return None
+    first, second = sorted(terms, key=lambda term: term.at)
+    dims = [d for d, (size, part) in enumerate(zip(shape, first.box.sizes, strict=True)) if size != part]
+    if len(dims) != 1:
+        return None
+    (dim,) = dims
+    begin, none = first.box.starts[dim], (0,) * len(shape)
+    expected = Term(Box(first.box.source, none, changed(shape, dim, begin)), changed(none, dim, shape[dim] - begin))
+    whole = first == Term(
+        Box(first.box.source, changed(none, dim, begin), changed(shape, dim, shape[dim] - begin)), none
+    )
+    return (dim, begin) if whole and second == expected else None

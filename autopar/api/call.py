@@ -95,8 +95,8 @@ def unflatten(traced: Traced, outputs: Sequence[Any]) -> Any:
     return untyped_jax.tree_util.tree_unflatten(traced.out_tree, leaves)
 
 
-def leaf_type(leaf: Any) -> object:
-    """A leaf's shape, dtype and weakness; a leaf that is no array is refused by the trace, which can name it."""
+def leaf_type(leaf: Any) -> tuple[tuple[int, ...], str, bool] | str:
+    """A leaf's shape, dtype and weakness; its type's name if it is no array: the trace refuses it, and names it."""
     try:
         aval = aval_of(leaf)
     except (TypeError, ValueError, OverflowError):

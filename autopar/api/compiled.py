@@ -12,6 +12,7 @@ from autopar.api.call import call_signature
 from autopar.api.dispatch import Dispatch
 from autopar.api.make import Function, alternatives, make_plan, name_of, signature_of, task_of
 from autopar.api.options import Options, settings_of, split_options
+from autopar.api.placing import Maker, init, plan_for
 from autopar.api.plan import Plan
 from autopar.api.runner import Bound, Runner
 from autopar.api.settings import Settings
@@ -47,6 +48,30 @@ class Compiled:
     def plan(self, *args: Any, **kwargs: Any) -> Plan:
         """The plan for arguments like these; jax.ShapeDtypeStructs will do."""
         return self._plan(self._key(args, kwargs), args, kwargs)
+
+    def init(
+        self,
+        make_state: Callable[..., Any],
+        *args: Any,
+        argument: int = 0,
+        others: Sequence[Any] | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """`make_state(*args, **kwargs)`, an argument of the function, made where its plan has it: see `Plan.init`.
+
+        Args:
+          make_state: gives the argument.
+          *args: as `make_state` takes them, arrays and others.
+          argument: its position.
+          others: the function's other arguments, in order, or their shapes; None: the first plan made that takes it.
+          **kwargs: likewise.
+
+        Raises:
+          SignatureMismatch: nothing was planned that takes such an argument.
+        """
+        maker = Maker.of(make_state, args, kwargs)
+        plan = plan_for(self, maker, argument, others)
+        return init(plan, maker, argument, plan.check_devices(self._devices()))
 
     @property
     def made(self) -> tuple[Plan, ...]:

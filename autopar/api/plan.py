@@ -12,13 +12,10 @@ from jax.sharding import Mesh
 
 from autopar._compat import untyped_jax
 from autopar.api import plan_file
+from autopar.api.figures import Figures
 from autopar.api.plan_file import PlanFile
 from autopar.api.runner import Bound, Runner
 from autopar.api.settings import ClusterLike, checked_devices
-from autopar.core import plan as core
-from autopar.core.mesh import DeviceMesh
-from autopar.core.placement import Placement
-from autopar.core.strategy import Strategy
 from autopar.emit.several import in_order
 from autopar.emit.wrap import device_mesh, of_keys, shardings
 from autopar.errors import AutoparError, InvalidMesh
@@ -28,7 +25,7 @@ from autopar.report.compare import compare as compare_reports
 from autopar.report.diff import diff
 from autopar.report.explain import explain
 from autopar.report.render import text
-from autopar.report.summary import CollectiveRow, Report, step_schedule
+from autopar.report.summary import Report, step_schedule
 from autopar.report.timeline import Timeline
 from autopar.search.constraints import Constraint, Follow
 from autopar.search.recheck import Recheck, recheck
@@ -41,92 +38,20 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class Plan(Figures):
     """A plan: placements and strategies for everything, what they cost, and what is proven of them.
 
     Times are seconds a step, bytes are of one device. `summary` is the typed Report behind every figure. A plan that
     was loaded knows no function until `compile(fn)` is given one. `record` holds the choices themselves.
     """
 
-    record: core.Plan
-    _make_report: Callable[[], Report] = field(repr=False)
     _make_file: Callable[[Report], PlanFile] = field(repr=False)
     _bound: Bound | None = field(default=None, repr=False)
-
-    @cached_property
-    def summary(self) -> Report:
-        """Every figure of the plan, typed; made when it is first asked for."""
-        return self._make_report()
 
     @cached_property
     def file(self) -> PlanFile:
         """All that is known of the plan without its function, validated."""
         return self._make_file(self.summary)
-
-    @property
-    def step_time_s(self) -> float:
-        """How long the emitted program takes, with communicating beside computing where the cluster can do both."""
-        return self.summary.step_time_s
-
-    @property
-    def serial_time_s(self) -> float:
-        """The price of the emitted program if nothing overlaps: `compute_time_s` + `communication_time_s`."""
-        return self.summary.serial_time_s
-
-    @property
-    def step_error_s(self) -> float | None:
-        """One standard error of `step_time_s`, as the cluster's numbers and the formulas err; None if not known."""
-        return self.summary.step_error_s
-
-    @property
-    def objective_s(self) -> float:
-        """The sum that the solver minimised: gradients reduced in buckets, nothing else fused, nothing overlapped."""
-        return self.record.objective_s
-
-    @property
-    def compute_time_s(self) -> float:
-        """What the emitted program computes, with nothing beside it."""
-        return self.summary.compute_time_s
-
-    @property
-    def communication_time_s(self) -> float:
-        """What the emitted program communicates, with nothing beside it."""
-        return self.summary.communication_time_s
-
-    @property
-    def peak_memory_bytes(self) -> int:
-        """The predicted peak of one device's memory."""
-        return self.summary.peak_memory_bytes
-
-    @property
-    def lower_bound_s(self) -> float:
-        """Proven: no plan in the space searched (`summary.space`) has a smaller objective."""
-        return self.record.lower_bound_s
-
-    @property
-    def gap(self) -> float:
-        """(objective - lower bound) / objective; 0 means proven optimal in the space searched."""
-        return self.record.gap
-
-    @property
-    def mesh(self) -> DeviceMesh:
-        """The mesh."""
-        return self.record.stage.mesh
-
-    @property
-    def strategies(self) -> tuple[Strategy, ...]:
-        """The strategy of every operator, in the order of the traced program."""
-        return self.record.stage.strategies
-
-    @property
-    def collectives(self) -> tuple[CollectiveRow, ...]:
-        """Every collective of the program, in order: kind, axes, bytes, time, role, source line."""
-        return self.summary.collectives
-
-    @property
-    def placements(self) -> dict[str, Placement]:
-        """The placement of every input, by its path."""
-        return {row.name: p for row, p in zip(self.summary.inputs, self.record.stage.inputs, strict=True)}
 
     @property
     def function_name(self) -> str:
@@ -164,6 +89,51 @@ class Plan:
         traced = self.bound.traced
         flat = shardings(of_keys(self.record.stage.outputs, traced.graph.key_outputs), mesh or self.jax_mesh())
         return untyped_jax.tree.unflatten(traced.out_tree, flat)
+
+    def place(self, tree: Any, argument: int | str = 0, *, devices: Sequence[Any] | None = None) -> Any:
+        """The arrays of `tree`, which become an argument of the function, where the plan has them.
+
+        Args:
+          tree: arrays of the host or with any sharding, of the argument's structure, shapes and dtypes. What lies in
+            place already is shared, not copied.
+          argument: its position, or its name.
+          devices: None: see `check_devices`.
+
+        Raises:
+          SignatureMismatch: for other arrays; names the first that differs.
+          AutoparError: for a loaded plan.
+        """
+        from autopar.api.placing import place
+
+        return place(self, tree, argument, self.check_devices(devices))
+
+    def init(
+        self,
+        make_state: Callable[..., Any],
+        *args: Any,
+        argument: int | str = 0,
+        devices: Sequence[Any] | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """`make_state(*args, **kwargs)`, made where the plan has this argument of its function: whole on no device.
+
+        It is planned with its results there, within the same memory limit, and run. Random numbers are those of plain
+        JAX, bit for bit.
+
+        Args:
+          make_state: gives the argument, of its structure, shapes and dtypes.
+          *args: as `make_state` takes them: arrays, and whatever else, such as sizes, which is passed on as it is.
+          argument: the argument's position, or its name.
+          devices: None: see `check_devices`.
+          **kwargs: likewise.
+
+        Raises:
+          SignatureMismatch: it gives something else; names the first array that differs.
+          AutoparError: for a loaded plan, or as `autopar.plan`.
+        """
+        from autopar.api.placing import Maker, init
+
+        return init(self, Maker.of(make_state, args, kwargs), argument, self.check_devices(devices))
 
     def program(self) -> ShardedProgram:
         """The explicit program: local operators and collectives, in order."""

@@ -15,7 +15,7 @@ from autopar._compat import is_tracer, untyped_jax, without_mesh
 from autopar.api.call import is_sharded, leaf_type, type_of
 from autopar.api.settings import Settings
 from autopar.core.plan import Plan
-from autopar.emit.several import placed, spans_processes
+from autopar.emit.several import all_placed, spans_processes
 from autopar.emit.wrap import Keys, device_mesh, of_keys, placements, shardings, wrap
 from autopar.search.task import Planned
 from autopar.trace import Traced, fingerprint
@@ -60,12 +60,7 @@ class Runner:
     @cached_property
     def _constants(self) -> list[Any]:
         """The constants on their devices, which must be there: lowering needs none of both."""
-        constants = self._traced.constants
-        return [placed(value, sharding) for value, sharding in zip(constants, self._of_constants, strict=True)]
-
-    @property
-    def _of_constants(self) -> tuple[NamedSharding, ...]:
-        return self._shardings[len(self._types) :]
+        return all_placed(self._traced.constants, self._shardings[len(self._types) :])
 
     def misplaced(self, leaves: Sequence[Any]) -> list[int] | None:
         """The positions of `leaves` that do not lie in place; None if one is not of its argument's type.
@@ -127,16 +122,11 @@ class Runner:
         the jitted program.
         """
         inputs = list(leaves)
-        arrays = [n for n in misplaced if not self._is_local or isinstance(leaves[n], jax.Array)]
-        for n, array in zip(arrays, self._placed([leaves[n] for n in arrays], arrays), strict=True):
+        moved = [n for n in misplaced if not self._is_local or isinstance(leaves[n], jax.Array)]
+        there = all_placed([leaves[n] for n in moved], [self._shardings[n] for n in moved])
+        for n, array in zip(moved, there, strict=True):
             inputs[n] = array
         return inputs
-
-    def _placed(self, values: Sequence[Any], positions: Sequence[int]) -> Sequence[Any]:
-        wanted = [self._shardings[n] for n in positions]
-        if not self._is_local:
-            return [placed(value, sharding) for value, sharding in zip(values, wanted, strict=True)]
-        return untyped_jax.device_put(list(values), wanted) if values else ()
 
 
 def _lies(leaf: Any, sharding: NamedSharding) -> bool:

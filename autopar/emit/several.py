@@ -51,6 +51,15 @@ def placed(value: Any, sharding: NamedSharding) -> Any:
     return untyped_jax.make_array_from_callback(host.shape, sharding, host.__getitem__)
 
 
+def all_placed(values: Sequence[Any], shardings: Sequence[NamedSharding]) -> list[Any]:
+    """`values` as arrays with these shardings, as `placed`; at once where the devices are all this process's own."""
+    if not values:
+        return []
+    if all(sharding.is_fully_addressable for sharding in shardings):
+        return untyped_jax.device_put(list(values), list(shardings))
+    return [placed(value, sharding) for value, sharding in zip(values, shardings, strict=True)]
+
+
 def gathered(text: bytes, devices: Sequence[Any]) -> tuple[bytes, ...]:
     """What each process that has any of `devices` passes as `text`, by the number of the process; for all to call."""
     length = max(int.from_bytes(row.tobytes(), "little") for row in _rows(len(text).to_bytes(8, "little"), devices))

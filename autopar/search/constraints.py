@@ -161,14 +161,14 @@ class Tie:
 
 @dataclass(frozen=True)
 class Follow:
-    """Inputs lie as they do elsewhere: pins that stand and fall together. `source` says where, as it was asked for."""
+    """Inputs or outputs lie as something does elsewhere: pins that stand and fall together. `source` says where."""
 
     source: str
     pins: tuple[Pin, ...]
     constraint: Literal["follow"] = "follow"
 
     def __str__(self) -> str:
-        return f"{self.source} of {len(self.pins)} input{'' if len(self.pins) == 1 else 's'}"
+        return f"{self.source}: {len(self.pins)} array{'' if len(self.pins) == 1 else 's'}"
 
 
 @dataclass(frozen=True)

@@ -325,7 +325,7 @@ def test_lowering_places_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("placed")
 
     with monkeypatch.context() as patched:
-        patched.setattr("autopar.api.runner.placed", refuse)
+        patched.setattr("autopar.api.runner.all_placed", refuse)
         patched.setattr("autopar.api.compiled.agreed", refuse)
         there, back = jax.devices(), jax.devices()[::-1]
         texts = [plan.lower(devices).compile().as_text() for devices in (None, there, back)]

@@ -59,7 +59,7 @@ def test_arguments_of_the_state_lie_as_there(tmp_path: Path) -> None:
         assert plan.summary.cluster == leader.summary.cluster
         for name in ("up", "down"):
             assert plan.placements[f"params['{name}']"] == leader.placements[f"state['params']['{name}']"]
-        assert str(plan.constraints[0]) == "follow(train) of 2 inputs"
+        assert str(plan.constraints[0]) == "follow(train): 2 arrays"
 
 
 def test_the_report_says_what_following_costs() -> None:
@@ -69,7 +69,7 @@ def test_the_report_says_what_following_costs() -> None:
     (price,) = plan.follow_prices()
     assert plan.objective_s > free.objective_s
     assert price.at_least_s == price.at_most_s == pytest.approx(plan.objective_s - free.objective_s)
-    assert "follow(train) of 2 inputs" in plan.report().partition("What the constraints cost")[2]
+    assert "follow(train): 2 arrays" in plan.report().partition("What the constraints cost")[2]
     assert plan.constraint_prices() == (price,)
     assert free.follow_prices() == ()
     assert "cost" not in free.report().partition("Collectives")[2]
@@ -161,7 +161,7 @@ def test_what_cannot_be_followed_is_refused() -> None:
     with pytest.raises(InvalidOption, match="follow is 'train': pass a plan, or a function compiled"):
         autopar.plan(evaluate, PARAMS, X, follow="train")
     pinned = (autopar.pin("params['up']", P("b", "a")),)
-    with pytest.raises(InvalidConstraint, match=r"follow\(train\) of 2 inputs: pin.* contradicts pin"):
+    with pytest.raises(InvalidConstraint, match=r"follow\(train\): 2 arrays: pin.* contradicts pin"):
         autopar.plan(evaluate, PARAMS, X, follow=leader, constraints=pinned)
 
 
@@ -222,7 +222,7 @@ def test_arrays_that_are_kept_are_pins(monkeypatch: pytest.MonkeyPatch) -> None:
         plan = compiled.plan(params, X)
         assert plan.in_shardings()[0]["up"].is_equivalent_to(NamedSharding(mesh, spec), 2)
         assert plan.mesh.names == ("data", "model")
-        assert "shardings='keep' of 1 input" in plan.report()
+        assert "shardings='keep': 1 array" in plan.report()
     assert len(compiled.made) == 3
     assert compiled.plan(PARAMS, X).constraints == ()
 

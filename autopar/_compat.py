@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,7 @@ source_info_util.register_exclusion(f"{_PACKAGE}/")
 _JAXPRS = (jex.Jaxpr, jex.ClosedJaxpr)
 _FRAME = re.compile(r"^(?P<file>.*?):(?P<line>\d+)(?::\d+)? \((?P<function>.*)\)$")
 _LIBRARY = str(Path(jax.__file__).parent)
+_NO_MESH = Mesh(np.empty((), dtype=object), ())
 
 COMPOSITE_BODY = "call_jaxpr" if issubclass(jex.ClosedJaxpr, jex.Jaxpr) else "jaxpr"
 """The parameter of a composite that holds its body; it changed its name when the two types became one."""
@@ -107,7 +108,7 @@ def aval_of(value: Any) -> Any:
 
 
 def spec_of(aval: Any) -> jax.ShapeDtypeStruct:
-    """The ShapeDtypeStruct with this abstract value, weak type included."""
+    """The ShapeDtypeStruct with this abstract value, weak type included; a sharding in its type is left out."""
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
 
 
@@ -124,6 +125,20 @@ def source_line(source_info: Any) -> str:
         return ""
     function = match["function"].rsplit("<locals>.", 1)[-1]
     return f"{Path(match['file']).name}:{match['line']} ({function})"
+
+
+def calls_of_jax(source_info: Any) -> tuple[str, ...]:
+    """The functions of JAX that an equation was made in, the innermost first, up to the user's own that called them.
+
+    None of them if no function of the user's is known.
+    """
+    traceback = source_info.traceback
+    found: list[str] = []
+    for frame in () if traceback is None else traceback.frames:
+        if not frame.file_name.startswith((f"{_PACKAGE}/", f"{_LIBRARY}/")):
+            return tuple(found)
+        found.append(frame.function_name.rpartition("<locals>.")[2])
+    return ()
 
 
 def empty_name_stack() -> Any:
@@ -159,9 +174,29 @@ def weakly_typed(value: Any) -> Any:
     return convert.bind(value, new_dtype=value.dtype, weak_type=True, sharding=None)
 
 
+def mesh_of(eqn: Any) -> AbstractMesh | None:
+    """The mesh in whose context an equation was traced; None if there was none."""
+    mesh: AbstractMesh = eqn.ctx.cur_abstract_mesh
+    return None if mesh.empty else mesh
+
+
 def without_mesh() -> AbstractContextManager[Any]:
-    """A context without the mesh that the user may have set by `jax.set_mesh`."""
-    return untyped_jax.sharding.use_abstract_mesh(AbstractMesh((), ()))
+    """A context without the mesh that the user may have set by `jax.set_mesh`.
+
+    Its axes and its devices are two things to JAX; inside of a trace only the first can be taken away.
+    """
+    if is_traced():
+        return untyped_jax.sharding.use_abstract_mesh(AbstractMesh((), ()))
+    return untyped_jax.set_mesh(_NO_MESH)
+
+
+def is_traced() -> bool:
+    """Whether JAX traces a function now: that is when it refuses to tell the mesh of devices."""
+    try:
+        untyped_jax.sharding.get_mesh()
+    except ValueError:
+        return True
+    return False
 
 
 def call_primitive() -> Any:
@@ -180,10 +215,12 @@ def remat_primitive() -> Any:
     return primitives.remat_p
 
 
-def make_mesh(sizes: Sequence[int], names: Sequence[str], devices: Sequence[Any] | None = None) -> Mesh:
-    """A JAX mesh with Auto axes over `devices`, row-major and in the order given; None: the first that are there.
+def make_mesh(
+    sizes: Sequence[int], names: Sequence[str], devices: Sequence[Any] | None = None, explicit: Collection[str] = ()
+) -> Mesh:
+    """A JAX mesh over `devices`, row-major and in the order given; None: the first that are there.
 
-    The devices are not reordered: device i of the plan is `devices[i]`.
+    The devices are not reordered: device i of the plan is `devices[i]`. Axes are Auto, but for the `explicit` ones.
 
     Raises:
       ValueError: if there are fewer devices than the mesh needs.
@@ -193,7 +230,8 @@ def make_mesh(sizes: Sequence[int], names: Sequence[str], devices: Sequence[Any]
     if len(given) < count:
         raise ValueError(f"a mesh of sizes {tuple(sizes)} needs {count} devices, there are {len(given)}")
     grid = np.array(given[:count], dtype=object).reshape(tuple(sizes))
-    return Mesh(grid, tuple(names), axis_types=(AxisType.Auto,) * len(names))
+    types = tuple(AxisType.Explicit if name in explicit else AxisType.Auto for name in names)
+    return Mesh(grid, tuple(names), axis_types=types)
 
 
 def shard_map(
@@ -205,7 +243,11 @@ def shard_map(
 
 def varying_axes(value: Any) -> frozenset[str]:
     """The mesh axes along which `value` may differ from device to device, as shard_map's check sees it."""
-    aval: Any = jax.typeof(value)
+    return varying_axes_of(jax.typeof(value))
+
+
+def varying_axes_of(aval: Any) -> frozenset[str]:
+    """As `varying_axes`, of an abstract value."""
     manual = getattr(aval, "manual_axis_type", None)
     return frozenset(aval.vma if manual is None else manual.varying)
 
@@ -214,6 +256,16 @@ def pcast_varying(value: Any, axes: Iterable[str]) -> Any:
     """`value`, marked as varying over those of `axes` over which it is not yet; itself if there are none."""
     missing = tuple(sorted(frozenset(axes) - varying_axes(value)))
     return untyped_jax.lax.pcast(value, missing, to="varying") if missing else value
+
+
+def single(value: Any, axes: Iterable[str]) -> Any:
+    """`value`, marked as not varying over those of `axes`, of one device each, over which it varied.
+
+    There is no cast for that; a collective of one device moves nothing.
+    """
+    named = tuple(sorted(frozenset(axes) & varying_axes(value)))
+    reduce = untyped_jax.lax.pmax if value.dtype == bool else untyped_jax.lax.psum
+    return reduce(value, named) if named else value
 
 
 def scan_counts(params: dict[str, Any]) -> tuple[int, int]:

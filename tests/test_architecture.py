@@ -19,13 +19,13 @@ PACKAGES = ("autopar", "cost_models")
 MODULE_LINES = 400
 FUNCTION_LINES = 60
 PRINTING_ROOMS = {"cli", "report", "demo", "_compat"}  # _compat: what jax.debug.print in the user's function prints
-JAX_ROOMS = {"trace", "emit", "api", "operators", "discover", "calibration", "_compat"}
+JAX_ROOMS = {"trace", "emit", "api", "operators", "discover", "calibration", "_compat", "_mesh"}
 
 # room -> the rooms that it may import. A room is a folder or a module right under autopar/, or all of cost_models;
 # "autopar" is autopar/__init__.py. A new room needs a row here.
 _INNER = (
     "core errors config cost_models rules redistribute solve price search trace passes emit operators discover _compat "
-    "_jit _payload calibration"
+    "_jit _mesh _payload calibration"
 )
 MAY_IMPORT: dict[str, frozenset[str]] = {
     room: frozenset(allowed.split())
@@ -34,6 +34,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         "errors": "",
         "_compat": "",
         "_jit": "",
+        "_mesh": "_compat",
         "_payload": "core errors",
         "config": "core errors cost_models",
         "core": "errors",
@@ -42,12 +43,12 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         "solve": "errors _jit",
         "price": "core errors rules redistribute solve cost_models",
         "search": "core errors rules redistribute solve price passes",
-        "trace": "core errors _compat _payload",
+        "trace": "core errors _compat _mesh _payload",
         "operators": "core errors rules _compat _payload",
-        "discover": "core errors rules _compat _payload",
+        "discover": "core errors rules _compat _mesh _payload",
         "passes": "core errors redistribute price cost_models",
         "calibration": "core errors cost_models _compat",
-        "emit": "core errors redistribute passes _compat _payload",
+        "emit": "core errors redistribute passes _compat _mesh _payload",
         "report": _INNER,
         "api": f"{_INNER} report",
         "autopar": f"{_INNER} report api",

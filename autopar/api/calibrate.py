@@ -9,7 +9,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from autopar._compat import untyped_jax
+from autopar._compat import untyped_jax, without_mesh
 from autopar.calibration.cases import cases_of
 from autopar.calibration.clock import JaxClock, NoDifference, agreement, sorted_devices
 from autopar.calibration.machine import extent_of, machine_of
@@ -122,7 +122,7 @@ def calibrate(
     stop = Stop(start + time_limit_s)
     failures = (NoDifference, untyped_jax.errors.JaxRuntimeError, TypeError, NotImplementedError)
     told: Told | None = None if on_case is None else lambda n, of, case: on_case(f"{n + 1} of {of}: {case}")
-    with stopped_by_interrupt(stop):
+    with without_mesh(), stopped_by_interrupt(stop):
         measured = measure(cases, used, stop, agree=agree, failures=failures, told=told)
     missing = tuple((str(case), reason) for case, reason in measured.missing)
     return Calibration(_profile(measured, machine), measured.samples, missing, monotonic() - start)

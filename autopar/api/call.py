@@ -4,24 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from jax.sharding import NamedSharding
 
 from autopar._compat import aval_of, untyped_jax
+from autopar._mesh import ambient
 from autopar.errors import SignatureMismatch
 from autopar.trace import Traced
 from autopar.trace.arguments import positions
+
+
+class Kind(NamedTuple):
+    """What calls are told apart by before their arguments' types are looked at."""
+
+    tree: Any
+    static: tuple[tuple[int, Any], ...]
+    mesh: object
+
+
+class Signature(NamedTuple):
+    """What a plan depends on; how arguments lie only where they are kept so, though shardings be in their types."""
+
+    kind: Kind
+    types: tuple[object, ...]
+    lying: tuple[object, ...]
+
+    def differs_by_mesh(self, other: Signature) -> bool:
+        """Whether the two differ by the mesh that is set, if at all."""
+        return (self.kind[:-1], *self[1:]) == (other.kind[:-1], *other[1:])
 
 
 @dataclass(frozen=True)
 class Call:
     """The arguments of a call: the flat arrays and numbers, and their kind.
 
-    `kind` is their structure and the values of static arguments, with their positions.
+    `kind` is their structure, the values of static arguments, with their positions, and the mesh that is set.
     """
 
-    kind: tuple[object, tuple[tuple[int, Any], ...]]
+    kind: Kind
     leaves: list[Any]
 
 
@@ -34,7 +55,7 @@ def read_call(args: tuple[Any, ...], kwargs: dict[str, Any], static_argnums: int
     """
     if static_argnums == ():
         leaves, tree = untyped_jax.tree_util.tree_flatten((args, kwargs))
-        return Call((tree, ()), leaves)
+        return Call(Kind(tree, (), ambient()), leaves)
     static = positions(static_argnums, len(args), "static_argnums")
     dynamic = tuple(arg for i, arg in enumerate(args) if i not in static)
     leaves, tree = untyped_jax.tree_util.tree_flatten((dynamic, kwargs))
@@ -47,21 +68,19 @@ def read_call(args: tuple[Any, ...], kwargs: dict[str, Any], static_argnums: int
                 f"static argument {i} is a {type(value).__name__}, which is not hashable: pass a hashable value, such "
                 f"as a tuple for a list, or leave {i} out of static_argnums"
             ) from error
-    return Call((tree, fixed), leaves)
+    return Call(Kind(tree, fixed, ambient()), leaves)
 
 
 def call_signature(
     args: tuple[Any, ...], kwargs: dict[str, Any], static_argnums: int | Sequence[int], keeps: bool = False
-) -> object:
-    """What a plan depends on: the structure, shapes and types of the arguments, and the values of static ones.
-
-    If it `keeps` arrays where they lie, their shardings too.
+) -> Signature:
+    """The signature of a call with these arguments, of a function that `keeps` arrays where they lie, or does not.
 
     Raises: as `read_call`.
     """
     call = read_call(args, kwargs, static_argnums)
     lying = tuple(leaf.sharding if keeps and is_sharded(leaf) else None for leaf in call.leaves)
-    return call.kind, tuple(map(leaf_type, call.leaves)), lying
+    return Signature(call.kind, tuple(map(leaf_type, call.leaves)), lying)
 
 
 def is_sharded(leaf: Any) -> bool:
@@ -70,6 +89,12 @@ def is_sharded(leaf: Any) -> bool:
     if isinstance(sharding, NamedSharding):
         return sharding.mesh.size > 1
     return sharding is not None and sharding.num_devices > 1
+
+
+def is_call_of(traced: Traced, signature: Signature) -> bool:
+    """Whether what was traced takes a call of this signature; where there are static arguments, that is not known."""
+    kind, types, _ = signature
+    return not kind.static and kind.tree == traced.in_tree and types == tuple(map(type_of, traced.input_avals))
 
 
 def flatten(traced: Traced, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:

@@ -8,7 +8,7 @@ from typing import Any, Unpack, overload
 
 from autopar._compat import is_tracer, untyped_jax
 from autopar.api.agreement import agreed
-from autopar.api.call import call_signature
+from autopar.api.call import Signature, call_signature, is_call_of
 from autopar.api.dispatch import Dispatch
 from autopar.api.make import Function, alternatives, make_plan, name_of, signature_of, task_of
 from autopar.api.options import Options, settings_of, split_options
@@ -34,7 +34,7 @@ class Compiled:
         self._fn = fn
         self._settings = settings
         self._given = given
-        self._plans: dict[object, Plan] = {}
+        self._plans: dict[Signature, Plan] = {}
         self._runners: dict[object, Runner] = {}
         self._dispatch = Dispatch(name_of(fn), settings, self._runner)
         for name in ("__name__", "__qualname__", "__doc__", "__module__"):
@@ -85,16 +85,22 @@ class Compiled:
         """
         return self.plan(*args, **kwargs).lower(self._devices())
 
-    def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
+    def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Signature:
         return call_signature(args, kwargs, self._settings.static_argnums, self._settings.shardings == "keep")
 
-    def _plan(self, key: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
+    def _plan(self, key: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
         if key not in self._plans:
-            if self._given is None:
-                self._plans[key] = make_plan(self._fn, self._settings, args, kwargs)
-            else:
-                self._plans[key] = _bind(self._given, self._fn, self._settings, args, kwargs)
+            self._plans[key] = self._made(key, args, kwargs)
         return self._plans[key]
+
+    def _made(self, key: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
+        given = self._given
+        if given is None:
+            on_other_meshes = [plan for other, plan in self._plans.items() if other.differs_by_mesh(key)]
+            return make_plan(self._fn, self._settings, args, kwargs, on_other_meshes)
+        if given.is_bound and given.bound.fn is self._fn and is_call_of(given.bound.traced, key):
+            return given
+        return _bind(given, self._fn, self._settings, args, kwargs)
 
     def _runner(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Runner:
         _refuse_tracers(args, kwargs)
@@ -122,8 +128,10 @@ def compile(  # noqa: A001 - the name that jax users expect
 
     Args:
       fn: any function of pytrees that JAX can trace.
-      cluster: a profile's name ("8xh100"), a profile's path, or a Cluster; None: the devices that are present.
-      mesh: axis sizes by name, major to minor, or a jax Mesh; None: the sensible shapes are tried, the best kept.
+      cluster: a profile's name ("8xh100"), a profile's path, or a Cluster; None: the devices that are present, or those
+        of the mesh that is set (`jax.set_mesh`) if they are several.
+      mesh: axis sizes by name, major to minor, or a jax Mesh; None: that whose axes the function names, or of whose
+        Explicit axes types speak; else the sensible shapes are tried, the best kept.
       mode: "auto"; "data_parallel" (data split along its first dim, all other inputs replicated); "semi_auto" (as
         "auto", with constraints); "manual" (the constraints leave every input and output one placement).
       memory_limit_bytes: what a device may use, a number or text ("30GiB"); None: all that the cluster's devices have.

@@ -72,8 +72,8 @@ class Figures:
 
     @property
     def mesh(self) -> DeviceMesh:
-        """The mesh."""
-        return self.record.stage.mesh
+        """The mesh, with all its axes."""
+        return self.record.stage.mesh.whole
 
     @property
     def strategies(self) -> tuple[Strategy, ...]:

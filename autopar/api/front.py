@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Unpack, overload
 
 from autopar.api.collection import collection_paused
-from autopar.api.make import Function, alternatives, made_plan, task_of
+from autopar.api.make import Function, alternatives, made_plan, meshes_of, task_of
 from autopar.api.options import Options, settings_of, split_options
 from autopar.api.plan import Plan
 from autopar.api.runner import Bound
@@ -17,7 +17,6 @@ from autopar.report.axes import axes_or_new
 from autopar.report.front import front_section
 from autopar.report.render import plain, rich_sections
 from autopar.search.front import find_front
-from autopar.search.pinned import own_mesh
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,6 +128,6 @@ def front(fn: Function, *args: Any, points: int = 10, **keywords: Any) -> Front:
         target = settings.target()
         traces = alternatives(fn, settings, args, kwargs)
         tasks = [task_of(traced, settings, target.cluster) for traced in traces]
-        found = find_front(tasks, settings.meshes(target, own_mesh(traces[0].graph)), points)
+        found = find_front(tasks, meshes_of(traces[0], settings, target), points)
         bounds = (Bound(fn, settings, traces[point.position], point.planned, target.cluster) for point in found)
         return Front(tuple(made_plan(bound) for bound in bounds))

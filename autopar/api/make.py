@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from autopar.api.keeping import kept
 from autopar.api.plan import Plan
 from autopar.api.plan_file import PlanFile, Signature, plan_file
 from autopar.api.runner import Bound
-from autopar.api.settings import Settings
+from autopar.api.settings import Settings, Target
+from autopar.core.mesh import DeviceMesh
 from autopar.discover import find_rule
 from autopar.errors import NoFeasiblePlan, Unsolved
 from autopar.operators import KEEP
@@ -25,24 +27,39 @@ from autopar.search.pinned import own_mesh
 from autopar.search.resolve import found_rules
 from autopar.search.search import announced, find_on
 from autopar.search.task import Task
-from autopar.trace import Traced, trace
+from autopar.trace import Traced, fingerprint, trace
 from cost_models import Cluster
 
 Function = Callable[..., Any]
 
 
-def make_plan(fn: Function, settings: Settings, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
-    """The plan of `fn` under `settings`: trace, then search."""
+def make_plan(
+    fn: Function, settings: Settings, args: tuple[Any, ...], kwargs: dict[str, Any], known: Sequence[Plan] = ()
+) -> Plan:
+    """The plan of `fn` under `settings`: trace, then search.
+
+    `known` are plans of it for such arguments, made while other meshes were set. One is taken for this one if the mesh
+    makes no difference.
+    """
     with collection_paused():
-        return _make_plan(fn, settings, args, kwargs)
+        settings = kept(followed(settings, fn, args, kwargs), fn, args, kwargs)
+        target = settings.target()
+        traces = alternatives(fn, settings, args, kwargs)
+        for plan in known:
+            bound = plan.bound
+            traced = next((t for t in traces if _are_same(t, bound.traced)), None)
+            if traced is not None and bound.cluster == target.cluster:
+                return made_plan(replace(bound, traced=traced))
+        return _searched(fn, settings, target, traces)
 
 
-def _make_plan(fn: Function, settings: Settings, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
-    settings = kept(followed(settings, fn, args, kwargs), fn, args, kwargs)
-    target = settings.target()
-    traces = alternatives(fn, settings, args, kwargs)
+def _are_same(one: Traced, other: Traced) -> bool:
+    return one.mesh == other.mesh and fingerprint(one.graph) == fingerprint(other.graph)
+
+
+def _searched(fn: Function, settings: Settings, target: Target, traces: Sequence[Traced]) -> Plan:
     tasks = [task_of(traced, settings, target.cluster) for traced in traces]
-    position, planned = search_best(tasks, settings.meshes(target, own_mesh(traces[0].graph)))
+    position, planned = search_best(tasks, meshes_of(traces[0], settings, target))
     found = made_plan(Bound(fn, settings, traces[position], planned, target.cluster))
     if settings.options.data_parallel == "never" or settings.mode != "auto" or settings.constraints:
         return found
@@ -89,6 +106,22 @@ def _report_of(bound: Bound) -> Report:
 def _file_of(bound: Bound, report: Report) -> PlanFile:
     with collection_paused():
         return plan_file(bound.record, report, bound.cluster.to_dict(), signature_of(bound.traced, bound.settings))
+
+
+def meshes_of(traced: Traced, settings: Settings, target: Target) -> tuple[DeviceMesh, ...]:
+    """The meshes to try.
+
+    Where none was asked for, that which the function names, else that of which types speak if it fits: results of
+    other meshes are refused by what is computed from them there.
+
+    Raises:
+      InvalidMesh: if the one that the function names is not of as many devices as there are.
+    """
+    own = own_mesh(traced.graph)
+    typed = tuple((name, size) for name, size, _ in traced.mesh)
+    if own is None and typed and prod(size for _, size in typed) == target.cluster.topology.device_count:
+        own = typed
+    return settings.meshes(target, own)
 
 
 def priced_for(bound: Bound) -> Cluster | None:

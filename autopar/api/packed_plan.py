@@ -57,7 +57,7 @@ class PackedStage(Strict):
 
     @model_validator(mode="after")
     def _check(self) -> PackedStage:
-        axes = set(DeviceMesh(self.mesh).names)
+        axes = set(DeviceMesh(self.mesh).searched.names)
         for number, placement in enumerate(self.placements):
             if not placement.varying_axes <= axes:
                 raise ValueError(f"placements[{number}] {placement} names an axis that mesh {self.mesh} lacks")
@@ -132,7 +132,7 @@ def _pack(stage: Stage) -> PackedStage:
         return tuple(placements[placement] for placement in placed)
 
     return PackedStage(
-        mesh=stage.mesh.axes,
+        mesh=stage.mesh.whole.axes,
         placements=tuple(placements),
         strategies=tuple(
             PackedStrategy(
@@ -153,7 +153,7 @@ def _unpack(stage: PackedStage) -> Stage:
 
     strategies = [Strategy(placed(s.ins), placed(s.outs), s.factors, s.split, s.exchanges) for s in stage.strategies]
     return Stage(
-        DeviceMesh(stage.mesh),
+        DeviceMesh(stage.mesh).searched,
         placed(stage.inputs),
         tuple(strategies[number] for number in stage.operators),
         placed(stage.copies),

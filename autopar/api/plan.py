@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 from jax.sharding import Mesh
 
 from autopar._compat import untyped_jax
+from autopar._mesh import ambient_devices
 from autopar.api import plan_file
 from autopar.api.figures import Figures
 from autopar.api.plan_file import PlanFile
 from autopar.api.runner import Bound, Runner
 from autopar.api.settings import ClusterLike, checked_devices
+from autopar.core.placement import Placement
 from autopar.emit.several import in_order
 from autopar.emit.wrap import device_mesh, of_keys, shardings
 from autopar.errors import AutoparError, InvalidMesh
@@ -30,6 +32,7 @@ from autopar.report.timeline import Timeline
 from autopar.search.constraints import Constraint, Follow
 from autopar.search.recheck import Recheck, recheck
 from autopar.search.replan import ConstraintPrice, carry_price, constraint_prices
+from autopar.search.stated import stated
 from autopar.trace import CONSTANT
 from autopar.trace.arguments import function_name
 
@@ -72,22 +75,31 @@ class Plan(Figures):
         """The positions of those flat arguments that are data, one row for each example; all others are state."""
         return self._bound.traced.graph.batch_inputs if self._bound else self.file.signature.data
 
+    @property
+    def placements(self) -> dict[str, Placement]:
+        """The placement of every input, by its path; as a pin states it, where one does."""
+        inputs = stated(self._bound.planned)[0] if self._bound else self.record.stage.inputs
+        return {row.name: p for row, p in zip(self.summary.inputs, inputs, strict=True)}
+
     def jax_mesh(self, devices: Sequence[Any] | None = None) -> Mesh:
         """The mesh over `devices` (None: see `check_devices`), row-major."""
-        return device_mesh(self.mesh, self.check_devices(devices))
+        explicit = self.bound.traced.explicit_axes(self.mesh) if self.is_bound else ()
+        return device_mesh(self.mesh, self.check_devices(devices), explicit)
 
     def in_shardings(self, mesh: Mesh | None = None) -> Any:
         """The arguments' NamedShardings on `mesh`, as a tuple with the structure of the arguments."""
         traced = self.bound.traced
-        inputs = of_keys(self.record.stage.inputs[: traced.in_tree.num_leaves], traced.graph.key_inputs)
-        flat = shardings(inputs, mesh or self.jax_mesh())
+        inputs, _ = stated(self.bound.planned)
+        placed = of_keys(inputs[: traced.in_tree.num_leaves], traced.graph.key_inputs)
+        flat = shardings(placed, mesh or self.jax_mesh())
         args, kwargs = untyped_jax.tree.unflatten(traced.in_tree, flat)
         return (*args, kwargs) if kwargs else args
 
     def out_shardings(self, mesh: Mesh | None = None) -> Any:
         """The results' NamedShardings on `mesh`, with the structure of the result."""
         traced = self.bound.traced
-        flat = shardings(of_keys(self.record.stage.outputs, traced.graph.key_outputs), mesh or self.jax_mesh())
+        _, outputs = stated(self.bound.planned)
+        flat = shardings(of_keys(outputs, traced.graph.key_outputs), mesh or self.jax_mesh())
         return untyped_jax.tree.unflatten(traced.out_tree, flat)
 
     def place(self, tree: Any, argument: int | str = 0, *, devices: Sequence[Any] | None = None) -> Any:
@@ -300,12 +312,15 @@ class Plan(Figures):
         return self._bound
 
     def check_devices(self, devices: Sequence[Any] | None) -> tuple[Any, ...]:
-        """`devices`, refused unless they are as many as the mesh has; None: those that the plan was asked for, by a
-        list or by a mesh of JAX, else those that are present.
+        """`devices`, refused unless they are as many as the mesh has.
+
+        None: those that the plan was asked for, by a list or by a mesh of JAX; else those of the mesh that is set, if
+        they are as many; else those that are present.
         """
         asked = self._bound.settings.own_devices() if devices is None and self._bound else None
-        present = in_order(untyped_jax.devices()) if devices is None else checked_devices(devices)
-        given = asked or present
+        ambient = ambient_devices() if devices is None else ()
+        present = ambient if len(ambient) == self.mesh.size else in_order(untyped_jax.devices())
+        given = asked or (present if devices is None else checked_devices(devices))
         if len(given) != self.mesh.size:
             raise InvalidMesh(
                 f"the plan is for mesh {self.mesh} of {self.mesh.size} devices, {len(given)} are "

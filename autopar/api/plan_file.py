@@ -71,8 +71,8 @@ class PlanFile(Strict):
             raise ValueError(f"the plan has {len(plan.stages)} stages; this version of autopar runs plans of one")
         if plan.lower_bound_s > plan.objective_s:
             raise ValueError(f"the lower bound {plan.lower_bound_s} is above the objective {plan.objective_s}")
-        if report.mesh != plan.stage.mesh.axes:
-            raise ValueError(f"the report is for mesh {report.mesh}, the plan for {plan.stage.mesh.axes}")
+        if report.mesh != plan.stage.mesh.whole.axes:
+            raise ValueError(f"the report is for mesh {report.mesh}, the plan for {plan.stage.mesh.whole.axes}")
         if (report.objective_s, report.lower_bound_s) != (plan.objective_s, plan.lower_bound_s):
             raise ValueError("the report's objective and lower bound are not those of the plan")
         if report.stopped != plan.stopped:

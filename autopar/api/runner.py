@@ -47,7 +47,7 @@ class Runner:
 
     def __init__(self, bound: Bound, devices: Sequence[Any]) -> None:
         program, traced = bound.planned.program, bound.traced
-        jax_mesh = device_mesh(program.mesh, devices)
+        jax_mesh = device_mesh(program.mesh, devices, traced.explicit_axes(program.mesh))
         keys = Keys(dict(traced.key_inputs), dict(traced.key_outputs))
         weak = [n for n, aval in enumerate(traced.output_avals) if aval.weak_type]
         self._traced = traced

@@ -10,6 +10,7 @@ from typing import Any, Literal, cast
 from jax.sharding import Mesh
 
 from autopar._compat import untyped_jax
+from autopar._mesh import ambient_devices
 from autopar.core.graph import OpGraph
 from autopar.core.mesh import DeviceMesh
 from autopar.emit.several import in_order
@@ -92,7 +93,8 @@ class Settings:
         own = self.own_devices()
         if own is not None or self.cluster is not None:
             return own
-        return in_order(untyped_jax.devices())
+        ambient = ambient_devices() if self.mesh is None else ()
+        return ambient if len(ambient) > 1 else in_order(untyped_jax.devices())
 
     def _cluster(self, devices: tuple[Any, ...] | None) -> Cluster:
         if isinstance(self.cluster, Cluster):
@@ -113,12 +115,19 @@ class Settings:
     def meshes(self, target: Target, own: Sequence[tuple[str, int]] | None) -> tuple[DeviceMesh, ...]:
         """The meshes to try: those of `target`, but where none was asked for that which the function names itself.
 
+        If one was asked for that differs from it by axes of one device only, it has them too: the function may name
+        them.
+
         Raises:
           InvalidMesh: if that one is not of as many devices as there are.
         """
-        if self.mesh is not None or own is None:
+        if own is None:
             return target.meshes
-        mesh, count = DeviceMesh(tuple(own)), target.cluster.topology.device_count
+        mesh, count = DeviceMesh(tuple(own)).searched, target.cluster.topology.device_count
+        if self.mesh is not None:
+            (asked,) = target.meshes
+            is_part = asked.axes == mesh.axes and set(asked.whole.axes) <= set(mesh.whole.axes)
+            return (mesh,) if is_part else target.meshes
         if mesh.size != count:
             raise InvalidMesh(
                 f"the function's own shardings are for mesh {mesh} of {mesh.size} devices, cluster "
@@ -141,7 +150,7 @@ class Settings:
                 f"mesh {mesh} has {mesh.size} devices, cluster {cluster.name!r} has {count}. "
                 f"Choose axis sizes whose product is {count}, or mesh=None to have them chosen."
             )
-        return (mesh,)
+        return (mesh.searched,)
 
 
 def checked_devices(devices: Sequence[Any]) -> tuple[Any, ...]:

@@ -17,12 +17,19 @@ class DeviceMesh:
 
     Devices are numbered row-major: the last axis changes fastest, so it lies on the innermost links.
 
+    An axis of one device splits nothing, and each costs a search as much as a real one. So plans are searched on the
+    `searched` axes; the `whole` mesh is what users and JAX see.
+
     Invariants: at least one axis; names are distinct and not empty; sizes are whole numbers >= 1.
     """
 
     axes: tuple[tuple[str, int], ...]
+    given: tuple[tuple[str, int], ...] = ()
+    """Where `axes` are not all: all of them, in order; those that are left out are of one device each."""
 
     def __post_init__(self) -> None:
+        if self.given and [axis for axis in self.given if axis in self.axes] != list(self.axes):
+            raise InvalidMesh(f"mesh axes {self.axes} are not a part of {self.given}")
         names = [name for name, _ in self.axes]
         if not names:
             raise InvalidMesh("a mesh needs at least one axis, such as {'x': 8}")
@@ -36,6 +43,18 @@ class DeviceMesh:
     def of(cls, axes: Mapping[str, int]) -> DeviceMesh:
         """The mesh with these axis sizes, in the mapping's order (major to minor)."""
         return cls(tuple((name, _whole(name, size)) for name, size in axes.items()))
+
+    @property
+    def whole(self) -> DeviceMesh:
+        """The mesh with all its axes."""
+        return DeviceMesh(self.given) if self.given else self
+
+    @property
+    def searched(self) -> DeviceMesh:
+        """The mesh without axes of one device; if there are no others, with the first."""
+        given = self.given or self.axes
+        several = tuple(axis for axis in given if axis[1] > 1) or given[:1]
+        return DeviceMesh(several, given if several != given else ())
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -54,7 +73,7 @@ class DeviceMesh:
 
     @cached_property
     def _size_of(self) -> dict[str, int]:
-        return dict(self.axes)
+        return dict(self.given or self.axes)
 
     def product(self, axes: Iterable[str]) -> int:
         """The number of devices along `axes` together."""
@@ -68,7 +87,7 @@ class DeviceMesh:
         return tuple(sorted(axes, key=self.names.index))
 
     def __str__(self) -> str:
-        return "x".join(f"{name}={size}" for name, size in self.axes)
+        return "x".join(f"{name}={size}" for name, size in self.given or self.axes)
 
 
 def _whole(name: str, size: object) -> int:

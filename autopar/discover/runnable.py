@@ -9,6 +9,7 @@ import numpy as np
 
 from autopar import _compat
 from autopar._compat import untyped_jax
+from autopar._mesh import without_shardings
 from autopar._payload import Payload
 from autopar.core.graph import OpNode
 
@@ -60,7 +61,7 @@ def runnable(op: OpNode) -> Runnable | None:
 
 def _bound(payload: Payload) -> Callable[..., Any]:
     primitive = payload.primitive
-    params = _compat.bind_params(primitive, payload.params)
+    params = _compat.bind_params(primitive, without_shardings(payload.params))
 
     def call(*operands: Any) -> Any:
         results = primitive.bind(*operands, **params)

@@ -11,7 +11,17 @@ from typing import Any
 
 from jax import lax
 
-from autopar._compat import as_keys, key_data, open_jaxpr, row_major, untyped_jax, with_shape
+from autopar._compat import (
+    as_keys,
+    key_data,
+    open_jaxpr,
+    pcast_varying,
+    row_major,
+    single,
+    untyped_jax,
+    varying_axes_of,
+    with_shape,
+)
 from autopar.core.graph import OpNode
 from autopar.core.mesh import DeviceMesh
 from autopar.core.strategy import Strategy
@@ -81,12 +91,20 @@ def _tile(local: LocalOp) -> Run:
 
 
 def _shard_map(local: LocalOp) -> Run:
-    """The body of a shard_map in the user's function, which runs inside of this one as it is; keys are held as data."""
+    """The body of a shard_map in the user's function, which runs inside of this one as it is; keys are held as data.
+
+    Its operands vary over axes of one device too, where its specs name these; so do its results, but none of what
+    comes after.
+    """
     jaxpr, constants = open_jaxpr(local.payload.params["jaxpr"])
+    avals = [var.aval for var in jaxpr.invars]
+    ones = set(local.mesh.whole.names) - set(local.mesh.names)
 
     def run(*operands: Array) -> Sequence[Array]:
-        typed = [as_keys(value, var.aval) for value, var in zip(operands, jaxpr.invars, strict=True)]
-        return [key_data(value) for value in untyped_jax.core.eval_jaxpr(jaxpr, constants, *typed)]
+        cast = [pcast_varying(value, varying_axes_of(aval)) for value, aval in zip(operands, avals, strict=True)]
+        typed = [as_keys(value, aval) for value, aval in zip(cast, avals, strict=True)]
+        results = untyped_jax.core.eval_jaxpr(jaxpr, constants, *typed)
+        return [single(key_data(value), ones) for value in results]
 
     return run
 

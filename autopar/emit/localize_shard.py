@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 
+from autopar._mesh import without_shardings
 from autopar._payload import Payload
 from autopar.core.graph import OpNode
 from autopar.core.mesh import DeviceMesh
@@ -17,8 +18,6 @@ from autopar.emit.exchange import Exchanger
 Array = jax.Array
 Run = Callable[..., Sequence[Array]]
 OffsetOf = Callable[[tuple[str, ...]], Any]
-
-_SHARDING_PARAMS = ("sharding", "out_sharding")
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ class LocalOp:
     def bind(self, **changed: Any) -> Run:
         """The primitive, with these parameters changed and none that names a global sharding."""
         primitive = self.payload.primitive
-        params = self.payload.params | dict.fromkeys(set(_SHARDING_PARAMS) & set(self.payload.params)) | changed
+        params = without_shardings(self.payload.params) | changed
 
         def run(*operands: Array) -> Sequence[Array]:
             results = primitive.bind(*operands, **primitive.get_bind_params(params))

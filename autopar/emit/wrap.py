@@ -32,9 +32,10 @@ def shardings(placements: Sequence[Placement], mesh: Mesh) -> tuple[NamedShardin
     return tuple(NamedSharding(mesh, partition_spec(placement)) for placement in placements)
 
 
-def device_mesh(mesh: DeviceMesh, devices: Sequence[Any]) -> Mesh:
-    """`mesh` over `devices`, row-major: device k is the k-th of the sequence."""
-    return make_mesh(mesh.sizes, mesh.names, devices)
+def device_mesh(mesh: DeviceMesh, devices: Sequence[Any], explicit: Collection[str] = ()) -> Mesh:
+    """`mesh` over `devices`, row-major: device k is the k-th of the sequence; types tell of the `explicit` axes."""
+    whole = mesh.whole
+    return make_mesh(whole.sizes, whole.names, devices, explicit)
 
 
 def placements(program: ShardedProgram, values: Sequence[int]) -> tuple[Placement, ...]:
@@ -68,14 +69,15 @@ def wrap(
     """`program` as a jitted function of its flat inputs (global arrays), returning its flat outputs.
 
     Replication is proven by JAX (`check_vma`) wherever its check can follow the program. The outputs at positions
-    `weak` have a weak type. `keys` come in and go out as typed keys, whose data the program has.
+    `weak` have a weak type. `keys` come in and go out as typed keys, whose data the program has. Results are on
+    `mesh`, typed if it has Explicit axes; inside, all axes are Auto.
     """
     ins, outs = placements(program, program.inputs), placements(program, program.outputs)
     full = [n for n, value in enumerate(program.inputs) if program.local_bytes(value)]
     target = TARGETS.get(mesh.devices.flat[0].platform, PLAIN)
     body = shard_map(
         _without_empty(program, full, local_function(program, target)),
-        mesh=mesh,
+        mesh=device_mesh(program.mesh, tuple(mesh.devices.flat)),
         in_specs=tuple(partition_spec(ins[n]) for n in full),
         out_specs=tuple(map(partition_spec, outs)),
         check_vma=program.proves_replication,

@@ -170,7 +170,7 @@ def summarise(
     return Report(
         function,
         cluster,
-        stage.mesh.axes,
+        stage.mesh.whole.axes,
         plan.space,
         plan.objective_s,
         plan.lower_bound_s,

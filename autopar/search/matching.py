@@ -21,7 +21,7 @@ _SHOWN = 5
 class Spot:
     """A tensor at a variable: for each candidate of that variable its placement, and the axes that are in use.
 
-    `captured` is the text that stood for the `*` of the target. Axes of one device are left out of placements.
+    `captured` is the text that stood for the `*` of the target.
     """
 
     variable: int
@@ -103,29 +103,17 @@ class Matcher:
         return self._of(variable, self.graph.output_name(position), self.graph.outputs[position].shape, candidates)
 
     def _of(self, variable: int, name: str, shape: tuple[int, ...], candidates: tuple[Placement, ...]) -> Spot:
-        lying = tuple(map(self._proper, candidates))
-        return Spot(variable, name, shape, lying, tuple(p.varying_axes for p in lying))
+        return Spot(variable, name, shape, candidates, tuple(p.varying_axes for p in candidates))
 
     def _operator(self, op: OpNode, side: str, position: int) -> Spot:
         entering = dict(self.space.loop_carries).get(op.id)
         own = self.space.strategies[op.id if entering is None else entering]
         strategies = own if entering is None else tuple(map(carried_out, own))
         tensor = (op.outs if side == "result" else op.ins)[position]
-        placed = tuple(self._proper((s.outs if side == "result" else s.ins)[position]) for s in strategies)
+        placed = tuple((s.outs if side == "result" else s.ins)[position] for s in strategies)
         name = f"{side} {position} of {op.kind} ({op.source})"
         variable = self.space.operator_variables[op.id]
         return Spot(variable, name, tensor.shape, placed, tuple(map(_used, strategies)))
-
-    @cached_property
-    def _ones(self) -> frozenset[str]:
-        return frozenset(name for name, size in self.space.mesh.axes if size == 1)
-
-    def _proper(self, placement: Placement) -> Placement:
-        """`placement` without axes of one device."""
-        if not self._ones & placement.varying_axes:
-            return placement
-        dims = tuple(tuple(axis for axis in axes if axis not in self._ones) for axes in placement.dims)
-        return Placement(dims, tuple(a for a in placement.unreduced if a not in self._ones), placement.kind)
 
 
 def matches(pattern: str, names: Collection[str]) -> tuple[tuple[str, tuple[str, ...]], ...]:

@@ -254,11 +254,12 @@ class Narrowing:
         )
 
     def _check_axes(self, constraint: Constraint) -> None:
-        lacking = sorted(axes_of(constraint) - set(self.mesh.names))
+        axes = self.mesh.whole.names
+        lacking = sorted(axes_of(constraint) - set(axes))
         if lacking:
             raise InvalidConstraint(
                 f"{constraint}: mesh {self.mesh} has no axis {', '.join(map(repr, lacking))}; its axes are "
-                f"{', '.join(self.mesh.names)}. Name one of these, or pass mesh= with the axes that you mean."
+                f"{', '.join(axes)}. Name one of these, or pass mesh= with the axes that you mean."
             )
 
     def _check_complete(self) -> None:

@@ -92,4 +92,4 @@ def holds(graph: OpGraph, stage: Stage, constraints: Sequence[Constraint]) -> bo
 
 def can_name(constraint: Constraint, mesh: DeviceMesh) -> bool:
     """Whether `mesh` has the axes that `constraint` names."""
-    return axes_of(constraint) <= set(mesh.names)
+    return axes_of(constraint) <= set(mesh.whole.names)

@@ -59,6 +59,12 @@ class Arguments:
                 return argument
         raise TraceError(f"there is no traced argument at position {position}")
 
+    def leaves(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        """What stands at every flat input in the call with these arguments."""
+        static = dict(self.static)
+        dynamic = tuple(arg for i, arg in enumerate(args) if i not in static)
+        return untyped_jax.tree_util.tree_leaves((dynamic, dict(sorted(kwargs.items()))))
+
     def call(self, function: Callable[..., Any], dynamic: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """`function` on the traced arguments `dynamic`, with the static ones put back in their places."""
         values = list(dynamic)

@@ -8,18 +8,21 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import AbstractMesh
 
 from autopar import _compat
 from autopar._compat import untyped_jax
 from autopar.core.graph import OpGraph, TensorInfo
+from autopar.core.mesh import DeviceMesh
 from autopar.core.regions import WHILE_TRIPS
 from autopar.errors import TraceError
 from autopar.trace.arguments import Arguments, function_name, positions, read_arguments
 from autopar.trace.carry import Carry, Results, find_carry
 from autopar.trace.draft import Place
 from autopar.trace.finish import Parts, finish
-from autopar.trace.pins import check_one_mesh
+from autopar.trace.pins import on_one_mesh
 from autopar.trace.state import Pairs, resembled_inputs
+from autopar.trace.types import EXPLICIT, TypedAxes, mesh_of_types, typed, typed_axes
 from autopar.trace.walk import Walker
 
 
@@ -33,6 +36,7 @@ class Traced:
     `key_outputs` give (flat position, implementation) of typed PRNG keys: the graph holds their uint32 data, so a
     runner applies `jax.random.key_data` on the way in and `jax.random.wrap_key_data` on the way out. Constants that
     are keys are data already. `output_names` are paths in the result. `static_argnums` were left out of the inputs.
+    `mesh` are the axes of the mesh of whose Explicit axes types speak, () if they speak of none.
     """
 
     graph: OpGraph
@@ -45,6 +49,12 @@ class Traced:
     key_outputs: tuple[tuple[int, str], ...]
     output_names: tuple[str, ...]
     static_argnums: tuple[int, ...]
+    mesh: TypedAxes = ()
+
+    def explicit_axes(self, mesh: DeviceMesh) -> frozenset[str]:
+        """The axes of `mesh` of which types speak where the function is called; none if they speak of another."""
+        is_own = mesh.whole.axes == tuple((name, size) for name, size, _ in self.mesh)
+        return frozenset(name for name, _, kind in self.mesh if kind == EXPLICIT and is_own)
 
 
 def trace(
@@ -57,11 +67,12 @@ def trace(
     carry: Carry = "auto",
     while_trips: float = WHILE_TRIPS,
 ) -> Traced:
-    """The graph of `fn(*args, **kwargs)`; nothing is computed.
+    """The graph of `fn(*args, **kwargs)`, traced under the mesh that is set; nothing is computed.
 
     Args:
       fn: anything callable that JAX can trace.
-      args: positional arguments: pytrees of ShapeDtypeStructs, numpy or JAX arrays and Python scalars.
+      args: positional arguments: pytrees of ShapeDtypeStructs, numpy or JAX arrays and Python scalars. Shardings count
+        where they are part of the type, on an Explicit mesh: the function may ask for them.
       kwargs: keyword arguments, all traced.
       static_argnums: positions of arguments that are passed to `fn` as they are.
       donate_argnums: positions of arguments whose buffers may be reused for results.
@@ -73,7 +84,9 @@ def trace(
     """
     arguments = read_arguments(fn, args, dict(kwargs or {}), static_argnums)
     donated = positions(donate_argnums, len(args), "donate_argnums")
-    closed, results = _make_jaxpr(fn, arguments)
+    leaves = arguments.leaves(args, kwargs or {})
+    mesh = mesh_of_types(leaves)
+    closed, results = _make_jaxpr(fn, arguments, leaves, mesh)
     walker = Walker(while_trips)
     inputs = [walker.draft.tensor(aval, name) for aval, name in zip(arguments.avals, arguments.leaf_names, strict=True)]
     jaxpr, consts = _compat.open_jaxpr(closed)
@@ -81,8 +94,7 @@ def trace(
     parts = finish(walker.draft, inputs, outputs)
     pairs = find_carry(carry, arguments, results, donated)
     raw_keys = {i for i, tensor in enumerate(inputs) if tensor.id in walker.draft.raw_keys}
-    graph = _graph(parts, pairs, arguments, results, raw_keys, donated)
-    check_one_mesh(graph)
+    graph = on_one_mesh(_graph(parts, pairs, arguments, results, raw_keys, donated))
     return Traced(
         graph=graph,
         in_tree=untyped_jax.tree_util.tree_structure(arguments.specs),
@@ -94,21 +106,34 @@ def trace(
         key_outputs=_keys(results.avals),
         output_names=results.names,
         static_argnums=tuple(position for position, _ in arguments.static),
+        mesh=typed_axes(mesh),
     )
 
 
-def _make_jaxpr(fn: Callable[..., Any], arguments: Arguments) -> tuple[Any, Results]:
+def _make_jaxpr(
+    fn: Callable[..., Any], arguments: Arguments, leaves: Sequence[Any], mesh: AbstractMesh | None
+) -> tuple[Any, Results]:
+    """The function as JAX traces it, with the arguments' own types; else, as a plan lays them anew, without these."""
+
     def call(dynamic: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         return arguments.call(fn, dynamic, keywords)
 
     if not callable(fn):
         raise TraceError(f"{fn!r} is a {type(fn).__name__} and cannot be called: pass a function")
     call.__dict__["__wrapped__"] = fn  # JAX's messages speak of the user's function
+    tree_util = untyped_jax.tree_util
+    plain, tree = tree_util.tree_flatten(arguments.specs)
+    own = [typed(aval, leaf, mesh) for aval, leaf in zip(arguments.avals, leaves, strict=True)]
+    traced = untyped_jax.make_jaxpr(call, return_shape=True)
     try:
-        with _compat.without_mesh():
-            closed, shapes = untyped_jax.make_jaxpr(call, return_shape=True)(*arguments.specs)
+        closed, shapes = traced(*tree_util.tree_unflatten(tree, own))
     except Exception as error:
-        raise TraceError(_failure(fn, error)) from error
+        if own == plain:
+            raise TraceError(_failure(fn, error)) from error
+        try:
+            closed, shapes = traced(*arguments.specs)
+        except Exception:
+            raise TraceError(_failure(fn, error)) from error
     return closed, Results(untyped_jax.tree_util.tree_structure(shapes), tuple(closed.out_avals))
 
 
@@ -118,7 +143,7 @@ def _failure(fn: Callable[..., Any], error: Exception) -> str:
     where = f", at {line}" if line else ""
     return (
         f"JAX cannot trace {function_name(fn)}: {type(error).__name__}: {first}{where}. "
-        f"Mend the function or its arguments until jax.jit takes them."
+        f"Mend the function, or pass arguments that it takes."
     )
 
 

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from autopar import _compat
 from autopar._compat import untyped_jax
+from autopar._mesh import sharding_in_type
 from autopar.core.graph import TensorInfo
 from autopar.core.regions import RegionKind
 from autopar.trace.draft import DraftOp, Place
+from autopar.trace.types import typed_specs
 
 if TYPE_CHECKING:
     from autopar.trace.walk import Walker
@@ -109,7 +111,7 @@ def _tested_in_body(eqn: Any) -> Any:
         return lax.while_loop(going, step, (test(*consts[:of_test], *given)[0], list(given)))[1]
 
     with eqn.ctx.manager:
-        return make_jaxpr(loop)(*(_compat.spec_of(atom.aval) for atom in eqn.invars))
+        return make_jaxpr(loop)(*typed_specs(eqn))
 
 
 def _unbatched(eqn: Any) -> Any:
@@ -134,13 +136,19 @@ def _unbatched(eqn: Any) -> Any:
         def step(carry: Any) -> list[Any]:
             decision, after = going(carry), body(*consts[of_test:], *carry)
             dims = range(decision.ndim)
-            goes_on = [lax.broadcast_in_dim(decision, held.shape, tuple(dims)) for held in carry]
+            goes_on = [_spread(decision, held, tuple(dims)) for held in carry]
             return [lax.select(*parts) for parts in zip(goes_on, after, carry, strict=True)]
 
         return lax.while_loop(any_going, step, list(given))
 
     with eqn.ctx.manager:
-        return make_jaxpr(loop)(*(_compat.spec_of(atom.aval) for atom in eqn.invars))
+        return make_jaxpr(loop)(*typed_specs(eqn))
+
+
+def _spread(decision: Any, held: Any, dims: tuple[int, ...]) -> Any:
+    """`decision` for each element of `held`, whose type it has to have where that speaks of a mesh."""
+    sharding = sharding_in_type(untyped_jax.typeof(held))
+    return lax.broadcast_in_dim(decision, held.shape, dims, out_sharding=sharding)
 
 
 def cond(walker: Walker, eqn: Any, ins: Tensors, place: Place) -> list[TensorInfo]:

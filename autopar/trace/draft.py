@@ -18,11 +18,15 @@ from autopar.trace.keys import data_dtype, data_shape
 
 @dataclass(frozen=True)
 class Place:
-    """Where a jaxpr stands: the name stack around it, its region, and the source line if it has none of its own."""
+    """Where a jaxpr stands: the name stack around it, its region, and the source line if it has none of its own.
+
+    `alone` are the mesh axes, of one device each, of the shard_maps around it that are walked in place.
+    """
 
     stack: Any
     region: int | None = None
     source: str | None = None
+    alone: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,6 +19,7 @@ from jax import lax
 
 from autopar import _compat
 from autopar._compat import untyped_jax
+from autopar._mesh import without_shardings
 
 Function = Callable[..., Any]
 
@@ -65,7 +66,7 @@ def run_whole(eqn: Any) -> Any:
 
     def function(*data: Any) -> Any:
         wrapped = [_compat.as_keys(value, atom.aval) for value, atom in zip(data, eqn.invars, strict=True)]
-        results = eqn.primitive.bind(*wrapped, **_compat.bind_params(eqn.primitive, eqn.params))
+        results = eqn.primitive.bind(*wrapped, **_compat.bind_params(eqn.primitive, _params(eqn)))
         results = results if eqn.primitive.multiple_results else [results]
         return [_compat.key_data(value) for value in results]
 
@@ -74,8 +75,13 @@ def run_whole(eqn: Any) -> Any:
 
 def _traced(eqn: Any, function: Function) -> Any:
     specs = [jax.ShapeDtypeStruct(data_shape(atom.aval), data_dtype(atom.aval)) for atom in eqn.invars]
-    with eqn.ctx.manager:
+    with eqn.ctx.manager, _compat.without_mesh():
         return untyped_jax.make_jaxpr(function)(*specs)
+
+
+def _params(eqn: Any) -> dict[str, Any]:
+    """The parameters for operands that lie on no mesh."""
+    return without_shardings(eqn.params)
 
 
 def _mapped(function: Function, times: int) -> Function:
@@ -117,7 +123,7 @@ def _over_key_dims(eqn: Any) -> Function:
     """The primitive mapped over the trailing dims that hold a key's data."""
 
     def function(*data: Any) -> Any:
-        return eqn.primitive.bind(*data, **_compat.bind_params(eqn.primitive, eqn.params))
+        return eqn.primitive.bind(*data, **_compat.bind_params(eqn.primitive, _params(eqn)))
 
     aval = next(atom.aval for atom in eqn.invars if _compat.is_key_dtype(atom.aval.dtype))
     axes = tuple(-1 if _compat.is_key_dtype(atom.aval.dtype) else None for atom in eqn.invars)

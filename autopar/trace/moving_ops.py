@@ -156,6 +156,7 @@ def _called(
 ) -> DraftOp:
     """An operator whose payload is a call of `function`, in the place of `op`."""
     specs = [untyped_jax.ShapeDtypeStruct(tensor.shape, tensor.dtype) for tensor in ins]
-    jaxpr = untyped_jax.make_jaxpr(function)(*specs)
+    with _compat.without_mesh():
+        jaxpr = untyped_jax.make_jaxpr(function)(*specs)
     payload = Payload(_compat.call_primitive(), {"call_jaxpr": jaxpr})
     return replace(op, kind=kind, ins=ins, params=params, payload=payload)

@@ -15,16 +15,19 @@ from typing import Any
 
 from autopar import _compat
 from autopar._compat import untyped_jax
+from autopar._mesh import off_mesh, without_shardings
 from autopar._payload import OPERATOR, Composite, Payload
 from autopar.core.graph import Effect, OpGraph, TensorInfo
 from autopar.core.pins import PINNED
 from autopar.core.regions import WHILE_TRIPS
 from autopar.errors import TraceError
 from autopar.trace import control, keys
+from autopar.trace.alone import alone, axes_alone, names_axes
 from autopar.trace.draft import Draft, DraftOp, Place
 from autopar.trace.finish import finish
 from autopar.trace.params import plain_params
-from autopar.trace.pins import check_by_hand_throughout, pinned_params
+from autopar.trace.pins import check_by_hand_throughout, is_written, pinned_params, result_params
+from autopar.trace.types import typed_specs
 
 CALLS = {
     "call": "call_jaxpr",
@@ -89,6 +92,8 @@ class Walker:
 
     def _equation(self, eqn: Any, ins: Tensors, place: Place) -> Tensors:
         name = eqn.primitive.name
+        if place.alone and names_axes(eqn, place.alone):
+            return self.inline(eqn, alone(eqn, self.source(eqn, place)), ins, place)
         if name in ALIASES or _changes_nothing(eqn):
             return self._alias(eqn, ins)
         if name in CALLS and _compat.is_jaxpr(eqn.params.get(CALLS[name])):
@@ -105,7 +110,9 @@ class Walker:
             return self._pinned(eqn, ins, place)
         if keys.has_keys(eqn) and name not in KEY_AGNOSTIC:
             return self._key_operator(eqn, ins, place)
-        return self._operator(eqn, ins, place, Payload(eqn.primitive, dict(eqn.params)))
+        outs = self._operator(eqn, ins, place, Payload(eqn.primitive, _payload_params(eqn)))
+        params = result_params(eqn, is_written(eqn, self._scope(eqn, place)))
+        return outs if params is None else self._operator(eqn, outs, place, None, params, kind="sharding_constraint")
 
     def _alias(self, eqn: Any, ins: Tensors) -> Tensors:
         if eqn.primitive.name == "random_wrap":
@@ -122,8 +129,12 @@ class Walker:
 
     def _pinned(self, eqn: Any, ins: Tensors, place: Place) -> Tensors:
         if eqn.primitive.name == "shard_map":
+            axes = axes_alone(eqn)
+            if axes:
+                inner = replace(place, alone=place.alone | axes)
+                return self.inline(eqn, eqn.params["jaxpr"], ins, inner)
             check_by_hand_throughout(eqn, self.source(eqn, place))
-        params = pinned_params(eqn)
+        params = pinned_params(eqn, is_written(eqn, self._scope(eqn, place)))
         if params is None:
             return ins
         return self._operator(eqn, ins, place, Payload(eqn.primitive, dict(eqn.params)), params)
@@ -155,9 +166,8 @@ class Walker:
 
     def implemented(self, eqn: Any, ins: Tensors, place: Place) -> Tensors:
         """What the primitive does when it is run eagerly, which is written in JAX."""
-        specs = [_compat.spec_of(atom.aval) for atom in eqn.invars]
         with eqn.ctx.manager:
-            closed = untyped_jax.make_jaxpr(partial(eqn.primitive.impl, **eqn.params))(*specs)
+            closed = untyped_jax.make_jaxpr(partial(eqn.primitive.impl, **eqn.params))(*typed_specs(eqn))
         return self.inline(eqn, closed, ins, replace(place, source=self.source(eqn, place)))
 
     def remat(self, eqn: Any, ins: Tensors, place: Place) -> Tensors:
@@ -184,18 +194,20 @@ class Walker:
         eqn: Any,
         ins: Tensors,
         place: Place,
-        payload: Payload,
+        payload: Payload | None,
         params: dict[str, Any] | None = None,
         avals: Sequence[Any] | None = None,
+        kind: str = "",
     ) -> Tensors:
         outs = [self.draft.tensor(aval) for aval in avals or [var.aval for var in eqn.outvars]]
-        params = plain_params(eqn.params) if params is None else params
+        params = plain_params(without_shardings(eqn.params)) if params is None else params
         source = self.source(eqn, place)
         effect: Effect | None = None
         if eqn.effects:
             effect = "ordered" if _compat.is_ordered(eqn) else "unordered"
         op = DraftOp(
-            *(eqn.primitive.name, tuple(ins), tuple(outs), params, source, self._scope(eqn, place), place.region),
+            *(kind or eqn.primitive.name, tuple(ins), tuple(outs), params, source, self._scope(eqn, place)),
+            place.region,
             *(payload, effect),
         )
         self.draft.ops.append(op)
@@ -211,7 +223,7 @@ class Walker:
     def _composite(self, eqn: Any, composite: Composite, ins: Tensors, place: Place) -> Tensors:
         """One operator, with what it computes as its body; on typed keys or with pins inside it is walked in place."""
         with eqn.ctx.manager:
-            closed = untyped_jax.make_jaxpr(composite.function)(*(_compat.spec_of(atom.aval) for atom in eqn.invars))
+            closed = untyped_jax.make_jaxpr(composite.function)(*typed_specs(eqn))
         body = None if keys.has_keys(eqn) else _body(closed, [atom.aval for atom in eqn.invars], self.while_trips)
         if body is None or any(op.kind in PINNED for op in body.ops):
             return self.inline(eqn, closed, ins, place)
@@ -254,6 +266,11 @@ _WALKERS: dict[str, Callable[[Walker, Any, Tensors, Place], Tensors]] = {
     **dict.fromkeys(REMATS, Walker.remat),
     **control.WALKERS,
 }
+
+
+def _payload_params(eqn: Any) -> dict[str, Any]:
+    """The parameters with which an operator runs, on shards that lie on no mesh."""
+    return dict(eqn.params) if _compat.mesh_of(eqn) is None else off_mesh(eqn.params)
 
 
 def _as_bytes(aval: Any) -> Any:

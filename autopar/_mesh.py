@@ -1,0 +1,102 @@
+"""Meshes of JAX: the one that the user has set, those of which types speak, and parameters that speak of none."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+from jax.extend import core as jex
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
+
+from autopar._compat import bind_params, is_jaxpr, is_literal, is_traced, spec_of, untyped_jax, without_mesh
+
+
+def has_explicit_axes(mesh: AbstractMesh) -> bool:
+    """Whether types say how arrays lie along some axis of `mesh`."""
+    return AxisType.Explicit in mesh.axis_types
+
+
+def ambient_mesh() -> AbstractMesh | None:
+    """The mesh that the user has set by `jax.set_mesh`; None if there is none."""
+    mesh: AbstractMesh = untyped_jax.sharding.get_abstract_mesh()
+    return None if mesh.empty else mesh
+
+
+def ambient() -> Mesh | AbstractMesh | None:
+    """As `ambient_mesh`, with its devices where these can be told, which is outside of traces."""
+    mesh = ambient_mesh()
+    return mesh if mesh is None or is_traced() else untyped_jax.sharding.get_mesh()
+
+
+def ambient_devices() -> tuple[Any, ...]:
+    """The devices of the mesh that the user has set by `jax.set_mesh`; () if there is none, or in a trace."""
+    mesh = ambient()
+    return tuple(mesh.devices.flat) if isinstance(mesh, Mesh) else ()
+
+
+def sharding_in_type(value: Any) -> NamedSharding | None:
+    """The sharding in the type of an array, abstract value or ShapeDtypeStruct; None where that speaks of no mesh.
+
+    Only Explicit axes stand in types.
+    """
+    sharding: Any = getattr(value, "sharding", None)
+    if isinstance(value, jax.Array):
+        sharding = untyped_jax.typeof(value).sharding
+    if not isinstance(sharding, NamedSharding) or sharding.mesh.empty:
+        return None
+    return NamedSharding(sharding.mesh.abstract_mesh, _explicit_part(sharding))
+
+
+def _explicit_part(sharding: NamedSharding) -> PartitionSpec:
+    mesh: Any = sharding.mesh
+    spec: Any = sharding.spec
+    hidden = {name for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind != AxisType.Explicit}
+    if not hidden:
+        return spec
+    named = [() if axes is None else (axes,) if isinstance(axes, str) else tuple(axes) for axes in spec]
+    return PartitionSpec(*(tuple(axis for axis in axes if axis not in hidden) or None for axes in named))
+
+
+def typed_spec_of(aval: Any, sharding: NamedSharding | None) -> jax.ShapeDtypeStruct:
+    """As `spec_of`, with `sharding` in its type."""
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=sharding, weak_type=aval.weak_type)
+
+
+def without_shardings(params: dict[str, Any]) -> dict[str, Any]:
+    """The parameters of an equation, none of which is a sharding."""
+    return {name: None if isinstance(value, Sharding) else value for name, value in params.items()}
+
+
+def off_mesh(params: dict[str, Any]) -> dict[str, Any]:
+    """As `without_shardings`; what combines two elements, as those of a scatter, is off the mesh of its context too."""
+    plain = without_shardings(params)
+    return {name: _traced_off_mesh(value) if _is_of_scalars(value) else value for name, value in plain.items()}
+
+
+def _is_of_scalars(value: Any) -> bool:
+    inner = getattr(value, "jaxpr", value) if is_jaxpr(value) else None
+    if inner is None or inner.constvars:
+        return False
+    avals = [var.aval for var in inner.invars]
+    return all(isinstance(aval, untyped_jax.core.ShapedArray) and not aval.shape for aval in avals)
+
+
+def _traced_off_mesh(jaxpr: Any) -> Any:
+    inner = getattr(jaxpr, "jaxpr", jaxpr)
+    with without_mesh():
+        closed = untyped_jax.make_jaxpr(partial(_evaluated, inner))(*(spec_of(var.aval) for var in inner.invars))
+    return closed if isinstance(jaxpr, jex.ClosedJaxpr) else closed.jaxpr
+
+
+def _evaluated(jaxpr: Any, *operands: Any) -> list[Any]:
+    """The results of an open jaxpr, outside of the contexts in which its equations were traced."""
+    values = dict(zip(jaxpr.invars, operands, strict=True))
+
+    def read(atom: Any) -> Any:
+        return atom.val if is_literal(atom) else values[atom]
+
+    for eqn in jaxpr.eqns:
+        results = eqn.primitive.bind(*map(read, eqn.invars), **bind_params(eqn.primitive, off_mesh(eqn.params)))
+        values.update(zip(eqn.outvars, results if eqn.primitive.multiple_results else [results], strict=True))
+    return [read(atom) for atom in jaxpr.outvars]

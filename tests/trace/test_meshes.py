@@ -1,0 +1,93 @@
+"""Under a mesh that is set, whatever the types of its axes, a function is traced to the graph that it has without."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.extend import core as jex
+from jax.sharding import AxisType, Sharding
+
+from autopar._payload import Payload
+from autopar.core.graph import OpGraph
+from autopar.errors import TraceError
+from autopar.trace import fingerprint, trace
+from tests.fuzz.generate import generate
+from tests.rules.all_cases import CASES
+from tests.rules.build import Case
+
+EXPLICIT, MIXED, AUTO = (AxisType.Explicit,) * 2, (AxisType.Auto, AxisType.Explicit), (AxisType.Auto,) * 2
+REFUSED = frozenset({"cholesky_update", "ragged_dot_general"})
+"""What JAX takes on Explicit meshes only if it is told how the result lies, or not at all."""
+SEEDS = 8
+ON_MESHES = [
+    pytest.param(case, types, id=f"{case.name} {name}", marks=[pytest.mark.slow] * (types == MIXED))
+    for case in CASES
+    for name, types in (("explicit", EXPLICIT), ("mixed", MIXED))
+]
+
+
+def mesh_of(types: Any) -> jax.sharding.Mesh:
+    return jax.make_mesh((2, 4), ("a", "b"), axis_types=types)
+
+
+def of_meshes(value: Any) -> Iterator[object]:
+    """What in the parameters of an operator speaks of a mesh."""
+    if isinstance(value, Sharding):
+        yield value
+    if isinstance(value, jex.Jaxpr | jex.ClosedJaxpr):
+        for eqn in getattr(value, "jaxpr", value).eqns:
+            if not eqn.ctx.cur_abstract_mesh.empty:
+                yield eqn
+            for inner in eqn.params.values():
+                yield from of_meshes(inner)
+
+
+def payloads(graph: OpGraph) -> Iterator[Any]:
+    for op in graph.ops:
+        if isinstance(op.payload, Payload):
+            yield from op.payload.params.values()
+
+
+def is_traced_alike(function: Any, args: tuple[Any, ...], types: Any) -> bool:
+    """Whether the graph on a mesh is that without one; False if JAX refuses the function there, as the trace does."""
+    alone = trace(function, args).graph
+    with jax.set_mesh(mesh_of(types)):
+        arrays = jax.tree.map(jnp.asarray, args)
+        refused = refusal(function, arrays)
+        if refused is not None:
+            with pytest.raises(TraceError) as caught:
+                trace(function, arrays)
+            assert type(caught.value.__cause__) is type(refused)
+            return False
+        found = trace(function, arrays).graph
+    assert fingerprint(found) == fingerprint(alone)
+    assert not [speaks for value in payloads(found) for speaks in of_meshes(value)]
+    return True
+
+
+def refusal(function: Any, args: tuple[Any, ...]) -> Exception | None:
+    try:
+        jax.make_jaxpr(function)(*args)
+    except Exception as refused:
+        return refused
+    return None
+
+
+@pytest.mark.parametrize(("case", "types"), ON_MESHES)
+def test_every_operator(case: Case, types: Any) -> None:
+    rng = np.random.default_rng(0)
+    taken = is_traced_alike(case.function, tuple(arg.draw(rng) for arg in case.args), types)
+    assert taken or case.kind in REFUSED
+
+
+@pytest.mark.parametrize("types", [EXPLICIT, MIXED, AUTO], ids=["explicit", "mixed", "auto"])
+def test_drawn_programs(types: Any) -> None:
+    with jax.enable_x64(True):
+        programs = [generate(np.random.default_rng(seed)) for seed in range(SEEDS)]
+        taken = [is_traced_alike(program.block.function(), program.args, types) for program in programs]
+    assert sum(taken) >= SEEDS - 2

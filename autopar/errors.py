@@ -27,6 +27,10 @@ class InvalidConstraint(InvalidOption):
     """A constraint that is about nothing, cannot hold, or contradicts another."""
 
 
+class DifferentValues(AutoparError, ValueError):
+    """Processes that run one plan pass different values for one argument, which each of them has to hold whole."""
+
+
 class TraceError(AutoparError):
     """The function cannot be traced by JAX, or contains what a plan cannot hold."""
 

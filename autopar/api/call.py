@@ -132,3 +132,11 @@ def leaf_type(leaf: Any) -> tuple[tuple[int, ...], str, bool] | str:
 def type_of(aval: Any) -> tuple[tuple[int, ...], str, bool]:
     """What of an abstract value a plan depends on."""
     return aval.shape, str(aval.dtype), bool(getattr(aval, "weak_type", False))
+
+
+def show_type(kind: Any) -> str:
+    """What `leaf_type` gave, as text."""
+    if isinstance(kind, str):
+        return kind
+    shape, dtype, _ = kind
+    return f"{dtype}{list(shape)}"

@@ -13,10 +13,11 @@ from jax.sharding import NamedSharding
 
 from autopar._compat import untyped_jax
 from autopar.api.call import leaf_type, type_of
+from autopar.api.host_values import same_everywhere
 from autopar.api.make import name_of
 from autopar.api.settings import Settings
-from autopar.emit.several import all_placed
-from autopar.emit.wrap import device_mesh, of_keys, shardings
+from autopar.emit.several import all_placed, spans_processes
+from autopar.emit.wrap import of_keys, shardings
 from autopar.errors import SignatureMismatch
 from autopar.search.carried import keys_of
 from autopar.search.constraints import Follow, Layout, Named, Pin
@@ -94,6 +95,8 @@ def place(plan: Plan, tree: Any, argument: Selector, devices: Sequence[Any]) -> 
     slot = slot_of(plan, argument)
     slot.check("place", tree)
     leaves, structure = untyped_jax.tree_util.tree_flatten(tree)
+    if spans_processes(devices):
+        leaves = same_everywhere([f"{slot.name}{path}" for path in slot.paths], leaves, devices)
     return untyped_jax.tree_util.tree_unflatten(structure, all_placed(leaves, _shardings(plan, slot, devices)))
 
 
@@ -188,7 +191,7 @@ def _shardings(plan: Plan, slot: Slot, devices: Sequence[Any]) -> tuple[NamedSha
     """Where the leaves of an argument lie, PRNG keys as keys."""
     keys = dict(plan.bound.traced.key_inputs)
     inputs = of_keys(plan.record.stage.inputs, keys)
-    return shardings([inputs[position] for position in slot.positions], device_mesh(plan.mesh, devices))
+    return shardings([inputs[position] for position in slot.positions], plan.jax_mesh(devices))
 
 
 def _head(tree: Any, names: Sequence[str]) -> str:

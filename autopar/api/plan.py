@@ -14,11 +14,12 @@ from autopar._compat import untyped_jax
 from autopar._mesh import ambient_devices
 from autopar.api import plan_file
 from autopar.api.figures import Figures
+from autopar.api.in_slices import slices_of
 from autopar.api.plan_file import PlanFile
 from autopar.api.runner import Bound, Runner
 from autopar.api.settings import ClusterLike, checked_devices
 from autopar.core.placement import Placement
-from autopar.emit.several import in_order
+from autopar.emit.several import in_order, this_process
 from autopar.emit.wrap import device_mesh, of_keys, shardings
 from autopar.errors import AutoparError, InvalidMesh
 from autopar.passes.program import ShardedProgram
@@ -95,6 +96,33 @@ class Plan(Figures):
         args, kwargs = untyped_jax.tree.unflatten(traced.in_tree, flat)
         return (*args, kwargs) if kwargs else args
 
+    def in_slices(self, process: int | None = None, *, devices: Sequence[Any] | None = None) -> Any:
+        """The part of every argument that a process holds: a slice for each dim, in the structure of the arguments.
+
+        With several processes, of which each loads its own rows, the batch of a step (argument 1, say) is
+
+            rows = load(plan.in_slices()[1])
+            batch = jax.make_array_from_process_local_data(plan.in_shardings()[1], rows)
+
+        If the plan lies the batch whole on every process, these are all rows.
+
+        Args:
+          process: its number; None: this one.
+          devices: those that the plan runs on; None: see `check_devices`.
+
+        Raises:
+          InvalidMesh: if none of the devices is of this process, or what they hold is no box.
+          AutoparError: for a loaded plan.
+        """
+        bound, number = self.bound, this_process() if process is None else process
+        placed = untyped_jax.tree.leaves(self.in_shardings(self.jax_mesh(devices)))
+        parts = [
+            slices_of(tensor.name, aval.shape, sharding, number)
+            for tensor, aval, sharding in zip(bound.traced.graph.inputs, bound.traced.input_avals, placed, strict=False)
+        ]
+        args, kwargs = untyped_jax.tree.unflatten(bound.traced.in_tree, parts)
+        return (*args, kwargs) if kwargs else args
+
     def out_shardings(self, mesh: Mesh | None = None) -> Any:
         """The results' NamedShardings on `mesh`, with the structure of the result."""
         traced = self.bound.traced
@@ -113,6 +141,7 @@ class Plan(Figures):
 
         Raises:
           SignatureMismatch: for other arrays; names the first that differs.
+          DifferentValues: the devices belong to several processes, which do not all pass the same.
           AutoparError: for a loaded plan.
         """
         from autopar.api.placing import place

@@ -13,6 +13,7 @@ from jax.sharding import NamedSharding
 
 from autopar._compat import is_tracer, untyped_jax, without_mesh
 from autopar.api.call import is_sharded, leaf_type, type_of
+from autopar.api.host_values import same_everywhere
 from autopar.api.settings import Settings
 from autopar.core.plan import Plan
 from autopar.emit.several import all_placed, spans_processes
@@ -54,13 +55,18 @@ class Runner:
         self._shardings = shardings(of_keys(placements(program, program.inputs), keys.inputs), jax_mesh)
         self._types = tuple(map(type_of, traced.input_avals))
         self._seen: list[tuple[Any, Any, Any]] = [(None, None, None)] * len(self._types)
+        self._names = tuple(tensor.name for tensor in traced.graph.inputs)
+        self._devices = tuple(devices)
         self._is_local = not spans_processes(devices)
         self._run = wrap(program, jax_mesh, traced.graph.donated, weak, keys)
 
     @cached_property
     def _constants(self) -> list[Any]:
         """The constants on their devices, which must be there: lowering needs none of both."""
-        return all_placed(self._traced.constants, self._shardings[len(self._types) :])
+        constants: Sequence[Any] = self._traced.constants
+        if not self._is_local:
+            constants = same_everywhere(self._names[len(self._types) :], constants, self._devices)
+        return all_placed(constants, self._shardings[len(self._types) :])
 
     def misplaced(self, leaves: Sequence[Any]) -> list[int] | None:
         """The positions of `leaves` that do not lie in place; None if one is not of its argument's type.
@@ -119,9 +125,11 @@ class Runner:
         """`leaves`, those at the positions `misplaced` in place.
 
         Where the devices are all this process's own, arrays are put there at once, and what is on the host is left to
-        the jitted program.
+        the jitted program. Else what is on the host has to be the same in all processes.
         """
         inputs = list(leaves)
+        if not self._is_local:
+            leaves = same_everywhere(self._names[: len(leaves)], leaves, self._devices)
         moved = [n for n in misplaced if not self._is_local or isinstance(leaves[n], jax.Array)]
         there = all_placed([leaves[n] for n in moved], [self._shardings[n] for n in moved])
         for n, array in zip(moved, there, strict=True):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from autopar._compat import make_mesh, untyped_jax
+from autopar._compat import as_keys, is_key_dtype, key_data, make_mesh, untyped_jax, without_mesh
 
 
 def in_order(devices: Sequence[Any]) -> tuple[Any, ...]:
@@ -43,10 +45,12 @@ def placed(value: Any, sharding: NamedSharding) -> Any:
 
     Where the devices belong to several processes, each process has to hold the whole of a `value` that is not such an
     array already, the same in all of them, and puts its own shards where they belong: nothing is sent, and nothing
-    compared.
+    compared (see `api.host_values`).
     """
     if sharding.is_fully_addressable or not _is_whole_here(value):
         return untyped_jax.device_put(value, sharding)
+    if isinstance(value, jax.Array) and is_key_dtype(value.dtype):
+        return as_keys(placed(key_data(value), sharding), value)
     host = np.asarray(value)
     return untyped_jax.make_array_from_callback(host.shape, sharding, host.__getitem__)
 
@@ -62,26 +66,45 @@ def all_placed(values: Sequence[Any], shardings: Sequence[NamedSharding]) -> lis
 
 def gathered(text: bytes, devices: Sequence[Any]) -> tuple[bytes, ...]:
     """What each process that has any of `devices` passes as `text`, by the number of the process; for all to call."""
-    length = max(int.from_bytes(row.tobytes(), "little") for row in _rows(len(text).to_bytes(8, "little"), devices))
+    lengths = gathered_rows(len(text).to_bytes(8, "little"), devices).values()
+    length = max(int.from_bytes(row, "little") for row in lengths)
     padded = len(text).to_bytes(8, "little") + text.ljust(length, b"\0")
-    rows = [row.tobytes() for row in _rows(padded, devices)]
+    rows = gathered_rows(padded, devices).values()
     return tuple(row[8 : 8 + int.from_bytes(row[:8], "little")] for row in rows)
 
 
-def _rows(own: bytes, devices: Sequence[Any]) -> list[Any]:
-    """The bytes of each process, all of one length: one row of an array for each device, gathered on all of them."""
-    ordered = in_order(devices)
-    mesh = make_mesh((len(ordered),), ("device",), ordered)
-    split, whole = NamedSharding(mesh, PartitionSpec("device")), NamedSharding(mesh, PartitionSpec())
+def gathered_rows(own: bytes, devices: Sequence[Any]) -> dict[int, bytes]:
+    """The bytes of each process, of one length in all, by its number: one collective, for all to call."""
+    gather = _gather(tuple(devices))
     row: Any = np.frombuffer(own, np.uint8)[None]
 
     def of_device(_index: Any) -> Any:
         return row
 
-    mine = untyped_jax.make_array_from_callback((len(ordered), row.shape[1]), split, of_device)
-    everything = np.asarray(untyped_jax.jit(_same, out_shardings=whole)(mine).addressable_data(0))
-    first = {device.process_index: n for n, device in reversed(list(enumerate(ordered)))}
-    return [everything[n] for _, n in sorted(first.items())]
+    shape = len(gather.devices), row.shape[1]
+    with without_mesh():
+        mine = untyped_jax.make_array_from_callback(shape, gather.split, of_device)
+        everything = np.asarray(gather.run(mine).addressable_data(0))
+    first = {device.process_index: n for n, device in reversed(list(enumerate(gather.devices)))}
+    return {process: everything[n].tobytes() for process, n in sorted(first.items())}
+
+
+@dataclass(frozen=True)
+class _Gather:
+    """One row of an array for each device, gathered on all of them."""
+
+    devices: tuple[Any, ...]
+    split: NamedSharding
+    run: Any
+
+
+@lru_cache(maxsize=8)
+def _gather(devices: tuple[Any, ...]) -> _Gather:
+    """Made once for each set of devices: steps exchange digests of what they are passed."""
+    ordered = in_order(devices)
+    mesh = make_mesh((len(ordered),), ("device",), ordered)
+    whole = NamedSharding(mesh, PartitionSpec())
+    return _Gather(ordered, NamedSharding(mesh, PartitionSpec("device")), untyped_jax.jit(_same, out_shardings=whole))
 
 
 def _same(x: Any) -> Any:

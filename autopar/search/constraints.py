@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from autopar.core.mesh import DeviceMesh
 from autopar.core.pins import Spec
 from autopar.core.placement import Kind, Placement, StepKind
 
@@ -202,6 +203,16 @@ def step_kinds_of(constraints: Sequence[Constraint]) -> tuple[tuple[StepKind, ..
         return ((),)
     common = set(sets[0]).intersection(*sets)
     return tuple(kind for kind in sets[0] if kind in common), ()
+
+
+def out_of_order(constraints: Sequence[Constraint], mesh: DeviceMesh) -> tuple[Spec, ...]:
+    """The layouts of pins that state the axes of a dim in another order than the mesh; axes of one device left out."""
+    pinned = [pin.layout.dims for pin in constraints if isinstance(pin, Pin) and not pin.layout.unreduced]
+    known = dict.fromkeys(
+        tuple(None if axes is None else tuple(axis for axis in axes if axis in mesh.names) for axes in dims)
+        for dims in pinned
+    )
+    return tuple(dims for dims in known if any(axes and axes != mesh.sort(axes) for axes in dims))
 
 
 def show(constraints: Sequence[Constraint]) -> str:

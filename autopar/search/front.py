@@ -27,7 +27,6 @@ from autopar.core.dataflow import dataflow
 from autopar.core.mesh import DeviceMesh
 from autopar.errors import AutoparError, InvalidConstraint, NoFeasiblePlan, Unsolved
 from autopar.search.along import Along, Lane
-from autopar.search.ground import Ground
 from autopar.search.misfit import explained
 from autopar.search.place import Place
 from autopar.search.race import TIE, Finish, race
@@ -225,7 +224,7 @@ class _Sweep:
 
     def __post_init__(self) -> None:
         task, flow = self.task, dataflow(self.task.graph)
-        grounds = [Ground(task.graph, flow, mesh, task.make_pricing, task.strict, task.find) for mesh in self.meshes]
+        grounds = [task.ground(task.graph, flow, mesh) for mesh in self.meshes]
         self.grounds = nameable(task, grounds)
         self.places = [Place(task, ground) for ground in self.grounds]
         self.inside = contained(task, self.grounds)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
 
 from autopar.core.dataflow import Dataflow
 from autopar.core.graph import OpGraph
 from autopar.core.mesh import DeviceMesh
+from autopar.core.pins import Spec
 from autopar.core.placement import StepKind
 from autopar.core.space import Space
 from autopar.price.assemble import assemble
@@ -31,7 +32,8 @@ StepKinds = tuple[StepKind, ...]
 class Ground:
     """A graph on a mesh, its candidates, and their prices: everything but constraints and the memory limit.
 
-    Prices depend on the redistribution steps that are allowed; () allows all.
+    Prices depend on the redistribution steps that are allowed; () allows all. `stated` are layouts that inputs and
+    outputs may have beside those of all graphs.
     """
 
     graph: OpGraph
@@ -40,6 +42,7 @@ class Ground:
     make_pricing: MakePricing
     strict: bool = False
     find: FindRule = no_rule
+    stated: tuple[Spec, ...] = ()
     _given: Space | None = None
     _routers: dict[StepKinds, Router] = field(default_factory=dict[StepKinds, Router])
     _caches: dict[StepKinds, Caches] = field(default_factory=dict[StepKinds, Caches])
@@ -54,7 +57,9 @@ class Ground:
         if self._given is not None:
             return self._given
         keep = self._priced.keep
-        return build_space(self.graph, self.flow, self.mesh, keep=keep, strict=self.strict, find=self.find)
+        return build_space(
+            self.graph, self.flow, self.mesh, keep=keep, strict=self.strict, find=self.find, stated=self.stated
+        )
 
     @cached_property
     def _priced(self) -> Pricing:
@@ -106,15 +111,18 @@ class Ground:
 
     def holding(self, space: Space) -> Ground:
         """The same with these candidates."""
-        return Ground(self.graph, self.flow, self.mesh, self.make_pricing, self.strict, self.find, space)
+        return replace(self._anew(self.graph, self.make_pricing), _given=space)
 
     def of(self, graph: OpGraph, make_pricing: MakePricing) -> Ground:
         """The same mesh for `graph`, which is this one's but for what is carried."""
-        return Ground(graph, self.flow, self.mesh, make_pricing, self.strict, self.find)
+        return self._anew(graph, make_pricing)
 
     def repriced(self, make_pricing: MakePricing) -> Ground:
         """The same candidates under other prices, as after a change of the cluster's links.
 
         `make_pricing` makes pricings that know the same strategies (`Pricing.keep`).
         """
-        return Ground(self.graph, self.flow, self.mesh, make_pricing, self.strict, self.find, self.space)
+        return replace(self._anew(self.graph, make_pricing), _given=self.space)
+
+    def _anew(self, graph: OpGraph, make_pricing: MakePricing) -> Ground:
+        return Ground(graph, self.flow, self.mesh, make_pricing, self.strict, self.find, self.stated)

@@ -245,7 +245,7 @@ class Narrowing:
             shown = ", ".join(there[:_SHOWN]) + (" ..." if len(there) > _SHOWN else "")
             raise InvalidConstraint(
                 f"{constraint}: {spot.name} of shape {spot.shape} cannot lie so on mesh {self.mesh}. It may lie as "
-                f"{shown}; several axes on one dim stand in mesh order."
+                f"{shown}; at operators, and where a plan is resolved, several axes on one dim stand in mesh order."
             )
         others = show(self._to_blame(constraint))
         raise InvalidConstraint(

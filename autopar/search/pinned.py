@@ -39,7 +39,7 @@ def pinned_strategies(op: OpNode, mesh: DeviceMesh, free: Sequence[Strategy]) ->
             )
     if any(axes is None for spec in specs for axes in spec):
         (spec,) = op.params["outs"]
-        found = dict.fromkeys(_filled(strategy.outs[0], spec) for strategy in free)
+        found = dict.fromkeys(filled(strategy.outs[0], spec) for strategy in free)
         return tuple(Strategy((p,), (p,), (), mesh.product(p.split_axes)) for p in found if p is not None)
     ins, outs = (tuple(Placement(spec) for spec in side) for side in (op.params["ins"], op.params["outs"]))
     split = mesh.product({axis for placement in ins for axis in placement.split_axes})
@@ -61,7 +61,7 @@ def _check_axes(op: OpNode, mesh: DeviceMesh) -> None:
         )
 
 
-def _filled(placement: Placement, spec: Spec) -> Placement | None:
+def filled(placement: Placement, spec: Spec) -> Placement | None:
     """`spec` with its open dims as in `placement`; None where that is unreduced, or an axis would split two dims."""
     dims = tuple(axes if wanted is None else wanted for axes, wanted in zip(placement.dims, spec, strict=True))
     named = [axis for axes in dims for axis in axes]

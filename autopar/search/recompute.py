@@ -143,7 +143,7 @@ def recompute_attempt(task: Task, attempt: Attempt, rewritten: Rewritten) -> Rec
     """The attempt at `rewritten`, which holds every twin, on the mesh and with the steps of `attempt`."""
     base, graph = attempt.ground, rewritten.graph
     flow = dataflow(graph)
-    ground = Ground(graph, flow, base.mesh, task.make_pricing, task.strict, task.find)
+    ground = task.ground(graph, flow, base.mesh)
     space = _with_common_copies(rewritten, flow, ground.space)
     left = restriction(graph, space, task.all_constraints)
     return RecomputeAttempt(task, ground.holding(space), left, attempt.step_kinds, base=base, rewritten=rewritten)

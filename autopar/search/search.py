@@ -56,7 +56,7 @@ def announced(task: Task, planned: Planned) -> Planned:
 def find_plan(task: Task, meshes: Sequence[DeviceMesh]) -> Planned:
     """As `search`; nothing is said or written."""
     flow = dataflow(task.graph)
-    grounds = [Ground(task.graph, flow, mesh, task.make_pricing, task.strict, task.find) for mesh in meshes]
+    grounds = [task.ground(task.graph, flow, mesh) for mesh in meshes]
     return find_on(task, nameable(task, grounds))
 
 
@@ -216,7 +216,7 @@ def restore(task: Task, plan: Plan) -> Planned:
             f"again."
         )
     whole = task.graph
-    ground = Ground(whole, dataflow(whole), plan.stage.mesh, task.make_pricing, task.strict, task.find)
+    ground = task.ground(whole, dataflow(whole), plan.stage.mesh)
     pricing, router = ground.pricing(plan.step_kinds), ground.router(plan.step_kinds)
     if graph is not whole:
         pricing = restricted(Remembered(task.make_pricing(graph, plan.stage.mesh), graph), plan.step_kinds)

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
-from itertools import chain, product
+from itertools import chain, product, repeat
 from typing import Literal
 
 from autopar.core.dataflow import Dataflow
 from autopar.core.graph import OpGraph, OpNode, TensorInfo
 from autopar.core.mesh import DeviceMesh
-from autopar.core.pins import PINNED
+from autopar.core.pins import PINNED, Spec
 from autopar.core.placement import Placement
 from autopar.core.plan import Stage
 from autopar.core.space import Space, carried_out
 from autopar.core.strategy import Strategy
 from autopar.errors import PlanFileError
 from autopar.rules.enumerate import enumerate_strategies
-from autopar.search.pinned import pinned_strategies
+from autopar.search.pinned import filled, pinned_strategies
 from autopar.search.resolve import FindRule, no_rule, resolve
 
 Sides = dict[tuple[int, int], tuple[Placement, ...]]
@@ -32,6 +32,7 @@ def build_space(
     keep: Keep,
     strict: bool = False,
     find: FindRule = no_rule,
+    stated: tuple[Spec, ...] = (),
 ) -> Space:
     """The candidates of every variable.
 
@@ -42,6 +43,8 @@ def build_space(
       keep: the pricing's filter of an operator's strategies.
       strict: refuse an operator without a rule instead of replicating it.
       find: what finds a rule where none is written.
+      stated: layouts that are candidates of inputs and outputs, though axes of a dim stand in another order than in the
+        mesh.
 
     Raises:
       UnsupportedPrimitive: an operator has no rule and `strict`.
@@ -52,9 +55,9 @@ def build_space(
     carry = tuple((out, source) for out, source in graph.carry)
     carried = {out for out, _ in carry}
     key_inputs, key_outputs = frozenset(graph.key_inputs), frozenset(graph.key_outputs)
-    inputs = tuple(_free(t.shape, mesh, i in key_inputs) for i, t in enumerate(graph.inputs))
+    inputs = tuple(_free(t.shape, mesh, i in key_inputs, stated) for i, t in enumerate(graph.inputs))
     outputs = tuple(
-        () if i in carried or t.literal is not None else _free(t.shape, mesh, i in key_outputs)
+        () if i in carried or t.literal is not None else _free(t.shape, mesh, i in key_outputs, stated)
         for i, t in enumerate(graph.outputs)
     )
     copies = _copies(graph, flow, inputs, strategies, outputs, dict(carry))
@@ -106,9 +109,14 @@ def all_placements(shape: tuple[int, ...], mesh: DeviceMesh) -> tuple[Placement,
 
 
 @lru_cache(maxsize=4096)
-def _free(shape: tuple[int, ...], mesh: DeviceMesh, is_key: bool) -> tuple[Placement, ...]:
+def _free(shape: tuple[int, ...], mesh: DeviceMesh, is_key: bool, stated: tuple[Spec, ...]) -> tuple[Placement, ...]:
     """The placements that an input or output may have; one tuple for all of one shape, so that they share prices."""
-    return tuple(p for p in all_placements(shape, mesh) if not (is_key and p.dims[-1]))
+    found = all_placements(shape, mesh)
+    for spec in stated:
+        if len(spec) <= len(shape):
+            whole = (*spec, *((),) * (len(shape) - len(spec)))
+            found += tuple(p for p in map(filled, found, repeat(whole)) if p is not None and p.fits(shape, mesh))
+    return tuple(p for p in dict.fromkeys(found) if not (is_key and p.dims[-1]))
 
 
 def _strategies(

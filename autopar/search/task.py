@@ -10,14 +10,16 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Literal
 
+from autopar.core.dataflow import Dataflow
 from autopar.core.graph import OpGraph
+from autopar.core.mesh import DeviceMesh
 from autopar.core.plan import Plan
 from autopar.core.regions import WHILE_TRIPS
 from autopar.errors import InvalidOption
 from autopar.passes.account import Account
 from autopar.passes.program import ShardedProgram
 from autopar.price.pricing import MakePricing, Pricing
-from autopar.search.constraints import Constraint
+from autopar.search.constraints import Constraint, out_of_order
 from autopar.search.ground import Ground
 from autopar.search.halt import Halt
 from autopar.search.mesh_shapes import MAX_AXES
@@ -135,6 +137,11 @@ class Task:
     def all_constraints(self) -> tuple[Constraint, ...]:
         """Those of the mode, then the others."""
         return constraints_of(self.mode, self.constraints)
+
+    def ground(self, graph: OpGraph, flow: Dataflow, mesh: DeviceMesh) -> Ground:
+        """What `graph`, which is that of the task or made of it, is searched on, on one mesh."""
+        stated = out_of_order(self.all_constraints, mesh)
+        return Ground(graph, flow, mesh, self.make_pricing, self.strict, self.find, stated)
 
 
 def begun(tasks: Sequence[Task]) -> list[Task]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -13,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 import autopar
 from autopar.core.placement import Placement
-from autopar.errors import AutoparError, InvalidMesh, NoFeasiblePlan, TraceError
+from autopar.errors import AutoparError, InvalidConstraint, InvalidMesh, NoFeasiblePlan, TraceError
 from tests.api.same import assert_same
 
 X = np.random.default_rng(0).normal(size=(16, 8)).astype(np.float32)
@@ -61,6 +62,57 @@ def test_an_open_dim_is_chosen() -> None:
     (found,) = placements(plan, "sharding_constraint")
     assert found.dims[1] == ("b",)
     assert_same(plan.compile()(X, W), jax.jit(fn)(X, W))
+
+
+@pytest.mark.parametrize(
+    ("spec", "found"),
+    [
+        (P(P.UNCONSTRAINED, ("b", "a")), "[-, b*a]"),
+        (P(P.UNCONSTRAINED, P.UNCONSTRAINED), ""),
+        (P(P.UNCONSTRAINED, None), ""),
+        (P(("b", "a"), P.UNCONSTRAINED), "[b*a, -]"),
+    ],
+)
+def test_open_dims_beside_axes_in_any_order(spec: P, found: str) -> None:
+    fn = constrained(spec, mesh_of(a=2, b=4))
+    plan = autopar.compile(fn, cluster="cpu8").plan(X, W)
+    (placement,) = placements(plan, "sharding_constraint")
+    assert str(placement) == found or not found
+    assert_same(plan.compile()(X, W), jax.jit(fn)(X, W))
+
+
+def test_open_dims_beside_a_dim_that_does_not_divide() -> None:
+    fn = constrained(P(P.UNCONSTRAINED, "b"), mesh_of(a=2, b=4))
+    with pytest.raises(NoFeasiblePlan, match=r"places a tensor of shape \(16, 6\) \[-, b\] on mesh a=2xb=4"):
+        autopar.plan(fn, X, W[:, :6], cluster="cpu8")
+
+
+def test_inputs_and_outputs_are_pinned_in_any_order_of_axes(tmp_path: Path) -> None:
+    def step(w: Any, x: Any) -> Any:
+        return w - 0.1 * (x.T @ jnp.tanh(x @ w)), (x @ w).sum(0)
+
+    pins = (
+        autopar.pin("w", P(None, ("b", "a"))),
+        autopar.pin("output[1]", P(("b", "a"))),
+        autopar.pin("x", P(P.UNCONSTRAINED, ("b", "a"))),
+    )
+    compiled = autopar.compile(step, cluster="cpu8", mesh={"a": 2, "b": 4}, constraints=pins, carry=((0, 0),))
+    plan = compiled.plan(W, X)
+    assert str(plan.placements["w"]) == str(plan.record.stage.outputs[0]) == "[-, b*a]"
+    assert str(plan.placements["x"]) == "[-, b*a]"
+    assert plan.out_shardings()[1].spec == P(("b", "a"))
+    assert_same(compiled(W, X), jax.jit(step)(W, X))
+    plan.save(tmp_path / "plan.json")
+    assert_same(autopar.Plan.load(tmp_path / "plan.json").compile(step)(W, X), jax.jit(step)(W, X))
+    with pytest.raises(InvalidConstraint, match=r"at operators, and where a plan is resolved, .* in mesh order"):
+        autopar.plan(
+            step,
+            W,
+            X,
+            cluster="cpu8",
+            constraints=(autopar.pin(autopar.at(kind="tanh"), P(("b", "a"))),),
+            mesh={"a": 2, "b": 4},
+        )
 
 
 def test_gradients_are_pinned_too() -> None:

@@ -266,7 +266,10 @@ def test_a_constraint_inside_a_loop() -> None:
         ((forbid("w", "z"),), "has no axis 'z'"),
         ((pin("w", P(None, None, "x")),), r"stated are 3 dims, the shape \(16, 6\) has 2"),
         ((pin("w", P(None, "y")),), r"pin.*w of shape \(16, 6\).*dim 1 of 6 does not divide evenly by 4"),
-        ((pin("w", P(("y", "x"))),), r"pin\('w', P\(\('y', 'x'\)\)\): w .*\[x\*y, -\].*axes on one dim stand in mesh"),
+        (
+            (pin(at(kind="add"), P(("y", "x"))),),
+            r"pin\(at\(kind='add'\), P\(\('y', 'x'\)\)\): result .*\[x\*y\].*axes on one dim stand in mesh",
+        ),
         ((pin("w", P("x")), replicate("*")), r"replicate\('\*'\) contradicts pin\('w', P\('x'\)\): .*placement for w"),
         ((tie("w"),), r"tie\('w'\) ties nothing"),
         ((tie("w", "b"),), r"w of shape \(16, 6\) and b of shape \(16,\) have different numbers of dims"),

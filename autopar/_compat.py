@@ -17,9 +17,11 @@ from jax.extend import core as jex
 from jax.extend import source_info_util
 from jax.extend.core import primitives
 from jax.sharding import AbstractMesh, AxisType, Mesh
+from jaxlib import xla_client
 
 # JAX without its annotations, which are partial: pyright takes every attribute as Any.
 untyped_jax: Any = jax
+untyped_xla_client: Any = xla_client
 # The traced function is called from this package: its frames are not the user's.
 _PACKAGE = Path(__file__).parent
 source_info_util.register_exclusion(f"{_PACKAGE}/")
@@ -311,6 +313,28 @@ def function_of(jaxpr: Any) -> Callable[..., list[Any]]:
 def with_shape(aval: Any, shape: tuple[int, ...]) -> Any:
     """An abstract array like `aval`, of another shape."""
     return untyped_jax.core.ShapedArray(shape, aval.dtype)
+
+
+def program_text(function: Callable[..., Any], specs: Sequence[Any]) -> str:
+    """`function` of arrays like `specs` as a StableHLO program for CPU, whatever the platform here."""
+    traced = untyped_jax.jit(function, keep_unused=True).trace(*specs)
+    return traced.lower(lowering_platforms=("cpu",)).as_text()
+
+
+def run_text(text: str) -> Callable[[Sequence[Any]], list[np.ndarray[Any, Any]]]:
+    """The function of a sequence of arrays that a StableHLO program for CPU is, compiled for the first CPU device."""
+    device = untyped_jax.devices("cpu")[0]
+    client: Any = device.client
+    options = untyped_xla_client.CompileOptions()
+    loaded = client.compile_and_load(text, untyped_xla_client.DeviceList((device,)), options)
+
+    def run(operands: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
+        placed = [untyped_jax.device_put(operand, device) for operand in operands]
+        return [
+            np.asarray(shard) for (shard,) in loaded.execute_sharded(placed).disassemble_into_single_device_arrays()
+        ]
+
+    return run
 
 
 _xla_metadata: Any = xla_metadata

@@ -2,42 +2,64 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from time import monotonic
-from typing import cast
+from typing import NamedTuple, cast
 
 from autopar._payload import Payload
 from autopar.core.graph import OpNode, TensorInfo
 from autopar.core.placement import Kind
-from autopar.discover.candidates import splits, trial_shapes
-from autopar.discover.runnable import runnable
+from autopar.discover.candidates import Shapes, splits, trial_shapes
+from autopar.discover.runnable import Runnable, runnable
 from autopar.discover.trial import Split, Trials
 from autopar.rules.factor_rule import Factor, FactorRule
 
 LONGEST_S = 30.0
 """An operator whose trials take longer gets no rule."""
 
-Found = tuple[tuple[Split, Kind | None], ...]
+
+class Found(NamedTuple):
+    """The splits that hold, and the kind by which each combines results that lack its dim; `ended`: how trials did."""
+
+    splits: tuple[tuple[Split, Kind | None], ...] = ()
+    ended: str = ""
 
 
-def find_rule(op: OpNode) -> FactorRule | None:
-    """The rule of `op` that small runs of its primitive show: dims that may be split, and how results are combined.
+class Finder:
+    """What finds rules by trial, and says of an operator without one why there is none where it is known."""
 
-    A dim of an operand is a factor if, for several shapes, kinds of data, seeds and numbers of parts, the results on
-    slices make the result of the whole: put in a row where the results have the dim too, or summed (or their maximum
-    or minimum taken) where they have not. Every other dim is frozen. Unreduced operands and compound dims are not
-    looked for. Operators with effects, callbacks, random numbers or control flow are not run.
+    def __call__(self, op: OpNode) -> FactorRule | None:
+        """The rule of `op` that small runs of its primitive show: dims that may be split, how results are combined.
 
-    None if nothing may be split, or the operator cannot be tried. Remembered by primitive, parameters and ranks where
-    the parameters do not fix the shapes, else by shape.
-    """
+        A dim of an operand is a factor if, for several shapes, kinds of data, seeds and numbers of parts, the results
+        on slices make the result of the whole: put in a row where the results have the dim too, or summed (or their
+        maximum or minimum taken) where they have not. Every other dim is frozen. Unreduced operands and compound dims
+        are not looked for. Operators with effects, callbacks, random numbers or control flow are not run, the others
+        in a process of their own.
+
+        None if nothing may be split, or the operator cannot be tried. Remembered by primitive, parameters and ranks
+        where the parameters do not fix the shapes, else by shape.
+        """
+        found = _found_of(op)
+        return _rule(op, found.splits) if found.splits else None
+
+    def note(self, op: OpNode) -> str:
+        """Why trials of `op` came to no end, as a sentence; "" where they did."""
+        ended = _found_of(op).ended
+        return f"Tried on random operands, {ended}." if ended else ""
+
+
+find_rule = Finder()
+"""The one that there is."""
+
+
+def _found_of(op: OpNode) -> Found:
     if not isinstance(op.payload, Payload):
-        return None
+        return Found()
     found = _of_any_size(_Key(op, free=True))
-    if found is None:
-        found = _of_this_size(_Key(op, free=False))
-    return _rule(op, found) if found else None
+    return _of_this_size(_Key(op, free=False)) if found is None else found
 
 
 class _Key:
@@ -71,34 +93,36 @@ def _of_any_size(key: _Key) -> Found | None:
 
 @lru_cache(maxsize=4096)
 def _of_this_size(key: _Key) -> Found:
-    return _found(key.op, free=False) or ()
+    return _found(key.op, free=False) or Found()
 
 
 def _found(op: OpNode, *, free: bool) -> Found | None:
     run = runnable(op)
     if run is None:
-        return ()
+        return Found()
     shapes, is_free = trial_shapes(op, run)
     if free and not is_free:
         return None
-    if not shapes:
-        return ()
+    return _held(op, run, shapes) if shapes else Found()
+
+
+def _held(op: OpNode, run: Runnable, shapes: Sequence[Shapes]) -> Found:
     start = monotonic()
     trials = [Trials(run, op.ins, shape) for shape in shapes]
     held: list[tuple[Split, Kind | None]] = []
     for split in splits(op, run, shapes[0]):
         if monotonic() - start > LONGEST_S:
-            return ()
+            return Found(ended=f"it took longer than {LONGEST_S:g} s")
         if any(_overlap(split, other) for other, _ in held):
             continue
         kinds = _all_kinds(split, trials)
-        if not kinds:
-            continue
-        if None not in split.outs:
+        if run.ended:
+            return Found(ended=run.ended)
+        if kinds and None not in split.outs:
             held.append((split, None))
         elif len(kinds) == 1:
             held.append((split, next(iter(kinds))))
-    return tuple(held)
+    return Found(tuple(held))
 
 
 def _all_kinds(split: Split, trials: list[Trials]) -> frozenset[Kind]:
@@ -118,7 +142,7 @@ def _overlap(split: Split, other: Split) -> bool:
     return any(x == y is not None for mine, theirs in places for x, y in zip(mine, theirs, strict=True))
 
 
-def _rule(op: OpNode, found: Found) -> FactorRule:
+def _rule(op: OpNode, found: tuple[tuple[Split, Kind | None], ...]) -> FactorRule:
     ins = [_names(f"i{n}", tensor) for n, tensor in enumerate(op.ins)]
     outs = [_names(f"o{n}", tensor) for n, tensor in enumerate(op.outs)]
     reduced: dict[Factor, Kind] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import count
 from typing import Any, cast
 
 import numpy as np
@@ -12,6 +13,7 @@ from autopar._compat import untyped_jax
 from autopar._mesh import without_shardings
 from autopar._payload import Payload
 from autopar.core.graph import OpNode
+from autopar.discover.process import PROCESS, Ended, Results
 
 _NEVER = frozenset({"cond", "custom_partitioning", "infeed", "outfeed", "scan", "shard_map", "while"})
 """Control flow, whose body is another's to split (and which may not end); what reads or writes elsewhere."""
@@ -19,15 +21,21 @@ _NEVER_PARTS = ("callback", "debug_print", "rng_", "random_")
 """Parts of the names of what calls the host or draws random numbers."""
 
 Shape = tuple[int, ...]
+_numbers = count()
 
 
 class Runnable:
-    """An operator that may be run on other operands than its own: no effects, no callbacks, no random numbers."""
+    """An operator that may be tried on other operands than its own: no effects, no callbacks, no random numbers.
+
+    It runs in a process of its own, as operands that are drawn may be indices or pointers, which some operators follow
+    wherever they lead. `ended` says how that process ended, if it did; then nothing is run any more.
+    """
 
     def __init__(self, payload: Payload, op: OpNode) -> None:
         self._dtypes = tuple(tensor.dtype for tensor in op.ins)
         self._call = _bound(payload)
-        self._run: Callable[..., Any] = untyped_jax.jit(self._call)
+        self._programs: dict[tuple[Shape, ...], tuple[int, str] | None] = {}
+        self.ended = ""
 
     def shapes(self, ins: Sequence[Shape]) -> tuple[Shape, ...] | None:
         """The shapes of the results for operands of these shapes; None if it refuses them or gives nothing."""
@@ -40,13 +48,29 @@ class Runnable:
         shapes = tuple(tuple(aval.shape) for aval in closed.out_avals)
         return None if closed.effects or any(0 in shape for shape in shapes) else shapes
 
-    def run(self, operands: Sequence[Any]) -> list[np.ndarray[Any, Any]] | None:
-        """The results for these operands; None if the primitive cannot be run on them."""
-        try:
-            with _compat.without_mesh():
-                return [np.asarray(result) for result in self._run(*operands)]
-        except Exception:  # so does it refuse values; no rule is found then, and the user is told that there is none
+    def run(self, operands: Sequence[Sequence[Any]]) -> Results | None:
+        """The results of several runs, with operands of equal shapes; None if the primitive cannot be run on them."""
+        program = None if self.ended else self._program(tuple(np.shape(operand) for operand in operands[0]))
+        if program is None:
             return None
+        try:
+            return PROCESS.run(*program, operands)
+        except Ended as error:
+            self.ended = str(error)
+            return None
+
+    def _program(self, shapes: tuple[Shape, ...]) -> tuple[int, str] | None:
+        """The number and the text of the program for operands of these shapes; None if there is none for CPUs."""
+        if shapes not in self._programs:
+            specs = [
+                untyped_jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in zip(shapes, self._dtypes, strict=True)
+            ]
+            try:
+                with _compat.without_mesh():
+                    self._programs[shapes] = next(_numbers), _compat.program_text(self._call, specs)
+            except Exception:  # so does it refuse to be lowered; no rule is found then, and the user is told
+                self._programs[shapes] = None
+        return self._programs[shapes]
 
 
 def runnable(op: OpNode) -> Runnable | None:

@@ -45,7 +45,7 @@ class Trials:
     def __init__(self, runnable: Runnable, tensors: Sequence[TensorInfo], shapes: tuple[Shape, ...]) -> None:
         self._runnable = runnable
         self._tensors = tensors
-        self._whole: dict[int, tuple[list[Any], list[Array] | None]] = {}
+        self._whole: dict[int, tuple[list[Any], tuple[Array, ...] | None]] = {}
         self.shapes = shapes
 
     def kinds(self, split: Split) -> frozenset[Kind]:
@@ -75,9 +75,8 @@ class Trials:
             np.split(operand, parts, dim) if dim is not None else [operand] * parts
             for operand, dim in zip(operands, split.ins, strict=True)
         ]
-        results = [self._runnable.run(local) for local in zip(*slices, strict=True)]
-        local = [result for result in results if result is not None]
-        if len(local) < len(results):
+        local = self._runnable.run([*zip(*slices, strict=True)])
+        if local is None:
             return frozenset(), False
         held: frozenset[Kind] = frozenset(_COMBINE)
         informative = True
@@ -87,10 +86,11 @@ class Trials:
             informative = informative and _tells(full, pieces)
         return held, informative
 
-    def _run_whole(self, number: int) -> tuple[list[Any], list[Array] | None]:
+    def _run_whole(self, number: int) -> tuple[list[Any], tuple[Array, ...] | None]:
         if number not in self._whole:
             operands = draw(self._tensors, self.shapes, number)
-            self._whole[number] = operands, self._runnable.run(operands)
+            results = self._runnable.run([operands])
+            self._whole[number] = operands, None if results is None else results[0]
         return self._whole[number]
 
 

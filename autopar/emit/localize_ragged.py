@@ -56,5 +56,5 @@ def _bounds(sizes: Array, rows: int, first: Array | int, count: int) -> tuple[Ar
     """
     limit = min(rows, int(jnp.iinfo(sizes.dtype).max))
     ends = jnp.clip(jnp.cumsum(sizes, axis=-1, dtype=sizes.dtype), 0, limit).astype(np.int32)
-    starts = jnp.concatenate([jnp.zeros_like(ends[..., :1]), ends[..., :-1]], axis=-1)
+    starts = jnp.concatenate([ends[..., :1] * 0, ends[..., :-1]], axis=-1)
     return jnp.clip(starts - first, 0, count), jnp.clip(ends - first, 0, count)

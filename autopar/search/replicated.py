@@ -14,7 +14,7 @@ from autopar.rules.enumerate import enumerate_strategies
 from autopar.rules.notation import show
 from autopar.rules.registry import has_rule, whole
 from autopar.search.constraints import Constraint, Pin
-from autopar.search.resolve import FindRule, found_rules
+from autopar.search.resolve import FindRule, found_rules, note_of
 
 
 def warn_unwritten(graph: OpGraph, mesh: DeviceMesh, pricing: Pricing, find: FindRule) -> None:
@@ -51,17 +51,18 @@ def _warn_replicated(graph: OpGraph, mesh: DeviceMesh, pricing: Pricing, find: F
     The price is that of every device computing them whole, which is the same on every mesh; moving their operands
     there comes on top and depends on the plan.
     """
-    prices: dict[tuple[str, str], list[float]] = {}
+    prices: dict[tuple[str, str, str], list[float]] = {}
     for op in graph.ops:
         if not has_rule(op.kind) and find(op) is None:
             strategy = enumerate_strategies(whole(op), mesh)[0]
-            prices.setdefault((op.kind, op.source), []).append(pricing.op_cost(op, strategy))
-    for (kind, source), costs in prices.items():
+            place = op.kind, op.source, note_of(find, op)
+            prices.setdefault(place, []).append(pricing.op_cost(op, strategy))
+    for (kind, source, note), costs in prices.items():
         times = f" {len(costs)} times" if len(costs) > 1 else ""
         warnings.warn(
             f"no sharding rule for {kind!r} ({source}): it is replicated, every device computes it whole{times}, "
             f"priced at {sum(costs):.3g} s a step. Register a rule with autopar.register_rule, or pass strict=True to "
-            f"refuse it.",
+            f"refuse it.{note}",
             UnsupportedPrimitiveWarning,
             stacklevel=users_level(),
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol, runtime_checkable
 
 from autopar.core.graph import OpGraph, OpNode
 from autopar.errors import UnsupportedPrimitive
@@ -12,6 +13,21 @@ from autopar.rules.registry import has_rule, rule_of, whole
 
 FindRule = Callable[[OpNode], FactorRule | None]
 """What finds a rule by trial; it runs operators, which nothing in here does."""
+
+
+@runtime_checkable
+class Noting(Protocol):
+    """A `FindRule` that says why it found nothing."""
+
+    def note(self, op: OpNode) -> str:
+        """A sentence about why there is no rule for `op`; "" where nothing is to be said."""
+        ...
+
+
+def note_of(find: FindRule, op: OpNode) -> str:
+    """What `find` says of an operator that it finds no rule for, after a space; "" if nothing."""
+    note = find.note(op) if isinstance(find, Noting) else ""
+    return note and f" {note}"
 
 
 def no_rule(_op: OpNode) -> FactorRule | None:

@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_core import from_json
 
 from autopar.api.packed_plan import PlanField, Strict
@@ -23,6 +23,7 @@ from autopar.core.regions import WHILE_TRIPS
 from autopar.errors import PlanFileError
 from autopar.report.summary import Report
 from autopar.search.constraints import Constraint
+from cost_models import Cluster
 
 FORMAT_VERSION = 1
 _SHOWN_ERRORS = 3
@@ -45,7 +46,7 @@ class Signature:
     static_argnums: tuple[int, ...] = ()
     donate_argnums: tuple[int, ...] = ()
     carry: Literal["auto"] | tuple[tuple[int | str, int | str], ...] | None = "auto"
-    while_trips: float = WHILE_TRIPS
+    while_trips: Annotated[float, Field(gt=0)] = WHILE_TRIPS
     constraints: tuple[Constraint, ...] = ()
     data: tuple[int, ...] = ()
 
@@ -54,7 +55,8 @@ class PlanFile(Strict):
     """All that is known of a plan without its function. `cluster` is what `Cluster.to_dict` gave.
 
     Invariants: the plan has one stage; plan, signature and report speak of the same mesh, inputs, outputs and costs;
-    every placement divides its tensor evenly; the lower bound is not above the objective.
+    every placement divides its tensor evenly; the lower bound is not above the objective; the cluster has as many
+    devices as the mesh, or more.
     """
 
     format_version: Literal[1] = FORMAT_VERSION
@@ -63,6 +65,20 @@ class PlanFile(Strict):
     plan: PlanField
     report: Report
     cluster: dict[str, Any]
+
+    @field_validator("cluster")
+    @classmethod
+    def _check_cluster(cls, cluster: dict[str, Any]) -> dict[str, Any]:
+        """Whether it is one.
+
+        Raises:
+          ValueError: naming what is wrong with it.
+        """
+        try:
+            Cluster.from_dict(cluster)
+        except ValidationError as error:
+            raise ValueError(_describe(error)) from error
+        return cluster
 
     @model_validator(mode="after")
     def _check(self) -> PlanFile:
@@ -73,6 +89,9 @@ class PlanFile(Strict):
             raise ValueError(f"the lower bound {plan.lower_bound_s} is above the objective {plan.objective_s}")
         if report.mesh != plan.stage.mesh.whole.axes:
             raise ValueError(f"the report is for mesh {report.mesh}, the plan for {plan.stage.mesh.whole.axes}")
+        devices = Cluster.from_dict(self.cluster).topology.device_count
+        if plan.stage.mesh.size > devices:
+            raise ValueError(f"the plan is for mesh {plan.stage.mesh}, the cluster has {devices} devices")
         if (report.objective_s, report.lower_bound_s) != (plan.objective_s, plan.lower_bound_s):
             raise ValueError("the report's objective and lower bound are not those of the plan")
         if report.stopped != plan.stopped:

@@ -206,8 +206,17 @@ def restore(task: Task, plan: Plan) -> Planned:
 
     Raises:
       PlanFileError: if an operator has a strategy that is not one of its own, or is recomputed where it cannot be, or
-        a constraint does not hold.
+        a constraint does not hold or says nothing about the function, or no prices lead from one choice to another.
     """
+    try:
+        return _restored(task, plan)
+    except PlanFileError:
+        raise
+    except AutoparError as error:  # of what the file says, since nothing of it was checked against the function before
+        raise PlanFileError(f"the plan cannot be made again: {error} The file is damaged. Plan again.") from error
+
+
+def _restored(task: Task, plan: Plan) -> Planned:
     graph = _rewritten(task.graph, plan.recomputed)
     check_strategies(graph, plan.stage, task.find)
     if not holds(graph, plan.stage, task.all_constraints):

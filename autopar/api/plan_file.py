@@ -1,6 +1,7 @@
 """Plan files: a plan with its costs, its cluster and the signature of its function, as validated JSON.
 
-A plan comes in and a file goes out, or the other way round. Nothing in a file is executed.
+A plan comes in and a file goes out, or the other way round. Nothing in a file is executed. Most of a plan says the same
+again and again, so a file holds its text compressed (`packed_text`); one that holds the text as it is can be read too.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_core import from_json
 
 from autopar.api.packed_plan import PlanField, Strict
+from autopar.api.packed_text import packed_text, unpacked_text
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
 from autopar.core.plan import Plan
@@ -26,6 +28,9 @@ from autopar.search.constraints import Constraint
 from cost_models import Cluster
 
 FORMAT_VERSION = 1
+"""Of the text of a plan."""
+PACKED_VERSION = 2
+"""Of a file that holds such a text compressed."""
 _SHOWN_ERRORS = 3
 _SHOWN_CHARACTERS = 60
 
@@ -106,24 +111,33 @@ class PlanFile(Strict):
 def plan_file(plan: Plan, report: Report, cluster: Mapping[str, Any], signature: Signature) -> PlanFile:
     """The file of `plan`: `report` is its summary, `cluster` what `Cluster.to_dict` gives."""
     return PlanFile(
-        autopar_version=_autopar_version(), signature=signature, plan=plan, report=report, cluster=dict(cluster)
+        autopar_version=autopar_version(), signature=signature, plan=plan, report=report, cluster=dict(cluster)
     )
 
 
 def dump(file: PlanFile, path: Path) -> None:
-    """Writes `file` to `path`: JSON with sorted keys, one line a field, the same bytes for the same plan.
+    """Writes `file` to `path`: JSON whose "contents" are compressed, the same bytes for the same plan.
 
     Raises:
       PlanFileError: if `path` cannot be written.
     """
+    report = file.report
+    about = f"{report.function} on mesh {file.plan.stage.mesh} of {report.cluster}: `autopar report FILE` shows it"
+    fields = {
+        "about": about,
+        "autopar_version": file.autopar_version,
+        "format_version": PACKED_VERSION,
+        "contents": packed_text(to_json(file)),
+    }
+    lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in fields.items())
     try:
-        path.write_text(to_json(file), encoding="utf-8")
+        path.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
     except OSError as error:
         raise PlanFileError(f"the plan cannot be written to {path}: {_reason(error)}. Choose another path.") from error
 
 
 def to_json(file: PlanFile) -> str:
-    """The text of a plan file."""
+    """The text of a plan: JSON with sorted keys, one line a field."""
     fields = file.model_dump(mode="json")
     for name in ("recomputation", "stopped", "errors", "carried"):
         if not fields["report"][name]:
@@ -143,7 +157,10 @@ def load(path: Path) -> PlanFile:
         content = path.read_bytes()
     except OSError as error:
         raise PlanFileError(f"no plan can be read from {path}: {_reason(error)}. Check the path.") from error
-    _check_format(path, content)
+    document = _document(path, content)
+    if document["format_version"] == PACKED_VERSION:
+        content = _unpacked(path, document.get("contents"))
+        _document(path, content)
     try:
         return PlanFile.model_validate_json(content)
     except ValidationError as error:
@@ -152,7 +169,17 @@ def load(path: Path) -> PlanFile:
         ) from error
 
 
-def _check_format(path: Path, content: bytes) -> None:
+def _unpacked(path: Path, contents: object) -> bytes:
+    try:
+        if not isinstance(contents, str):
+            raise ValueError("it has no contents")
+        return unpacked_text(contents).encode()
+    except ValueError as error:
+        raise PlanFileError(f"{path} is a damaged plan file: {error}. Save the plan again, or plan again.") from error
+
+
+def _document(path: Path, content: bytes) -> dict[str, object]:
+    """The fields of a file of a format that this version reads."""
     try:
         document: object = from_json(content)
     except ValueError as error:
@@ -164,11 +191,13 @@ def _check_format(path: Path, content: bytes) -> None:
             f"{path} is JSON but no plan file: it has no field 'format_version'. Pass a file that Plan.save wrote."
         )
     found = fields["format_version"]
-    if found != FORMAT_VERSION or isinstance(found, bool):
+    if found not in (FORMAT_VERSION, PACKED_VERSION) or isinstance(found, bool):
         raise PlanFileError(
-            f"{path} is a plan file of format {found!r}; this version of autopar ({_autopar_version()}) reads format "
-            f"{FORMAT_VERSION}. Plan again, or use the version that wrote it: {fields.get('autopar_version')!r}."
+            f"{path} is a plan file of format {found!r}; this version of autopar ({autopar_version()}) reads formats "
+            f"{FORMAT_VERSION} and {PACKED_VERSION}. Plan again, or use the version that wrote it: "
+            f"{fields.get('autopar_version')!r}."
         )
+    return fields
 
 
 def _describe(error: ValidationError) -> str:
@@ -211,7 +240,7 @@ def _check_tensors(
             raise ValueError(f"{what} {position} of shape {shape} cannot be placed {placement} on mesh {mesh}")
 
 
-def _autopar_version() -> str:
+def autopar_version() -> str:
     """The installed version; "unknown" where autopar runs from its sources without being installed."""
     try:
         return version("autopar")

@@ -14,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import autopar
+from autopar.api.plan_file import to_json
 from autopar.errors import AutoparError, InvalidConstraint, InvalidMesh, InvalidOption, PlanFileError
 from tests.api.same import SLOW
 
@@ -81,8 +82,7 @@ def test_every_kind_of_constraint_is_saved(mode: str, tmp_path: Path) -> None:
 
 def test_a_file_whose_plan_breaks_its_constraints_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
-    plan(constraints=PINNED).save(path)
-    document = json.loads(path.read_text())
+    document = json.loads(to_json(plan(constraints=PINNED).file))
     document["signature"]["constraints"][0]["layout"]["dims"] = [["b"]]
     path.write_text(json.dumps(document))
     with pytest.raises(

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import autopar
+from autopar.api.plan_file import to_json
 from autopar.errors import NoFeasiblePlan
 from autopar.search.recheck import recheck
 from tests.api.same import PARAMS, SLOW, W, X, arrays, assert_same, check, layer, step
@@ -201,9 +202,11 @@ def test_a_loaded_plan_knows_no_function(tmp_path: Path) -> None:
 
 def test_corrupt_and_foreign_files(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
-    autopar.plan(layer, W, X, cluster=SLOW).save(path)
-    content = path.read_text()
+    plan = autopar.plan(layer, W, X, cluster=SLOW)
+    plan.save(path)
+    content = to_json(plan.file)
     for text, message in (
+        (path.read_text()[:-100], "is not JSON"),
         (content[:-100], "is not JSON"),
         ("{}", "is JSON but no plan file"),
         (content.replace('"objective_s"', '"objective"'), "is a damaged plan file"),
@@ -216,8 +219,7 @@ def test_corrupt_and_foreign_files(tmp_path: Path) -> None:
 def test_a_file_with_a_strategy_that_does_not_exist(tmp_path: Path) -> None:
     """A damaged file that says nothing impossible by itself: two dims of an operator's result are swapped."""
     path = tmp_path / "plan.json"
-    autopar.plan(layer, W, X, cluster=SLOW, mesh=MESH).save(path)
-    document = json.loads(path.read_text())
+    document = json.loads(to_json(autopar.plan(layer, W, X, cluster=SLOW, mesh=MESH).file))
     table = document["plan"]["stages"][0]
     strategy = table["strategies"][table["operators"][0]]
     placement = table["placements"][strategy["outs"][0]]

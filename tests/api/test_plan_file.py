@@ -127,7 +127,10 @@ def test_a_plan_reads_back_as_it_was(file: PlanFile, tmp_path_factory: pytest.Te
     assert loaded.plan == file.plan
     assert loaded.report == file.report
     assert loaded.signature == file.signature
-    assert to_json(loaded) == to_json(file) == path.read_text(encoding="utf-8")
+    assert to_json(loaded) == to_json(file)
+    saved = path.read_bytes()
+    dump(loaded, path)
+    assert path.read_bytes() == saved
 
 
 def test_the_types_are_those_of_the_records(tmp_path: Path) -> None:
@@ -169,6 +172,21 @@ def test_the_file_has_sorted_keys_and_a_line_a_field() -> None:
     assert to_json(shuffled) == text
 
 
+def test_a_file_is_small_and_says_what_it_is(tmp_path: Path) -> None:
+    file, path = example(4000), tmp_path / "plan.json"
+    dump(file, path)
+    document = json.loads(path.read_text(encoding="utf-8"))
+    assert document["about"] == "f on mesh data=2xmodel=4 of 8xh100: `autopar report FILE` shows it"
+    assert path.stat().st_size < len(to_json(file)) / 5
+
+
+def test_a_file_of_plain_text_is_read(tmp_path: Path) -> None:
+    """As versions of autopar wrote them that did not compress."""
+    path = tmp_path / "plan.json"
+    path.write_text(to_json(example()), encoding="utf-8")
+    assert load(path) == example()
+
+
 # Damage ---------------------------------------------------------------------------------------------------------------
 
 
@@ -187,6 +205,32 @@ def test_every_97th_truncation_is_refused(tmp_path: Path) -> None:
         assert "is not JSON" in refused(tmp_path / "plan.json", content[:end])
 
 
+@settings(max_examples=200, deadline=None)
+@given(position=st.integers(0), byte=st.binary(min_size=1, max_size=1), other=st.booleans())
+def test_a_changed_byte_is_refused_or_changes_nothing(
+    position: int, byte: bytes, other: bool, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Contents have a checksum; what stands beside them may be another text, but no other plan."""
+    path = tmp_path_factory.mktemp("plans") / "plan.json"
+    dump(example(), path)
+    content = bytearray(path.read_bytes())
+    place = position % len(content)
+    content[place : place + 1] = byte if other else b""
+    path.write_bytes(bytes(content))
+    try:
+        loaded = load(path)
+    except PlanFileError:
+        return
+    assert loaded == example()
+
+
+def test_contents_that_would_fill_the_memory_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autopar.api.packed_text.MOST_BYTES", 100)
+    path = tmp_path / "plan.json"
+    dump(example(), path)
+    assert "its contents are more than 100 bytes" in refused(path, path.read_bytes())
+
+
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
@@ -198,8 +242,13 @@ def test_every_97th_truncation_is_refused(tmp_path: Path) -> None:
         (b"[]", "no plan file"),
         (b"null", "no plan file"),
         (b"{}", "no field 'format_version'"),
-        (b'{"format_version": 2, "autopar_version": "9.9"}', "format 2"),
-        (b'{"format_version": 2, "autopar_version": "9.9"}', "'9.9'"),
+        (b'{"format_version": 3, "autopar_version": "9.9"}', "format 3"),
+        (b'{"format_version": 3, "autopar_version": "9.9"}', "'9.9'"),
+        (b'{"format_version": 2}', "it has no contents"),
+        (b'{"format_version": 2, "contents": [1]}', "it has no contents"),
+        (b'{"format_version": 2, "contents": ""}', "its contents end too early"),
+        (b'{"format_version": 2, "contents": "one"}', "its contents cannot be unpacked"),
+        (b'{"format_version": 2, "contents": "\xc3\xa4"}', "its contents cannot be unpacked"),
         (b'{"format_version": true}', "format True"),
         (b'{"format_version": "1"}', "format '1'"),
         (b'{"format_version": 1}', "plan: Field required"),

@@ -51,6 +51,10 @@ class UnsplitDataWarning(UserWarning):
     """Data that was to be split over all devices is whole on each of them, as none of it divides evenly."""
 
 
+class PlanCacheWarning(UserWarning):
+    """A plan that is kept in a cache cannot be used, or one cannot be kept there."""
+
+
 class MovedWarning(UserWarning):
     """Arrays that came in sharded otherwise than planned are moved at every call."""
 

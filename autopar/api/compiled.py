@@ -172,6 +172,9 @@ def compile(  # noqa: A001 - the name that jax users expect
         lie as there, on its mesh. Its state is all but its data. The report says what that costs.
       shardings: what becomes of arrays that come in sharded: "move": to where the plan has them, which is said once
         (MovedWarning), with bytes; "keep": they are pins, and the mesh is theirs.
+      cache: a directory in which plans are kept: one that is there for this function, cluster, mesh, options and these
+        versions is taken, traced but not searched for; None: that of the environment variable AUTOPAR_CACHE, if it is
+        set; False: none. Rules of your own are not looked at, and plans of a pricing of your own are not kept.
 
     Raises (at the first call for a signature):
       AutoparError: InvalidMesh, UnknownCluster, InvalidConstraint, TraceError, UnsupportedPrimitive, NoFeasiblePlan,

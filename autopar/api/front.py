@@ -122,7 +122,7 @@ def front(fn: Function, *args: Any, points: int = 10, **keywords: Any) -> Front:
     """
     if isinstance(points, bool) or not isinstance(points, int) or points < 2:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidOption(f"points is {points!r}: pass how many memory limits to search, a whole number >= 2")
-    options, kwargs = split_options(keywords, without=("dump",))
+    options, kwargs = split_options(keywords, without=("dump", "cache"))
     settings = settings_of(options)
     with collection_paused():
         target = settings.target()

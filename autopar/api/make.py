@@ -12,12 +12,13 @@ from autopar.api.collection import collection_paused
 from autopar.api.following import followed
 from autopar.api.keeping import kept
 from autopar.api.plan import Plan
+from autopar.api.plan_cache import Shelf
 from autopar.api.plan_file import PlanFile, Signature, plan_file
 from autopar.api.runner import Bound
 from autopar.api.settings import Settings, Target
 from autopar.core.mesh import DeviceMesh
 from autopar.discover import find_rule
-from autopar.errors import NoFeasiblePlan, Unsolved
+from autopar.errors import NoFeasiblePlan, PlanFileError, Unsolved
 from autopar.operators import KEEP
 from autopar.report.summary import Report, summarise
 from autopar.search.alternatives import search_best
@@ -25,7 +26,7 @@ from autopar.search.carried import released
 from autopar.search.modes import constraints_of
 from autopar.search.pinned import own_mesh
 from autopar.search.resolve import found_rules
-from autopar.search.search import announced, find_on
+from autopar.search.search import announced, find_on, restore
 from autopar.search.task import Task
 from autopar.trace import Traced, fingerprint, trace
 from cost_models import Cluster
@@ -50,17 +51,53 @@ def make_plan(
             traced = next((t for t in traces if _are_same(t, bound.traced)), None)
             if traced is not None and bound.cluster == target.cluster:
                 return made_plan(replace(bound, traced=traced))
-        return _searched(fn, settings, target, traces)
+        return _found(fn, settings, target, traces)
 
 
 def _are_same(one: Traced, other: Traced) -> bool:
     return one.mesh == other.mesh and fingerprint(one.graph) == fingerprint(other.graph)
 
 
-def _searched(fn: Function, settings: Settings, target: Target, traces: Sequence[Traced]) -> Plan:
+def _found(fn: Function, settings: Settings, target: Target, traces: Sequence[Traced]) -> Plan:
+    """The plan that is kept for this, else one that is searched, and kept then."""
     tasks = [task_of(traced, settings, target.cluster) for traced in traces]
-    position, planned = search_best(tasks, meshes_of(traces[0], settings, target))
-    found = made_plan(Bound(fn, settings, traces[position], planned, target.cluster))
+    meshes = meshes_of(traces[0], settings, target)
+    if settings.cache is None or settings.pricing is not None:
+        return _searched(fn, settings, target.cluster, traces, tasks, meshes)
+    shelf = Shelf.of(settings.cache, traces, tasks, target.cluster, meshes)
+    found = _kept(shelf, fn, settings, target.cluster, traces)
+    if found is None:
+        found = _searched(fn, settings, target.cluster, traces, tasks, meshes)
+        shelf.write(found.bound.record, found.bound.settings.mode, name_of(fn))
+    return found
+
+
+def _kept(shelf: Shelf, fn: Function, settings: Settings, cluster: Cluster, traces: Sequence[Traced]) -> Plan | None:
+    """The plan that is kept, with its program made anew; None if there is none that can be used."""
+    entry = shelf.read()
+    traced = next((t for t in traces if entry is not None and fingerprint(t.graph) == entry.plan.fingerprint), None)
+    if entry is None or traced is None:
+        return None
+    settings = replace(settings, mode=entry.mode)
+    task = task_of(traced, settings, cluster)
+    try:
+        planned = restore(task, entry.plan)
+    except PlanFileError as error:
+        shelf.complain(error)
+        return None
+    return made_plan(Bound(fn, settings, traced, announced(task, planned), cluster))
+
+
+def _searched(
+    fn: Function,
+    settings: Settings,
+    cluster: Cluster,
+    traces: Sequence[Traced],
+    tasks: Sequence[Task],
+    meshes: Sequence[DeviceMesh],
+) -> Plan:
+    position, planned = search_best(tasks, meshes)
+    found = made_plan(Bound(fn, settings, traces[position], planned, cluster))
     if settings.options.data_parallel == "never" or settings.mode != "auto" or settings.constraints:
         return found
     return _or_data_parallel(found)

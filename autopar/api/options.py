@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
 
 from autopar.api.constraints import checked
+from autopar.api.plan_cache import checked_cache
 from autopar.api.settings import ClusterLike, MeshLike, Settings
 from autopar.api.sizes import limit_of
 from autopar.errors import InvalidOption, UnknownOption
@@ -41,6 +42,7 @@ class Options(TypedDict, total=False):
     constraints: Sequence[Constraint]
     follow: Plan | Compiled | None
     shardings: Literal["move", "keep"]
+    cache: str | Path | Literal[False] | None
 
 
 def settings_of(options: Mapping[str, Any]) -> Settings:
@@ -64,6 +66,9 @@ def settings_of(options: Mapping[str, Any]) -> Settings:
             f"shardings is {given['shardings']!r}: pass 'move', to have arrays moved to where the plan has them, or "
             f"'keep', to have the plan made for where they lie"
         )
+    given["cache"] = checked_cache(given.get("cache"))
+    if given.get("pricing") is not None and options.get("cache"):
+        raise InvalidOption("plans of a pricing of your own cannot be kept, as it has no name: leave out cache")
     return Settings(**given)
 
 
@@ -74,11 +79,18 @@ def split_options(keywords: Mapping[str, Any], without: Collection[str] = ()) ->
       InvalidOption: for one of `without`, options that mean nothing where they were given.
     """
     for name in without:
-        if name in keywords:
+        if name in keywords and _is_option(name, keywords[name]):
             raise InvalidOption(f"{name} is an option of autopar.compile and plan only: leave it out here")
-    options = {name: value for name, value in keywords.items() if name in Options.__annotations__}
+    options = {name: value for name, value in keywords.items() if _is_option(name, value)}
     rest = {name: value for name, value in keywords.items() if name not in options}
     return cast("Options", options), rest
+
+
+def _is_option(name: str, value: object) -> bool:
+    """Whether a keyword is an option; arrays called `cache` are those of a function that decodes, and no directory."""
+    if name == "cache":
+        return value is None or value is False or isinstance(value, str | Path)
+    return name in Options.__annotations__
 
 
 def _unknown(name: str) -> str:

@@ -183,6 +183,7 @@ def settings_of_state(plan: Plan, slot: Slot, devices: Sequence[Any]) -> Setting
         options=own.options,
         devices=tuple(devices),
         pricing=own.pricing,
+        cache=own.cache,
         constraints=(Follow(f"{slot.name} of {plan.function_name}", pins),),
     )
 

@@ -268,7 +268,10 @@ class Plan(Figures):
         """
         found = recheck(self.bound.planned, self.summary.lower_bound_s, search_work)
         if found is None:
-            raise AutoparError("this plan holds no proof of its bound, as it was loaded: plan anew, then verify")
+            raise AutoparError(
+                "this plan holds no proof of its bound, as it was loaded or kept in a cache: plan anew, with "
+                "cache=False, then verify"
+            )
         return found
 
     def diff(self, other: Plan) -> str:

@@ -191,7 +191,7 @@ def _document(path: Path, content: bytes) -> dict[str, object]:
             f"{path} is JSON but no plan file: it has no field 'format_version'. Pass a file that Plan.save wrote."
         )
     found = fields["format_version"]
-    if found not in (FORMAT_VERSION, PACKED_VERSION) or isinstance(found, bool):
+    if isinstance(found, bool) or found not in (FORMAT_VERSION, PACKED_VERSION):
         raise PlanFileError(
             f"{path} is a plan file of format {found!r}; this version of autopar ({autopar_version()}) reads formats "
             f"{FORMAT_VERSION} and {PACKED_VERSION}. Plan again, or use the version that wrote it: "

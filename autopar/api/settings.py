@@ -53,6 +53,7 @@ class Settings:
     constraints: tuple[Constraint, ...] = ()
     follow: Any = None
     shardings: Literal["move", "keep"] = "move"
+    cache: Path | None = None
 
     def target(self) -> Target:
         """The cluster, mesh shapes and devices.

@@ -21,6 +21,7 @@ from autopar.errors import AutoparError
 if TYPE_CHECKING:
     from autopar.report.summary import Report
     from autopar.search.progress import SearchProgress
+    from autopar.search.replan import ConstraintPrice
 
 app = typer.Typer(
     help="Finds the fastest way to split a JAX function over a cluster, and proves how good it is.",
@@ -70,6 +71,7 @@ def report(
     timeline: Annotated[Path | None, typer.Option(help="write the step as a trace, for ui.perfetto.dev")] = None,
     dump: Annotated[Path | None, typer.Option(help="directory for every stage of the program")] = None,
     verify: Annotated[bool, typer.Option("--verify", help="prove the lower bound anew, by other code")] = False,
+    prices: Annotated[bool, typer.Option("--prices", help="what constraints and carry cost, planned for each")] = False,
     time_limit: Annotated[float | None, typer.Option(help=_TIME_HELP, min=0)] = None,
 ) -> None:
     """Plan a function, or read a saved plan, and print what the plan says."""
@@ -85,8 +87,8 @@ def report(
             "time_limit_s": time_limit,
         }
         given = {name: value for name, value in given.items() if value is not None}
-        made = _report_of(target, given, save, timeline, verify)
-        _print_report(made, json, html)
+        made, priced = _report_of(target, given, save, timeline, verify, prices)
+        _print_report(made, priced, json, html)
 
 
 @app.command()
@@ -287,15 +289,17 @@ def _location(error: BaseException, path: Path) -> str:
 
 
 def _report_of(
-    target: str, given: Mapping[str, object], save: Path | None, timeline: Path | None, verify: bool
-) -> Report:
-    """The report of a saved plan, or of a function planned now: saved, its timeline saved, its bound verified."""
+    target: str, given: Mapping[str, object], save: Path | None, timeline: Path | None, verify: bool, prices: bool
+) -> tuple[Report, Sequence[ConstraintPrice]]:
+    """The report of a saved plan, or of a function planned now: saved, its timeline saved, its bound verified; and the
+    prices that go with it.
+    """
     if target.endswith(".json"):
-        if given or verify or save is not None or timeline is not None:
+        if given or verify or prices or save is not None or timeline is not None:
             raise BadArgument(f"{target!r} is planned already: only --json and --html go with a saved plan")
         from autopar.api.plan_file import load
 
-        return load(Path(target)).report
+        return load(Path(target)).report, ()
     task = load_task(*parse_target(target))
     from autopar.api import plan
 
@@ -308,7 +312,7 @@ def _report_of(
         made.timeline().save(timeline)
     if verify:
         _print(f"{made.verify()}\n\n")
-    return made.summary
+    return made.summary, made.prices(every=prices)
 
 
 @contextmanager
@@ -339,7 +343,7 @@ def _timed(keywords: dict[str, Any]) -> dict[str, Any]:
     return {**keywords, "options": replace(options, solve=replace(options.solve, time_limit_s=limit_s))}
 
 
-def _print_report(made: Report, json: Path | None, html: Path | None) -> None:
+def _print_report(made: Report, prices: Sequence[ConstraintPrice], json: Path | None, html: Path | None) -> None:
     from autopar.report import render
 
     for path, write in ((json, render.to_json), (html, render.html)):
@@ -347,9 +351,9 @@ def _print_report(made: Report, json: Path | None, html: Path | None) -> None:
             path.write_text(write(made), encoding="utf-8")
     console = Console()
     if console.is_terminal:
-        console.print(render.rich_report(made))
+        console.print(render.rich_report(made, prices))
     else:
-        _print(render.text(made))
+        _print(render.text(made, prices))
 
 
 @contextmanager

@@ -30,6 +30,17 @@ def step(w, x):
 def task():
     return step, (jax.ShapeDtypeStruct((512, 64), jnp.float32), jax.ShapeDtypeStruct((16, 512), jnp.float32))
 
+def train(w, x):
+    return {"w": w - jax.grad(step)(w, x)}
+
+def train_task():
+    import autopar
+    return train, task()[1], {"mesh": {"all": 8}, "constraints": (autopar.pin("w", jax.P("all")),)}
+
+def follower_task():
+    import autopar
+    return step, task()[1], {"follow": autopar.plan(train, *task()[1], cluster="8xh100", **train_task()[2])}
+
 def task_with_options():
     return step, task()[1], {"mode": "data_parallel", "mesh": {"all": 8}}
 """
@@ -313,6 +324,20 @@ def test_a_function_is_planned_reported_and_saved(file: Path, tmp_path: Path) ->
     again = run("report", plan, "--json", tmp_path / "again.json")
     assert again.stdout == result.stdout
     assert (tmp_path / "again.json").read_text() == data.read_text()
+
+
+def test_prices_are_told_when_asked(file: Path, tmp_path: Path) -> None:
+    told = run("report", f"{file}:train_task", "--cluster", "8xh100").stdout
+    assert "carried" in told
+    assert "output['w'] -> w" in told
+    assert "What the constraints cost" not in told
+    assert "carry output['w'] -> w" in run("report", f"{file}:train_task", "--cluster", "8xh100", "--prices").stdout
+    assert "is planned already" in refused("report", tmp_path / "plan.json", "--prices")
+
+
+def test_what_following_costs_is_told(file: Path) -> None:
+    told = run("report", f"{file}:follower_task").stdout
+    assert "follow(train): 1 array" in told.partition("What the constraints cost")[2]
 
 
 def test_a_memory_limit_that_nothing_fits_in(file: Path) -> None:

@@ -185,10 +185,14 @@ class Plan(Figures):
 
         If `prices`, with what each constraint and the carry cost, for which it is solved as often.
         """
-        if not prices:
-            return text(self.summary, self.follow_prices())
+        return text(self.summary, self.prices(every=prices))
+
+    def prices(self, *, every: bool = True) -> tuple[ConstraintPrice, ...]:
+        """What each constraint and the carry cost; of following alone, unless of `every` one."""
+        if not every:
+            return self.follow_prices()
         carry = self.carry_price()
-        return text(self.summary, (*self.constraint_prices(), *(() if carry is None else (carry,))))
+        return (*self.constraint_prices(), *(() if carry is None else (carry,)))
 
     def explain(self, name: str) -> str:
         """What the plan does with an input, given by its path, or with a source line, and why."""

@@ -34,13 +34,13 @@ def text(report: Report, prices: Sequence[ConstraintPrice] = ()) -> str:
 
     `prices` are those of the plan's constraints, where they are known.
     """
+    return plain(rich_report(report, prices))
+
+
+def rich_report(report: Report, prices: Sequence[ConstraintPrice] = ()) -> RenderableType:
+    """`report` for a rich console; `prices` as in `text`."""
     parts = sections(report)
-    return plain(rich_sections((*parts, price_section(prices, report)) if prices else parts))
-
-
-def rich_report(report: Report) -> RenderableType:
-    """`report` for a rich console."""
-    return rich_sections(sections(report))
+    return rich_sections((*parts, price_section(prices, report)) if prices else parts)
 
 
 def rich_sections(parts: Sequence[Section]) -> RenderableType:

@@ -74,7 +74,7 @@ class _Composer:
         is_moved = any(tensor.id in self.instead for tensor in read.ins)
         op = replace(read, ins=tuple(map(self.now, read.ins))) if is_moved else read
         found: DraftOp | TensorInfo = op
-        if op.kind in MOVING:
+        if _moves(op):
             self.site = _site(op)
             found = self._composed(op)
         if isinstance(found, TensorInfo):
@@ -84,7 +84,7 @@ class _Composer:
 
     def _put(self, op: DraftOp) -> None:
         self.ops.append(op)
-        if op.kind in MOVING:
+        if _moves(op):
             self.makers.update({tensor.id: op for tensor in op.outs})
 
     def _composed(self, op: DraftOp) -> DraftOp | TensorInfo:
@@ -102,7 +102,7 @@ class _Composer:
                 return self._stated(op, found)
         if op.kind in ("add_any", "pad", "slice") and (summed := self._summed(op)) is not None:
             return summed
-        return op if maker is None else _repadded(op, maker)
+        return _repadded(op, maker) if maker is not None and op.kind in ("pad", "slice") else op
 
     def _stated(self, op: DraftOp, found: Box | Joined) -> DraftOp | TensorInfo:
         """The operator that makes what `found` says, in the place of `op`; `op` where that gains nothing."""
@@ -158,7 +158,7 @@ class _Composer:
         if op.outs[0].id in grouped:
             return None
         made = [found for group in grouped.values() for found in self._made_of(op, group)]
-        if len(terms) > _MOST_TERMS or None in made or not self._moves(op, made):
+        if len(terms) > _MOST_TERMS or None in made or not self._shifts_any(op, made):
             return None
         summands: list[TensorInfo] = []
         for found in made:
@@ -195,7 +195,7 @@ class _Composer:
         zero = np.zeros((), source.dtype)
         return padding(op, source, self.draft.constant(zero, zero), config)
 
-    def _moves(self, op: DraftOp, made: Sequence[DraftOp | TensorInfo | None]) -> bool:
+    def _shifts_any(self, op: DraftOp, made: Sequence[DraftOp | TensorInfo | None]) -> bool:
         """Whether something is rolled, shifted or left as it is that was not so yet, or the rest is zero."""
         if op.kind == "add_any" and len(made) == 1:
             return True
@@ -207,6 +207,11 @@ class _Composer:
     def _new(self, op: DraftOp, like: TensorInfo, shape: tuple[int, ...]) -> DraftOp:
         """`op` with a new tensor of this shape, of the type of another one, as its result."""
         return replace(op, outs=(self.draft.tensor(untyped_jax.ShapeDtypeStruct(shape, like.dtype)),))
+
+
+def _moves(op: DraftOp) -> bool:
+    """Whether `op` may be part of a chain: one that moves elements, of which there are some in every tensor."""
+    return op.kind in MOVING and all(0 not in tensor.shape for tensor in (*op.ins, *op.outs))
 
 
 def _site(op: DraftOp) -> tuple[int | None, bool]:

@@ -21,10 +21,11 @@ from autopar.core.graph import Effect, OpGraph, TensorInfo
 from autopar.core.pins import PINNED
 from autopar.core.regions import WHILE_TRIPS
 from autopar.errors import TraceError
-from autopar.trace import control, keys
+from autopar.trace import control, keys, windows
 from autopar.trace.alone import alone, axes_alone, names_axes
 from autopar.trace.draft import Draft, DraftOp, Place
 from autopar.trace.finish import finish
+from autopar.trace.known import Known
 from autopar.trace.params import plain_params
 from autopar.trace.pins import check_by_hand_throughout, is_written, pinned_params, result_params
 from autopar.trace.types import typed_specs
@@ -72,6 +73,9 @@ class Walker:
     _scopes: dict[Any, str] = field(default_factory=dict[Any, str])
     _decomposed: dict[Any, Any] = field(default_factory=dict[Any, Any])
 
+    def __post_init__(self) -> None:
+        self._known = Known(self.draft)
+
     def walk(self, jaxpr: Any, consts: tuple[Any, ...], ins: Tensors, place: Place) -> Tensors:
         """The tensors of the jaxpr's results, after its equations have been added to the draft.
 
@@ -110,7 +114,9 @@ class Walker:
             return self._pinned(eqn, ins, place)
         if keys.has_keys(eqn) and name not in KEY_AGNOSTIC:
             return self._key_operator(eqn, ins, place)
-        outs = self._operator(eqn, ins, place, Payload(eqn.primitive, _payload_params(eqn)))
+        outs = self._at_known_places(eqn, ins, place)
+        if outs is None:
+            outs = self._operator(eqn, ins, place, Payload(eqn.primitive, _payload_params(eqn)))
         params = result_params(eqn, is_written(eqn, self._scope(eqn, place)))
         return outs if params is None else self._operator(eqn, outs, place, None, params, kind="sharding_constraint")
 
@@ -164,11 +170,24 @@ class Walker:
         operands = [*ins[first : first + lengths.solve], *ins[sum(lengths) :]]
         return self.inline(eqn, eqn.params["jaxprs"].solve, operands, place)
 
+    def _at_known_places(self, eqn: Any, ins: Tensors, place: Place) -> Tensors | None:
+        """What reads or writes where the function says in numbers, as slices or selections; None for all else."""
+        name = eqn.primitive.name
+        if name not in windows.KINDS:
+            return None
+        indices = [ins[n] for n in windows.index_operands(name, len(ins))]
+        stated = windows.stated_by_windows(eqn, [*map(self._known.value, indices)])
+        return None if stated is None else self._instead(eqn, stated, ins, place)
+
+    def _instead(self, eqn: Any, function: Callable[..., Any], ins: Tensors, place: Place) -> Tensors:
+        """What `function` does with the operands of an equation, in its place."""
+        with eqn.ctx.manager:
+            closed = untyped_jax.make_jaxpr(function)(*typed_specs(eqn))
+        return self.inline(eqn, closed, ins, replace(place, source=self.source(eqn, place)))
+
     def implemented(self, eqn: Any, ins: Tensors, place: Place) -> Tensors:
         """What the primitive does when it is run eagerly, which is written in JAX."""
-        with eqn.ctx.manager:
-            closed = untyped_jax.make_jaxpr(partial(eqn.primitive.impl, **eqn.params))(*typed_specs(eqn))
-        return self.inline(eqn, closed, ins, replace(place, source=self.source(eqn, place)))
+        return self._instead(eqn, partial(eqn.primitive.impl, **eqn.params), ins, place)
 
     def remat(self, eqn: Any, ins: Tensors, place: Place) -> Tensors:
         """The body of a rematerialised block, in a region of its own."""

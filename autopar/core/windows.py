@@ -61,11 +61,12 @@ def pad_windows(op: OpNode) -> tuple[Window, ...]:
 class Run:
     """Elements of an operand that stand side by side in what is joined: up to place `end`, from the run before on.
 
-    `window` says which element of the operand each element of the result would be, if all were of this run.
+    `window` says which element of the operand each element of the result would be, if all were of this run. Operand -1
+    are zeros, without a window.
     """
 
     operand: int
-    window: Window
+    window: Window | None
     end: int
 
 
@@ -77,7 +78,7 @@ def joined_runs(op: OpNode) -> tuple[Run, ...]:
     found: list[Run] = []
     place = 0
     for n, begin, end in runs:
-        window = Window(op.ins[n].shape[axis], op.outs[0].shape[axis], low=place - begin)
+        window = None if n < 0 else Window(op.ins[n].shape[axis], op.outs[0].shape[axis], low=place - begin)
         place += end - begin
         found.append(Run(n, window, place))
     return tuple(found)

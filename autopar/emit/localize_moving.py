@@ -97,17 +97,14 @@ def join(local: LocalOp) -> Run:
 
     def whole(*operands: Array) -> Sequence[Array]:
         begins = [0, *(run.end for run in runs)]
-        ends = [
-            (operands[run.operand], begin - run.window.low, run.end - run.window.low)
-            for run, begin in zip(runs, begins, strict=False)
-        ]
-        return [lax.concatenate([lax.slice_in_dim(x, first, last, axis=axis) for x, first, last in ends], axis)]
+        parts = [_taken(operands, run, begin, axis) for run, begin in zip(runs, begins, strict=False)]
+        return [lax.concatenate(parts, axis)]
 
     def parted(*operands: Array) -> Sequence[Array]:
         size = local.out_shape()[axis]
         start = local.offset_of(axes) * size
-        found = [_cut(local, operands[run.operand], run, axis, start) for run in runs]
-        places = (start + lax.iota(np.int32, size)).reshape([-1 if d == axis else 1 for d in range(found[0].ndim)])
+        found = [_cut(local, operands, run, axis, start) for run in runs]
+        places = (start + lax.iota(np.int32, size)).reshape([-1 if d == axis else 1 for d in range(operands[0].ndim)])
         later = zip(found[1:], runs, strict=False)
         return [reduce(lambda before, next_: jnp.where(places < next_[1].end, before, next_[0]), later, found[0])]
 
@@ -116,12 +113,24 @@ def join(local: LocalOp) -> Run:
     return local.bind() if local.op.kind == "concatenate" else whole
 
 
-def _cut(local: LocalOp, operand: Array, run: JoinedRun, axis: int, start: Array) -> Array:
-    """What the device's part of the result would be if all of it were of this run."""
+def _taken(operands: Sequence[Array], run: JoinedRun, begin: int, axis: int) -> Array:
+    """A run that stands from place `begin` on, of whole operands."""
+    if run.window is None:
+        shape = [run.end - begin if d == axis else size for d, size in enumerate(operands[0].shape)]
+        return jnp.zeros_like(operands[0], shape=shape)
+    low = run.window.low
+    return lax.slice_in_dim(operands[run.operand], begin - low, run.end - low, axis=axis)
+
+
+def _cut(local: LocalOp, operands: Sequence[Array], run: JoinedRun, axis: int, start: Array) -> Array:
+    """What the device's part of the result would be if all of it were of this run; one zero for zeros."""
+    if run.window is None:
+        return jnp.zeros((), operands[0].dtype)
     axes = local.strategy.ins[run.operand].dims[axis]
     if axes:
-        return lengthened(local, operand, [_lengthening(run.window, axis, axes, local.mesh.product(axes))])
-    return run_at(operand, axis, start - run.window.low, local.out_shape()[axis])
+        lengthening = _lengthening(run.window, axis, axes, local.mesh.product(axes))
+        return lengthened(local, operands[run.operand], [lengthening])
+    return run_at(operands[run.operand], axis, start - run.window.low, local.out_shape()[axis])
 
 
 def roll(local: LocalOp) -> Run:

@@ -213,7 +213,7 @@ def _unstacked(graph: OpGraph) -> set[int]:
     return in_loops.intersection(t.id for op in graph.ops if op.recomputes is None for t in op.ins)
 
 
-_ONLY_MOVING = frozenset({"pad", "roll", "slice"})
+_ONLY_MOVING = frozenset({"pad", "roll", "slice", "splice"})
 _WITH_WORKSPACE = ("conv_general_dilated", "select_and_scatter_add")
 
 

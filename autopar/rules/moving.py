@@ -107,9 +107,10 @@ def concatenate(op: OpNode) -> FactorRule:
 
 @rule_for("splice")
 def splice(op: OpNode) -> FactorRule:
-    """out[d..., (k0 k1 ...)] = xs[d..., begin0 + k0], xs'[d..., begin1 + k1], ...: runs of operands, each cut of one.
+    """out[d..., (k0 k1 ...)] = xs[d..., begin0 + k0], xs'[d..., begin1 + k1], ...
 
-    A concatenation of slices, as the tracer finds them: split as a concatenation is. Linear jointly in all operands.
+    Runs of operands, or zeros: a concatenation of slices, as the tracer finds them, split as a concatenation is.
+    Linear jointly in all operands.
     """
     return concatenate(op)
 
@@ -118,7 +119,8 @@ def _joined(op: OpNode, axis: int, split: Sequence[int]) -> FactorRule:
     """The rule of what is joined along `axis` of operands of which those in `split` are split along it."""
     result, tensors = len(op.ins), (*op.ins, *op.outs)
     count = gcd(*(tensors[n].shape[axis] for n in (*split, result)))
-    traffic = neighbours(*((run.operand, axis, run.window.halo) for run in joined_runs(op) if run.operand in split))
+    runs = [(run.operand, run.window) for run in joined_runs(op) if run.operand in split]
+    traffic = neighbours(*((n, axis, window.halo) for n, window in runs if window is not None))
     rests = [f"k{n}" for n in range(len(tensors))]
 
     def dim_of(n: int, d: int) -> Dim:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 
 import numpy as np
 
@@ -17,8 +18,10 @@ from autopar.core.graph import TensorInfo
 from autopar.trace.draft import Draft, DraftOp
 from autopar.trace.moving_ops import (
     MOVING,
+    VIEWS,
     Config,
     adding,
+    alone,
     begin_of,
     dynamic_roll,
     padding,
@@ -50,7 +53,8 @@ def composed(draft: Draft, outputs: Sequence[TensorInfo]) -> tuple[list[DraftOp]
 class _Composer:
     """Takes operators in order; `makers` of tensors that moved, and what stands `instead` of tensors that are others.
 
-    `readers` counts who reads each tensor of the draft; `site` is where the operator stands that is taken.
+    `origins` are what tensors have all elements of, in their order. `readers` counts who reads each tensor of the
+    draft; `site` is where the operator stands that is taken.
     """
 
     draft: Draft
@@ -58,6 +62,7 @@ class _Composer:
     ops: list[DraftOp] = field(default_factory=list[DraftOp])
     makers: dict[int, DraftOp] = field(default_factory=dict[int, DraftOp])
     instead: dict[int, TensorInfo] = field(default_factory=dict[int, TensorInfo])
+    origins: dict[int, TensorInfo] = field(default_factory=dict[int, TensorInfo])
     site: tuple[int | None, bool] = (None, False)
 
     def now(self, tensor: TensorInfo) -> TensorInfo:
@@ -92,8 +97,10 @@ class _Composer:
         maker = self.maker(op.ins[0])
         if op.kind == "dynamic_slice":
             return dynamic_roll(op, maker) or op
-        if op.kind in ("reshape", "rev"):
-            return op.ins[0] if _is_idle(op) else maker.ins[0] if maker is not None and _is_undone(maker, op) else op
+        if op.kind in VIEWS:
+            return self._viewed(op)
+        if _is_idle(op):
+            return op.ins[0]
         if op.kind == "concatenate":
             return self._stated(op, joined(op, self.maker))
         if op.kind == "slice" and (window := window_of(op, op.outs[0])) is not None:
@@ -103,6 +110,14 @@ class _Composer:
         if op.kind in ("add_any", "pad", "slice") and (summed := self._summed(op)) is not None:
             return summed
         return _repadded(op, maker) if maker is not None and op.kind in ("pad", "slice") else op
+
+    def _viewed(self, op: DraftOp) -> DraftOp | TensorInfo:
+        """A tensor of which dims of one element are gone again that were added: it is what it was before."""
+        if op.kind != "squeeze" and not _is_view(op):
+            return op
+        origin = self.origins.get(op.ins[0].id, op.ins[0])
+        self.origins[op.outs[0].id] = origin
+        return origin if origin.shape == op.outs[0].shape else op
 
     def _stated(self, op: DraftOp, found: Box | Joined) -> DraftOp | TensorInfo:
         """The operator that makes what `found` says, in the place of `op`; `op` where that gains nothing."""
@@ -158,14 +173,13 @@ class _Composer:
         if op.outs[0].id in grouped:
             return None
         made = [found for group in grouped.values() for found in self._made_of(op, group)]
-        if len(terms) > _MOST_TERMS or None in made or not self._shifts_any(op, made):
+        if len(terms) > _MOST_TERMS or not self._shifts_any(op, made):
             return None
         summands: list[TensorInfo] = []
         for found in made:
-            assert found is not None
-            if isinstance(found, DraftOp):
-                self._put(found)
-            summands.append(found if isinstance(found, TensorInfo) else found.outs[0])
+            for one in [] if isinstance(found, TensorInfo) else found:
+                self._put(one)
+            summands.append(found if isinstance(found, TensorInfo) else found[-1].outs[0])
         total, *others = summands
         for other in others:
             self._put(found := adding(self._new(op, total, total.shape), total, other))
@@ -175,18 +189,25 @@ class _Composer:
             self.readers[total.id] = self.readers[op.outs[0].id]
         return total
 
-    def _made_of(self, op: DraftOp, terms: Sequence[Term]) -> list[DraftOp | TensorInfo | None]:
-        """The operators that make what the terms of one tensor say: a roll, or each on its own; None where none can."""
+    def _made_of(self, op: DraftOp, terms: Sequence[Term]) -> list[list[DraftOp] | TensorInfo]:
+        """For one tensor a roll, or for each of its terms the operators that make it; the tensor where it is that."""
         source, shape = terms[0].box.source, op.outs[0].shape
         if (found := as_roll(terms, shape)) is not None:
-            return [rolling(self._new(op, source, shape), source, *found)]
-        made: list[DraftOp | TensorInfo | None] = []
-        for term in terms:
-            config = as_padding(term, shape)
-            if config is None:
-                return [None]
-            is_same = term.box.is_whole and source.shape == shape
-            made.append(source if is_same else self._padding(self._new(op, source, shape), source, config))
+            return [[rolling(self._new(op, source, shape), source, *found)]]
+        return [source if t.box.is_whole and source.shape == shape else self._placed(op, t) for t in terms]
+
+    def _placed(self, op: DraftOp, term: Term) -> list[DraftOp]:
+        """The operators that put a term where it stands: one padding, and what stands alone in a dim."""
+        shape, box, now = op.outs[0].shape, term.box, term.box.source
+        config, apart = as_padding(term, shape)
+        made: list[DraftOp] = []
+        if any(one != (0, 0, 0) for one in config):
+            sizes = tuple(now.shape[d] if d in apart else size for d, size in enumerate(shape))
+            made.append(self._padding(self._new(op, now, sizes), now, config))
+        for d in apart:
+            now = made[-1].outs[0] if made else now
+            new = self._new(op, now, changed(now.shape, d, shape[d]))
+            made.append(alone(new, now, d, term.at[d], box.starts[d], box.sizes[d]))
         return made
 
     def _padding(self, op: DraftOp, source: TensorInfo, config: Config) -> DraftOp:
@@ -195,13 +216,14 @@ class _Composer:
         zero = np.zeros((), source.dtype)
         return padding(op, source, self.draft.constant(zero, zero), config)
 
-    def _shifts_any(self, op: DraftOp, made: Sequence[DraftOp | TensorInfo | None]) -> bool:
+    def _shifts_any(self, op: DraftOp, made: Sequence[list[DraftOp] | TensorInfo]) -> bool:
         """Whether something is rolled, shifted or left as it is that was not so yet, or the rest is zero."""
         if op.kind == "add_any" and len(made) == 1:
             return True
         known = [op, *(maker for tensor in op.ins if (maker := self.maker(tensor)) is not None)]
         looks = [_look(one) for one in known]
-        shifted = [one for one in made if isinstance(one, DraftOp) and _look(one) not in looks and _shifts(one)]
+        several = [found for found in made if not isinstance(found, TensorInfo)]
+        shifted = [one for found in several for one in found if _look(one) not in looks and _shifts(one)]
         return bool(shifted) or any(isinstance(one, TensorInfo) and one not in op.ins for one in made)
 
     def _new(self, op: DraftOp, like: TensorInfo, shape: tuple[int, ...]) -> DraftOp:
@@ -227,7 +249,7 @@ def _look(op: DraftOp) -> tuple[object, ...]:
 def _shifts(op: DraftOp) -> bool:
     """Whether a tensor is rolled, or padded and cut at once."""
     config: Config = op.params.get("padding_config", ())
-    return op.kind == "roll" or any(low < 0 or high < 0 for low, high, _ in config)
+    return op.kind in ("roll", "splice") or any(low < 0 or high < 0 for low, high, _ in config)
 
 
 def _repadded(op: DraftOp, maker: DraftOp) -> DraftOp | TensorInfo:
@@ -247,19 +269,9 @@ def _is_idle(op: DraftOp) -> bool:
     return op.kind == "rev" and all(op.ins[0].shape[d] == 1 for d in op.params["dimensions"])
 
 
-def _is_undone(maker: DraftOp, op: DraftOp) -> bool:
-    """Whether dims of size 1 that `maker` added are gone again."""
-    if (
-        op.kind != "reshape"
-        or maker.kind != "broadcast_in_dim"
-        or maker.ins[0].shape != op.outs[0].shape
-        or op.params.get("dimensions")
-    ):
-        return False
-    dims: tuple[int, ...] = maker.params["broadcast_dimensions"]
-    added = [size for d, size in enumerate(maker.outs[0].shape) if d not in dims]
-    kept = tuple(maker.outs[0].shape[d] for d in dims)
-    return all(size == 1 for size in added) and kept == maker.ins[0].shape
+def _is_view(op: DraftOp) -> bool:
+    """Whether the elements of the operand stay as many, and in their order."""
+    return prod(op.ins[0].shape) == prod(op.outs[0].shape) and not op.params.get("dimensions")
 
 
 def _gains(op: DraftOp, found: Joined) -> bool:

@@ -4,7 +4,7 @@
 |---|---|
 | roll | out[i] = x[(begin + i) mod n] along a dim, `begin` a number |
 | dynamic_roll | the same, `begin` a scalar operand, clamped to 0..n |
-| splice | runs of several tensors, or of one, joined along a dim |
+| splice | runs of several tensors, or of one, joined along a dim; runs of operand -1 are zeros |
 
 Their payload is a call of the plain JAX function, for whoever runs them whole.
 """
@@ -15,29 +15,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from autopar import _compat
 from autopar._compat import untyped_jax
 from autopar._payload import Payload
 from autopar.core.graph import TensorInfo
 from autopar.trace.draft import DraftOp
 
-MOVING = frozenset(
-    {
-        *(
-            "add_any",
-            "broadcast_in_dim",
-            "concatenate",
-            "dynamic_slice",
-            "pad",
-            "reshape",
-            "rev",
-            "roll",
-            "slice",
-            "splice",
-        ),
-        "split",
-    }
-)
+VIEWS = frozenset({"broadcast_in_dim", "reduce_max", "reduce_sum", "reshape", "squeeze"})
+"""Kinds that may only add dims of one element and take them away."""
+MOVING = VIEWS | {
+    *("add_any", "concatenate", "dynamic_slice", "pad", "rev", "roll", "slice", "splice", "split"),
+}
 """Kinds that chains of moving operators are made of: sums too, of what was padded to stand side by side."""
 
 Ints = tuple[int, ...]
@@ -79,7 +69,7 @@ def runs_of(op: DraftOp) -> list[Run] | None:
     """What is joined along the dim `dimension`; None where nothing is."""
     if op.kind == "concatenate":
         return [(tensor, 0, tensor.shape[op.params["dimension"]]) for tensor in op.ins]
-    if op.kind == "splice":
+    if op.kind == "splice" and all(n >= 0 for n, _, _ in op.params["runs"]):
         return [(op.ins[n], begin, end) for n, begin, end in op.params["runs"]]
     if op.kind == "roll":
         (source,), begin = op.ins, op.params["begin"]
@@ -133,6 +123,19 @@ def splice(op: DraftOp, dim: int, runs: Sequence[Run]) -> DraftOp:
         return _lax.concatenate([_lax.slice_in_dim(xs[n], begin, end, axis=dim) for n, begin, end in stated], dim)
 
     return _called(op, "splice", sources, {"dimension": dim, "runs": stated}, function)
+
+
+def alone(op: DraftOp, source: TensorInfo, dim: int, place: int, begin: int, count: int) -> DraftOp:
+    """`count` elements of a tensor from `begin` on, at a place along a dim of the result; zeros around them."""
+    room = op.outs[0].shape[dim]
+    ends = (-1, 0, place), (0, begin, begin + count), (-1, 0, room - place - count)
+    stated = tuple(run for run in ends if run[1] < run[2])
+
+    def function(x: Any) -> Any:
+        widths = [(place, room - place - count, 0) if d == dim else (0, 0, 0) for d in range(x.ndim)]
+        return _lax.pad(_lax.slice_in_dim(x, begin, begin + count, axis=dim), np.zeros((), x.dtype), widths)
+
+    return _called(op, "splice", (source,), {"dimension": dim, "runs": stated}, function)
 
 
 def dynamic_roll(op: DraftOp, maker: DraftOp | None) -> DraftOp | None:

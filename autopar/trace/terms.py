@@ -53,11 +53,11 @@ def _through(op: DraftOp, out: TensorInfo, starts: Ints, sizes: Ints, maker_of: 
         return [term for operand in op.ins for term in _of(operand, starts, sizes, maker_of, opens)]
     if (window := window_of(op, out)) is not None:
         return _of(op.ins[0], added(starts, window[0]), sizes, maker_of, opens)
-    config: Config = op.params["padding_config"] if op.kind == "pad" else ()
-    if op.kind != "pad" or op.ins[1].literal != 0 or any(gap for _, _, gap in config):
+    places = _places(op)
+    if places is None:
         return [Term(Box(out, starts, sizes), (0,) * len(starts))]
-    ends = zip(starts, sizes, op.ins[0].shape, config, strict=True)
-    spans = [(max(start, low), min(start + size, low + whole), low) for start, size, whole, (low, _, _) in ends]
+    ends = zip(starts, sizes, places, strict=True)
+    spans = [(max(start, first), min(start + size, last), low) for start, size, (first, last, low) in ends]
     if any(first >= last for first, last, _ in spans):
         return []
     inner = tuple(first - low for first, _, low in spans)
@@ -66,15 +66,41 @@ def _through(op: DraftOp, out: TensorInfo, starts: Ints, sizes: Ints, maker_of: 
     return [Term(term.box, added(term.at, shift)) for term in found]
 
 
-def as_padding(term: Term, shape: Ints) -> Config | None:
-    """A term as its tensor padded, and cut where that is below 0; None where that would bring back what it lacks."""
-    box, config = term.box, list[tuple[int, int, int]]()
-    for start, size, whole, at, room in zip(box.starts, box.sizes, box.source.shape, term.at, shape, strict=True):
+def _places(op: DraftOp) -> list[tuple[int, int, int]] | None:
+    """For each dim of the result where elements of the operand stand, from and to, and where its first one would.
+
+    All else are zeros; None for operators of which that is not so.
+    """
+    shape = op.ins[0].shape
+    if op.kind == "pad" and op.ins[1].literal == 0 and all(not gap for _, _, gap in op.params["padding_config"]):
+        config: Config = op.params["padding_config"]
+        return [(low, low + size, low) for size, (low, _, _) in zip(shape, config, strict=True)]
+    runs = op.params.get("runs", ()) if op.kind == "splice" else ()
+    if [n for n, _, _ in runs if n >= 0] != [0]:
+        return None
+    found, place = [(0, size, 0) for size in shape], 0
+    for n, begin, end in runs:
+        if n == 0:
+            found[op.params["dimension"]] = place, place + end - begin, place - begin
+        place += end - begin
+    return found
+
+
+def as_padding(term: Term, shape: Ints) -> tuple[Config, list[int]]:
+    """A term as its tensor padded, and cut where that is below 0; and the dims in which it has to stand alone.
+
+    In those a padding would bring back what the term lacks: they are left as they are.
+    """
+    box, config, apart = term.box, list[tuple[int, int, int]](), list[int]()
+    ends = zip(box.starts, box.sizes, box.source.shape, term.at, shape, strict=True)
+    for d, (start, size, whole, at, room) in enumerate(ends):
         low, end = at - start, room - (at + size)
         if (start and at) or (start + size < whole and end):
-            return None
-        config.append((low, room - low - whole, 0))
-    return tuple(config)
+            apart.append(d)
+            config.append((0, 0, 0))
+        else:
+            config.append((low, room - low - whole, 0))
+    return tuple(config), apart
 
 
 def as_roll(terms: Sequence[Term], shape: Ints) -> tuple[int, int] | None:

@@ -243,6 +243,12 @@ REDUCTIONS = [
 ]
 
 # --- moving --------------------------------------------------------------------------------------------------------
+
+
+def _edge(x: Any) -> Any:
+    return jnp.pad(x, ((0, 0), (1, 1)), mode="edge")[:, 2:]
+
+
 SHAPES = [
     case("broadcast_in_dim", lambda x: lax.broadcast_in_dim(x, (4, 8, 4), (1, 2)), floats((8, 4))),
     case("broadcast_in_dim", lambda x: lax.broadcast_in_dim(x, (4, 8), (0, 1)), floats((4, 1)), name="stretched"),
@@ -281,7 +287,7 @@ SHAPES = [
     case("pad", lambda x: lax.pad(x, 0.0, ((0, 0, 0), (-7, 7, 0))), floats((4, 8)), name="far"),
     case("concatenate", lambda x, y: lax.concatenate((x, y), 1), floats((4, 4)), floats((4, 8))),
     case("concatenate", lambda *xs: lax.concatenate(xs, 1), *(floats((4, n)) for n in (2, 12, 2)), name="short ends"),
-    case("splice", lambda x: jnp.pad(x, ((0, 0), (1, 1)), mode="edge")[:, 2:], floats((4, 8)), name="edge"),
+    case("splice", _edge, floats((4, 8)), name="edge"),
     case("splice", lambda x, y: lax.concatenate((x[:, 1:], y), 1), floats((4, 8)), floats((4, 1)), name="moved on"),
     case(
         "splice",
@@ -289,6 +295,7 @@ SHAPES = [
         *(floats((4, 8)), floats((4, 8)), ints((4, 1), 9, dtype="float32")),
         name="of two",
     ),
+    case("splice", lambda x: jax.vjp(_edge, x)[1](x), floats((4, 8)), name="alone"),
     *(
         case("roll", lambda x, by=by: jnp.roll(x, by, 1), floats((4, 8)), name=f"by {by}")
         for by in (1, -1, 2, 3, 4, -3)

@@ -114,9 +114,14 @@ class Walker:
             return self._pinned(eqn, ins, place)
         if keys.has_keys(eqn) and name not in KEY_AGNOSTIC:
             return self._key_operator(eqn, ins, place)
+        return self._plain(eqn, ins, place)
+
+    def _plain(self, eqn: Any, ins: Tensors, place: Place) -> Tensors:
+        """One operator, or what says the same in others; held to where the user wrote that its result lies."""
         outs = self._at_known_places(eqn, ins, place)
         if outs is None:
             outs = self._operator(eqn, ins, place, Payload(eqn.primitive, _payload_params(eqn)))
+
         params = result_params(eqn, is_written(eqn, self._scope(eqn, place)))
         return outs if params is None else self._operator(eqn, outs, place, None, params, kind="sharding_constraint")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -29,6 +29,7 @@ source_info_util.register_exclusion(f"{_PACKAGE}/")
 _JAXPRS = (jex.Jaxpr, jex.ClosedJaxpr)
 _FRAME = re.compile(r"^(?P<file>.*?):(?P<line>\d+)(?::\d+)? \((?P<function>.*)\)$")
 _LIBRARY = str(Path(jax.__file__).parent)
+_NOTHING: AbstractContextManager[Any] = nullcontext()
 _NO_MESH = Mesh(np.empty((), dtype=object), ())
 
 COMPOSITE_BODY = "call_jaxpr" if issubclass(jex.ClosedJaxpr, jex.Jaxpr) else "jaxpr"
@@ -185,8 +186,11 @@ def mesh_of(eqn: Any) -> AbstractMesh | None:
 def without_mesh() -> AbstractContextManager[Any]:
     """A context without the mesh that the user may have set by `jax.set_mesh`.
 
-    Its axes and its devices are two things to JAX; inside of a trace only the first can be taken away.
+    Its axes and its devices are two things to JAX; inside of a trace only the first can be taken away. Both are set
+    together, so that there is nothing to do where the first is not.
     """
+    if untyped_jax.sharding.get_abstract_mesh().empty:
+        return _NOTHING
     if is_traced():
         return untyped_jax.sharding.use_abstract_mesh(AbstractMesh((), ()))
     return untyped_jax.set_mesh(_NO_MESH)

@@ -14,6 +14,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+import jax
 import pytest
 from typer.testing import CliRunner
 
@@ -531,3 +532,17 @@ def test_a_difference_that_is_none_is_said() -> None:
     clock = JaxClock(tuple(jax.devices()[:1]), lambda seconds: 1.0, 1e-4, 2)
     with pytest.raises(NoDifference):
         clock(Case("fresh", "scale", (64,)))
+
+
+def test_the_mesh_that_the_user_has_set_is_not_that_of_what_is_measured() -> None:
+    """JAX would refuse what runs on other devices than its."""
+    none_set: list[bool] = []
+
+    def clock(case: Case) -> float:
+        none_set.append(jax.sharding.get_mesh().empty)
+        return made_up_clock(case)
+
+    with jax.set_mesh(jax.make_mesh((1,), ("q",))):
+        FAST(clock=clock, quick=True)
+    assert none_set
+    assert all(none_set)

@@ -139,7 +139,7 @@ def dump(file: PlanFile, path: Path) -> None:
 def to_json(file: PlanFile) -> str:
     """The text of a plan: JSON with sorted keys, one line a field."""
     fields = file.model_dump(mode="json")
-    for name in ("recomputation", "stopped", "errors", "carried"):
+    for name in ("recomputation", "stopped", "errors", "carried", "carry_time_s"):
         if not fields["report"][name]:
             del fields["report"][name]
     lines = (f"{json.dumps(key)}: {json.dumps(fields[key], sort_keys=True, allow_nan=False)}" for key in sorted(fields))

@@ -219,9 +219,10 @@ def _overview(report: Report) -> Section:
 
 
 def _carried(report: Report) -> str:
-    """The results that keep their inputs' placements, the first of them by name."""
+    """The results that keep their inputs' placements, the first of them by name, and what moving them there takes."""
     shown = ", ".join(map(str, report.carried[:_SHOWN]))
-    return f"{shown} and {len(report.carried) - _SHOWN} more" if len(report.carried) > _SHOWN else shown
+    more = f" and {len(report.carried) - _SHOWN} more" if len(report.carried) > _SHOWN else ""
+    return f"{shown}{more}, moved there in {format_quantity(report.carry_time_s, 'time')}"
 
 
 def _quality(report: Report) -> str:

@@ -93,7 +93,7 @@ class Report:
     first. Operators that run again have the phase "recompute"; `recomputation` sums them up, if there are any.
     `stopped` says what ended the search
     before its end ("" if nothing did): another run may then find another plan. `carried` are the results that keep the
-    placements of inputs.
+    placements of inputs, `carry_time_s` is what a step spends on moving them there once they are made.
     """
 
     function: str
@@ -118,6 +118,7 @@ class Report:
     stopped: str = ""
     errors: tuple[ErrorShare, ...] = ()
     carried: tuple[CarriedGroup, ...] = ()
+    carry_time_s: float = 0.0
 
     @property
     def serial_time_s(self) -> float:
@@ -193,7 +194,20 @@ def summarise(
         plan.stopped,
         () if priced_for is None else error_shares(planned, step, priced_for),
         carried_groups(graph),
+        _carry_time_s(planned),
     )
+
+
+def _carry_time_s(planned: Planned) -> float:
+    """The seconds of a step's moves between the operators that make carried results and the results."""
+    program = planned.program
+    wanted = {program.outputs[out] for out, _ in planned.graph.carry}
+    seconds = 0.0
+    for instruction in reversed(program.instructions):
+        if isinstance(instruction, Move) and not wanted.isdisjoint(instruction.outs):
+            wanted.update(instruction.ins)
+            seconds += program.runs(instruction) * instruction.time_s
+    return seconds
 
 
 def recomputation(planned: Planned) -> Recomputation | None:

@@ -33,6 +33,8 @@ def planned(**options: Any) -> autopar.Plan:
 def test_what_looks_like_an_input_only_costs_nothing() -> None:
     free, carried = planned(), planned(carry=[(0, 0)])
     assert free.objective_s == planned(carry=None).objective_s
+    assert free.summary.carry_time_s == 0
+    assert carried.summary.carry_time_s == pytest.approx(carried.communication_time_s)
     assert not free.collectives
     assert free.carry_price() is None
     assert carried.collectives
@@ -48,7 +50,7 @@ def test_the_report_says_what_is_carried(tmp_path: Path) -> None:
     plan = autopar.plan(step, PARAMS, X, cluster=SLOW)
     (row,) = plan.summary.carried
     assert (row.output, row.input, row.count) == ("output[0]", "p", 2)
-    assert "output[0] -> p (2 arrays)" in plan.report()
+    assert "output[0] -> p (2 arrays), moved there in 0 s" in plan.report()
     assert "carry output[0] -> p" not in plan.report()
     assert "carry output[0] -> p (2 arrays)" in plan.report(prices=True)
     assert "carried" not in planned().report()

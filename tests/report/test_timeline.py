@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import pytest
 
 import autopar
+from autopar.api.plan_file import to_json
 
 
 def layered(params: Any, rows: Any) -> Any:
@@ -97,8 +98,7 @@ def test_what_was_saved_loads_with_its_times(plan: autopar.Plan, tmp_path: Path)
 
 def test_a_plan_of_an_older_version_loads(plan: autopar.Plan, tmp_path: Path) -> None:
     """Without errors in the report, and without errors and overlap in the cluster."""
-    plan.save(tmp_path / "plan.json")
-    data = json.loads((tmp_path / "plan.json").read_text())
+    data = json.loads(to_json(plan.file))
     del data["report"]["errors"], data["cluster"]["errors"], data["cluster"]["device"]["overlap"]
     (tmp_path / "old.json").write_text(json.dumps(data))
     old = autopar.Plan.load(tmp_path / "old.json")

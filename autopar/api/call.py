@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from jax.sharding import NamedSharding
@@ -13,6 +12,8 @@ from autopar._mesh import ambient
 from autopar.errors import SignatureMismatch
 from autopar.trace import Traced
 from autopar.trace.arguments import positions
+
+_flatten = untyped_jax.tree_util.tree_flatten
 
 
 class Kind(NamedTuple):
@@ -35,8 +36,7 @@ class Signature(NamedTuple):
         return (self.kind[:-1], *self[1:]) == (other.kind[:-1], *other[1:])
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(NamedTuple):
     """The arguments of a call: the flat arrays and numbers, and their kind.
 
     `kind` is their structure, the values of static arguments, with their positions, and the mesh that is set.
@@ -54,7 +54,7 @@ def read_call(args: tuple[Any, ...], kwargs: dict[str, Any], static_argnums: int
       TraceError: if `static_argnums` are no positions of arguments.
     """
     if static_argnums == ():
-        leaves, tree = untyped_jax.tree_util.tree_flatten((args, kwargs))
+        leaves, tree = _flatten((args, kwargs))
         return Call(Kind(tree, (), ambient()), leaves)
     static = positions(static_argnums, len(args), "static_argnums")
     dynamic = tuple(arg for i, arg in enumerate(args) if i not in static)

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding
 
-from autopar._compat import is_tracer, untyped_jax, without_mesh
+from autopar._compat import is_tracer, without_mesh
 from autopar.api.call import is_sharded, leaf_type, type_of
 from autopar.api.host_values import same_everywhere
 from autopar.api.settings import Settings
@@ -92,7 +92,7 @@ class Runner:
             outputs = self._run(*inputs, *self._constants)
         for position in self._traced.graph.donated:
             _delete(leaves[position])
-        return untyped_jax.tree_util.tree_unflatten(self._traced.out_tree, outputs)
+        return self._traced.out_tree.unflatten(outputs)
 
     def moved(self, leaves: Sequence[Any], misplaced: Sequence[int]) -> list[int]:
         """Those of `misplaced` that are sharded, but not whole everywhere, and lie otherwise than planned."""

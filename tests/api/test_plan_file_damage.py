@@ -13,6 +13,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import autopar
+from autopar.api.plan_file import to_json
 from autopar.errors import PlanFileError
 from tests.api.same import PARAMS, SLOW, X, assert_same, step
 
@@ -22,12 +23,10 @@ TextOf = Callable[[random.Random, str], str]
 
 
 @pytest.fixture(scope="module")
-def text(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A plan file with constraints, on a mesh of two axes."""
-    path = tmp_path_factory.mktemp("plans") / "plan.json"
+def text() -> str:
+    """The text of a plan with constraints, on a mesh of two axes: what a file holds compressed, behind a checksum."""
     held = autopar.pin("p['w']", P("a")), autopar.forbid("x", "b")
-    autopar.plan(step, PARAMS, X, cluster=SLOW, mesh={"a": 2, "b": 4}, constraints=held).save(path)
-    return path.read_text()
+    return to_json(autopar.plan(step, PARAMS, X, cluster=SLOW, mesh={"a": 2, "b": 4}, constraints=held).file)
 
 
 def nodes(node: Any) -> Iterator[tuple[Any, Any]]:

@@ -10,6 +10,7 @@ import numpy as np
 from jax import lax
 
 from autopar._compat import untyped_jax
+from autopar.emit.localize_runs import Runs, on_places
 from autopar.emit.localize_shard import Array, LocalOp, Run
 
 _barrier: Callable[[Array], Array] = untyped_jax.lax.optimization_barrier
@@ -25,6 +26,10 @@ def gather(local: LocalOp) -> Run:
     op = local.op
     numbers = op.params["dimension_numbers"]
     dims: tuple[int, ...] = numbers["start_index_map"]
+    single, batch = numbers["collapsed_slice_dims"], numbers["operand_batching_dims"]
+    runs = Runs.of(local, op.params["slice_sizes"], dims, single, batch, numbers["offset_dims"])
+    if runs.runs:
+        return _gather_places(local, runs)
     split = zip(op.params["slice_sizes"], local.in_shape(0), local.strategy.ins[0].dims, strict=True)
     slice_sizes = tuple(min(size, part) if axes else size for size, part, axes in split)
     if not any(local.strategy.ins[0].dims[d] for d in dims if op.params["slice_sizes"][d] == 1):
@@ -56,6 +61,31 @@ def gather(local: LocalOp) -> Run:
     return run
 
 
+def _gather_places(local: LocalOp, runs: Runs) -> Run:
+    """Every place of every run, put where the run has it."""
+    numbers, shape = local.op.params["dimension_numbers"], local.op.ins[0].shape
+    order = runs.order(local.op.outs[0].ndim)
+    first = len(order) - len(runs.rest)
+    plain = dict(numbers) | {
+        "offset_dims": tuple(range(first, len(order))),
+        "collapsed_slice_dims": tuple(sorted((*numbers["collapsed_slice_dims"], *runs.runs))),
+        "start_index_map": runs.components,
+    }
+    sizes = tuple(1 if d in runs.runs else width for d, width in enumerate(runs.widths))
+    params = {"dimension_numbers": plain, "numbers": lax.GatherDimensionNumbers(**plain), "slice_sizes": sizes}
+    read = gather(on_places(local, runs, params, 1, 2))
+    back = tuple(int(e) for e in np.argsort(order))
+
+    fills = local.op.params["mode"] == "FILL_OR_DROP"
+
+    def run(operand: Array, indices: Array) -> Sequence[Array]:
+        indices = indices.astype(_compared(local)) if fills else indices
+        found = read(operand, runs.places(indices, shape, clips=not fills))
+        return [lax.transpose(found[0], back)]
+
+    return run
+
+
 def scatter(local: LocalOp) -> Run:
     """Updates of rows of this shard; those of other shards fall out of range and are dropped.
 
@@ -66,6 +96,10 @@ def scatter(local: LocalOp) -> Run:
     numbers = op.params["dimension_numbers"]
     dims: tuple[int, ...] = numbers["scatter_dims_to_operand_dims"]
     widths = _widths(local)
+    single, batch = numbers["inserted_window_dims"], numbers["operand_batching_dims"]
+    runs = Runs.of(local, widths, dims, single, batch, numbers["update_window_dims"])
+    if runs.runs:
+        return _scatter_places(local, runs)
     if not any(local.strategy.ins[0].dims[d] for d in dims if widths[d] == 1):
         return local.bind()
     write = local.bind(mode=lax.GatherScatterMode.FILL_OR_DROP)
@@ -75,6 +109,26 @@ def scatter(local: LocalOp) -> Run:
     def run(operand: Array, indices: Array, updates: Array) -> Sequence[Array]:
         shifted, _ = _shifted(local, dims, bounds, _clamped(indices, bounds) if clips else indices)
         return write(_barrier(operand), shifted, updates)
+
+    return run
+
+
+def _scatter_places(local: LocalOp, runs: Runs) -> Run:
+    """Every place of every run, taken from where the run has it."""
+    numbers, shape = local.op.params["dimension_numbers"], local.op.ins[0].shape
+    order = runs.order(local.op.ins[2].ndim)
+    first = len(order) - len(runs.rest)
+    plain = dict(numbers) | {
+        "update_window_dims": tuple(range(first, len(order))),
+        "inserted_window_dims": tuple(sorted((*numbers["inserted_window_dims"], *runs.runs))),
+        "scatter_dims_to_operand_dims": runs.components,
+    }
+    params = {"dimension_numbers": plain, "numbers": lax.ScatterDimensionNumbers(**plain)}
+    write = scatter(on_places(local, runs, params, 1, 2))
+
+    def run(operand: Array, indices: Array, updates: Array) -> Sequence[Array]:
+        places = runs.places(indices, shape, clips=local.op.params["mode"] == "CLIP")
+        return write(operand, places, lax.transpose(updates, order))
 
     return run
 

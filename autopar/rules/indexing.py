@@ -70,9 +70,9 @@ def dynamic_update_slice(op: OpNode) -> FactorRule:
 class _Indexed:
     """The factors of an indexed tensor x, of the indices, and of the slices read from x or written to it.
 
-    b: batch dims of x and indices; i: other dims of indices, one slice each; v: dims of x that are indexed one
-    element at a time; w: dims of x that a slice holds whole (if they are indexed, 0 is the only index in range); all
-    others are frozen.
+    b: batch dims of x and indices; i: other dims of indices, one slice each; v: dims of x of which a slice holds one
+    place or a run of them; w: dims of x that a slice holds whole (if they are indexed, 0 is the only index in range);
+    all others, and runs in slices, are frozen.
     """
 
     operand: list[Factor]
@@ -121,12 +121,12 @@ def _indexed(
             continue
         e = None if d in dropped else next(windows)
         width = 1 if e is None else slices.shape[e]
-        name = f"v{d}" if d in indexed and width == 1 else f"w{d}" if width == size else f"f{d}"
-        found.operand[d] = name
+        is_whole = width == size and not (d in indexed and width == 1)
+        name = found.operand[d] = f"w{d}" if is_whole else f"v{d}"
         if e is not None:
-            found.slices[e] = name if name[0] == "w" else f"part{d}"
-        if name[0] == "f":
-            found.frozen += [name, f"part{d}"]
+            found.slices[e] = name if is_whole else f"part{d}"
+        if not is_whole and width != 1:
+            found.frozen += [f"part{d}"] if width else [name, f"part{d}"]
     return found
 
 

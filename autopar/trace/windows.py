@@ -2,7 +2,7 @@
 
 `x[1:-1]` is a slice, but the gradient of `x.at[1:-1].set(y)` is a gather, and `x.at[::2].set(y)` a scatter at indices
 that are counted. As slices they are split like slices. A write of much of a tensor is a selection between the tensor
-and the update, padded to where it goes; one of a few rows stays what it is, so that it can be done in place.
+and the update, padded to where it goes; one of a few rows is an update of a slice, which can be done in place.
 """
 
 from __future__ import annotations
@@ -94,7 +94,9 @@ def stated_by_windows(eqn: Any, indices: Sequence[Value | None]) -> Function | N
     out = tuple(eqn.outvars[0].aval.shape)
     if kind in ("dynamic_slice", "gather"):
         return _reading(window, order, out)
-    return _writing(kind, window, order, shapes[0]) if _is_much(window, shapes[0]) else None
+    if _is_much(window, shapes[0]):
+        return _selecting(kind, window, order, shapes[0])
+    return _updating(window, order, len(out)) if kind == "scatter" and max(window.strides, default=1) == 1 else None
 
 
 def _clamped(shape: Ints, sizes: Ints, starts: Sequence[Value | None]) -> Window:
@@ -173,15 +175,26 @@ def _reading(window: Window, order: Ints, out: Ints) -> Function:
     return read
 
 
-def _writing(kind: str, window: Window, order: Ints, shape: Ints) -> Function:
-    before = _slices_order(window, order, len(shape) + 1)
+def _laid_out(window: Window, order: Ints, last: int) -> Function:
+    """The function that lays an update's dims out as the tensor has them."""
+    before = _slices_order(window, order, last)
     back = tuple(int(d) for d in np.argsort(before))
     laid = tuple(window.counts[d] for d in before)
-    combine = _COMBINED[kind]
+    return lambda update: _lax.transpose(_lax.reshape(update, laid), back)
+
+
+def _updating(window: Window, order: Ints, ndim: int) -> Function:
+    """A write of a run of places, which can be done in place."""
+    lay_out = _laid_out(window, order, ndim + 1)
+    return lambda x, _, update: _lax.dynamic_update_slice(x, lay_out(update), window.starts)
+
+
+def _selecting(kind: str, window: Window, order: Ints, shape: Ints) -> Function:
+    """A write as a selection between the tensor and what is written, padded to where it goes."""
+    lay_out, combine = _laid_out(window, order, len(shape) + 1), _COMBINED[kind]
 
     def write(x: Any, *operands: Any) -> Any:
-        update = operands[0] if kind == "dynamic_update_slice" else operands[1]
-        update = _lax.transpose(_lax.reshape(update, laid), back)
+        update = lay_out(operands[0] if kind == "dynamic_update_slice" else operands[1])
         placed = _lax.pad(update, np.zeros((), x.dtype), window.config(shape))
         mask = _mask(window, shape)
         return combine(x, placed) if mask is None else _lax.select(mask, combine(x, placed), x)

@@ -20,6 +20,18 @@ def _rows(width: int) -> Callable[..., Any]:
     return lambda x, i: lax.dynamic_slice(x, (i, 0), (width, 4))
 
 
+def _fixed(width: int, mode: str) -> Callable[..., Any]:
+    """Runs of rows, and always the first two columns."""
+    numbers = lax.GatherDimensionNumbers(offset_dims=(0, 1), collapsed_slice_dims=(), start_index_map=(0,))
+    return lambda x, i: lax.gather(x, i[None], numbers, (width, 2), mode=mode)
+
+
+def _added(kind: str, mode: str) -> Callable[..., Any]:
+    """Runs of three rows, in two of four columns, that may lie over one another."""
+    numbers = lax.ScatterDimensionNumbers((1, 2), (), (0, 1))
+    return lambda x, i, u: getattr(lax, kind)(x, i, u, numbers, mode=mode)
+
+
 def _write(x: Any, update: Any, i: Any) -> Any:
     return lax.dynamic_update_slice(x, update, (i, 0))
 
@@ -61,6 +73,11 @@ READ = [
     case("gather", jax.vmap(_rows(1)), _BATCH, _STARTS, name="mapped slice of one row"),
     case("gather", jax.vmap(_rows(2)), _BATCH, _STARTS, name="mapped slice of two rows"),
     case("gather", jax.vmap(_rows(1), (None, 0)), _X, _STARTS, name="mapped starts"),
+    case("gather", lambda x: x.at[jnp.array([0, 3]), 1:3].get(), _X, name="columns of some rows"),
+    *(
+        case("gather", jax.vmap(_fixed(3, mode), (None, 0)), _X, ints((4,), 12, -5), name=f"runs of three {mode}")
+        for mode in ("clip", "fill")
+    ),
     *(case("gather", whole_dim(m), _X, _WILD, name=f"whole dim {m}") for m in ("clip", "fill")),
     case("gather", whole_dim("promise_in_bounds"), _X, ints((4, 2), 1), name="whole dim promise_in_bounds"),
     case("gather", jax.vmap(jax.vmap(lambda x, i: x[i])), floats((2, 4, 8)), ints((2, 4), 8), name="mapped twice"),
@@ -69,6 +86,23 @@ WRITTEN = [
     case("scatter", lambda x, i, j: x.at[i, j].set(2.0), _X, ints((4,), 8), ints((4,), 4), name="x[i, j] set"),
     case("scatter", lambda x, i: x.at[:, i].set(2.0), floats((4, 8)), ints((1,), 8), name="column set"),
     case("scatter", lambda x: x.at[2:6].set(1.0), _X, name="run of rows set"),
+    *(
+        case(
+            f"scatter-{kind}",
+            _added(f"scatter_{kind}", mode),
+            *(floats((8, 4)), ints((4, 2), 12, -5), floats((4, 3, 2))),
+            name=f"runs {mode}",
+        )
+        for kind, mode in (("add", "clip"), ("add", "drop"), ("max", "drop"), ("mul", "clip"))
+    ),
+    case(
+        "scatter",
+        lambda x, i, u: _added("scatter", "clip")(x, i, u),
+        _X,
+        ints((1, 2), 12, -5),
+        floats((1, 3, 2)),
+        name="run",
+    ),
     case("scatter", lambda x, i: x.at[i].apply(jnp.sin), _X, ints((1,), 8), name="apply"),
     case("scatter", jax.vmap(_write), _BATCH, floats((4, 1, 4)), _STARTS, name="mapped write of one row"),
     case("scatter", jax.vmap(_write), _BATCH, floats((4, 2, 4)), _STARTS, name="mapped write of two rows"),

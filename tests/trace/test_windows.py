@@ -45,7 +45,13 @@ STATED: dict[str, Function] = {
     "dropped dims": lambda x: x.reshape(4, 3, 8).at[:, 2, ::2].set(x[:4, :4]).at[1::2].add(1.0),
 }
 KEPT: dict[str, tuple[Function, set[str]]] = {
-    "one row": (lambda x: x.at[2].set(0.0), {"scatter"}),
+    "one row": (lambda x: x.at[2].set(0.0), {"dynamic_update_slice"}),
+    "some rows and columns": (lambda x: x.at[2:5, 3:6].set(x[:3, :3]), {"dynamic_update_slice"}),
+    "a column of one matrix of several": (
+        lambda x: x.reshape(4, 3, 8).at[2, :, 5].set(x[3:6, 0]),
+        {"dynamic_update_slice"},
+    ),
+    "one row more": (lambda x: x.at[2].add(1.0), {"scatter-add"}),
     "a list that does not count": (lambda x: x[jnp.array([0, 1, 5])], {"gather"}),
     "backwards": (lambda x: x[jnp.array([5, 3, 1])], {"gather"}),
     "a diagonal": (lambda x: x[jnp.arange(8), jnp.arange(8)], {"gather"}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -203,6 +204,15 @@ def is_traced() -> bool:
     except ValueError:
         return True
     return False
+
+
+def sparse_function(name: str) -> Callable[..., Any] | None:
+    """What the primitive `name` of jax.experimental.sparse is lowered to, which is written in JAX; None for others.
+
+    Whoever has an equation of one has imported its module.
+    """
+    module = sys.modules.get(f"jax.experimental.sparse.{name.partition('_')[0]}")
+    return getattr(module, f"_{name}_impl", None)
 
 
 def call_primitive() -> Any:

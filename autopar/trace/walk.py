@@ -1,9 +1,10 @@
 """Walk: from jaxpr to a flat draft in one pass, by substitution of an environment; nothing is traced twice.
 
 Calls (jit, custom derivatives, ...) are walked in place. A remat is walked in place too, its operators marked with
-its region. Random operators and operators on typed keys are replaced by what they do to the keys' data. Operators
-that change nothing (stop_gradient, copy, ...) are aliases. Bodies of loops and branches are walked in place between
-boundary operators (`control`). Everything else becomes one operator.
+its region. Random operators and operators on typed keys are replaced by what they do to the keys' data, products of
+sparse matrices by what they are lowered to. Operators that change nothing (stop_gradient, copy, ...) are aliases.
+Bodies of loops and branches are walked in place between boundary operators (`control`). Everything else becomes one
+operator.
 """
 
 from __future__ import annotations
@@ -118,6 +119,8 @@ class Walker:
 
     def _plain(self, eqn: Any, ins: Tensors, place: Place) -> Tensors:
         """One operator, or what says the same in others; held to where the user wrote that its result lies."""
+        if (function := _compat.sparse_function(eqn.primitive.name)) is not None:
+            return self._instead(eqn, partial(function, **eqn.params), ins, place)
         outs = self._at_known_places(eqn, ins, place)
         if outs is None:
             outs = self._operator(eqn, ins, place, Payload(eqn.primitive, _payload_params(eqn)))

@@ -30,7 +30,7 @@ def no_workspace(_op: OpNode, _in_bytes: Sequence[int]) -> int:
 
 @dataclass(frozen=True)
 class Account:
-    """Seconds of computing and of communicating, one after the other, and the peak of one device's memory.
+    """Seconds of computing, local moves included, and of communicating, one after the other; one device's peak memory.
 
     `peak_at` is the position of the instruction at which the peak is reached, `peak_values` what is alive there,
     largest first. `held_bytes` is what is held while each instruction runs. `set_aside_bytes` is what the compiler is
@@ -78,8 +78,10 @@ def account(
             runs = 1.0 if i.op.region is None else program.runs(i)
             compute += runs * op_cost(i.op, i.strategy)
             exchanging += sum(runs * move.time_s for move in i.exchanges) if i.exchanges else 0
-        elif isinstance(i, Move):
+        elif isinstance(i, Move) and i.is_collective:
             moving += program.runs(i) * i.time_s
+        elif isinstance(i, Move):
+            compute += program.runs(i) * i.time_s
     peak, peak_at, alive, held = _peak(program, in_memory, donated, recomputed, workspace)
     return Account(compute, moving + exchanging, peak, peak_at, alive, held)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from autopar.core.graph import TensorInfo
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
-from autopar.passes.program import REDUCTIONS, Convert, Instruction, Move, Role, ShardedProgram, Value
+from autopar.passes.program import REDUCTIONS, Compute, Convert, Instruction, Move, Role, ShardedProgram, Value
+from autopar.price.work import is_fusible
 from autopar.redistribute.collective import size_bytes
 from autopar.redistribute.route import Router
 from autopar.redistribute.step import Step
@@ -26,7 +27,10 @@ class _Priced:
 
 @dataclass(frozen=True)
 class InsertRedistribution:
-    """Routes every Convert with `router`, whose prices moves have; those of `waiting`, outside of loops, as shared."""
+    """Routes every Convert with `router`, whose prices moves have; those of `waiting`, outside of loops, as shared.
+
+    What all readers of a Convert do in their loops (`price.local_steps`) is routed and priced as fused.
+    """
 
     router: Router
     waiting: frozenset[int] = frozenset()
@@ -36,10 +40,12 @@ class InsertRedistribution:
         """`program` with moves in place of Converts."""
         values = dict(program.values)
         known: dict[tuple[object, ...], tuple[_Priced, ...]] = {}
+        fused = _fused(program) if self.router.fused is not self.router else frozenset[int]()
         instructions: list[Instruction] = []
         for instruction in program.instructions:
             if isinstance(instruction, Convert):
-                instructions += self._moves(program, instruction, values, known)
+                router = self._router(program, instruction, fused)
+                instructions += self._moves(program, instruction, values, known, router)
             else:
                 instructions.append(instruction)
         return program.with_instructions(tuple(instructions), values)
@@ -50,10 +56,10 @@ class InsertRedistribution:
         convert: Convert,
         values: dict[int, Value],
         known: dict[tuple[object, ...], tuple[_Priced, ...]],
+        router: Router,
     ) -> list[Move]:
         source, target = program.values[convert.before], program.values[convert.after]
         tensor = source.tensor
-        router = self.router.shared if tensor.id in self.waiting and program.runs(convert) == 1 else self.router
         key = (tensor.shape, tensor.itemsize, id(source.placement), id(target.placement), id(router))
         if key not in known:
             known[key] = self._route(router, tensor, source.placement, target.placement, program.mesh)
@@ -66,15 +72,21 @@ class InsertRedistribution:
             before = after
         return moves
 
+    def _router(self, program: ShardedProgram, convert: Convert, fused: frozenset[int]) -> Router:
+        if program.values[convert.before].tensor.id in self.waiting and program.runs(convert) == 1:
+            return self.router.shared
+        return self.router.fused if convert.after in fused else self.router
+
     def _route(
         self, router: Router, tensor: TensorInfo, source: Placement, target: Placement, mesh: DeviceMesh
     ) -> tuple[_Priced, ...]:
         shape, itemsize = tensor.shape, tensor.itemsize
+        price = self.router if router is self.router.shared else router
         return tuple(
             _Priced(
                 step,
                 size_bytes(step, shape, itemsize, mesh),
-                self.router.step_cost(step, shape, itemsize),
+                price.step_cost(step, shape, itemsize),
                 f"{step.before} -> {step.after}",
             )
             for step in router.route(shape, itemsize, source, target)
@@ -96,6 +108,26 @@ def _move(convert: Convert, priced: _Priced, before: int, after: int) -> Move:
         convert.region,
         convert.op.source if convert.op else "",
         priced.reason,
+    )
+
+
+def _fused(program: ShardedProgram) -> frozenset[int]:
+    """The values that Converts make of which all readers do what is local in their loops."""
+    users, found = users_of(program), set[int]()
+    for convert in reversed([i for i in program.instructions if isinstance(i, Convert)]):
+        readers = [program.instructions[position] for position in users.get(convert.after, ())]
+        in_loops = all(_in_loop(convert, reader, found) for reader in readers)
+        if readers and in_loops and convert.after not in program.outputs:
+            found.add(convert.after)
+    return frozenset(found)
+
+
+def _in_loop(convert: Convert, reader: Instruction, fused: Collection[int]) -> bool:
+    """Whether `reader` takes what is local of `convert` into its loop, or into that of its own readers."""
+    if reader.region != convert.region:
+        return False
+    return (
+        reader.after in fused if isinstance(reader, Convert) else isinstance(reader, Compute) and is_fusible(reader.op)
     )
 
 

@@ -14,12 +14,13 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from autopar.core.dataflow import Dataflow
+from autopar.core.dataflow import Dataflow, Use
 from autopar.core.graph import OpGraph, OpNode, TensorInfo
 from autopar.core.placement import Placement
 from autopar.core.space import Space
 from autopar.price.buckets import waiting
 from autopar.price.columns import Column
+from autopar.price.local_steps import in_loops
 from autopar.price.pricing import Layout, Pricing, costs_of
 from autopar.price.usages import Usages
 from autopar.price.variables import Caches
@@ -108,12 +109,13 @@ class Builder(Usages):
             node, made, region = self._makers[copy.tensor.id] if copy.source is None else sources[copy.source]
             wanted, mine = self._candidates(candidates), self.first_copy + copy.id
             sources.append((mine, wanted, copy.region))
-            cost = self._matrix(copy.tensor, made, wanted, self._weight(region, copy.region))
+            cost = self._matrix(copy.tensor, made, wanted, region, copy.region, copy.uses)
             if self._doubled(copy):
                 cost = self._aliased(cost, made, wanted, copy.stored)
             found.append(self._widened(Edge(node, mine, cost), copy.source))
         ops, sides, op_node, makers = self.graph.ops, self._sides, self.op_node, self._makers
-        for (op, position, _, reader), source in self.flow.source.items():
+        for use, source in self.flow.source.items():
+            op, position, _, reader = use
             if op is not None:
                 tensor, target, wanted = ops[op].ins[position], op_node[op], sides[op][0][position]
             else:
@@ -122,7 +124,7 @@ class Builder(Usages):
                 wanted = self._candidates(self.space.outputs[position] or self.space.inputs[target])
             node, made, region = makers[tensor.id] if source is None else sources[source]
             if node != target:
-                edge = Edge(node, target, self._read(tensor, source, made, wanted, self._weight(region, reader)))
+                edge = Edge(node, target, self._read(tensor, source, made, wanted, region, reader, (use,)))
                 found.append(edge if source is None else self._widened(edge, source))
         return tuple(found)
 
@@ -180,20 +182,45 @@ class Builder(Usages):
     def _waiting(self) -> frozenset[int]:
         return waiting(self.graph)
 
-    def _matrix(self, tensor: TensorInfo, made: Column, wanted: Column, weight: float) -> Matrix:
-        shared = weight == 1 and tensor.id in self._waiting
-        key = (tensor.shape, tensor.itemsize, id(made), id(wanted), weight, shared)
+    def _matrix(
+        self,
+        tensor: TensorInfo,
+        made: Column,
+        wanted: Column,
+        source: int | None,
+        reader: int | None,
+        uses: Sequence[Use] = (),
+    ) -> Matrix:
+        """The routes of a value of region `source` to a placement of region `reader`, from which `uses` read it."""
+        weight = self._weight(source, reader)
+        router = self._router(tensor, weight, self.graph.tree.site(source, reader), uses)
+        key = (tensor.shape, tensor.itemsize, id(made), id(wanted), weight, id(router))
         found = self._matrices.get(key)
         if found is None:
-            routes = self._routes(tensor, made.distinct, wanted.distinct, self.router.shared if shared else self.router)
+            routes = self._routes(tensor, made.distinct, wanted.distinct, router)
             found = self._matrices[key] = matrix_of(weight * routes, made.index, wanted.index)
         return found
 
-    def _read(self, tensor: TensorInfo, source: int | None, made: Column, wanted: Column, weight: float) -> Matrix:
-        """What a use pays that reads the copy `source`, or the tensor as it was made."""
-        if source is not None and self.flow.copies[source].is_sliced:
+    def _router(self, tensor: TensorInfo, weight: float, region: int | None, uses: Sequence[Use]) -> Router:
+        """What waits for others is shared; what all readers can is done in their loops."""
+        if weight == 1 and tensor.id in self._waiting:
+            return self.router.shared
+        return self.router.fused if in_loops(self.graph, region, uses) else self.router
+
+    def _read(
+        self,
+        tensor: TensorInfo,
+        copy: int | None,
+        made: Column,
+        wanted: Column,
+        source: int | None,
+        reader: int | None,
+        uses: Sequence[Use],
+    ) -> Matrix:
+        """What a use pays that reads `copy`, or the tensor as it was made."""
+        if copy is not None and self.flow.copies[copy].is_sliced:
             return self._same(made, wanted)
-        return self._matrix(tensor, made, wanted, weight)
+        return self._matrix(tensor, made, wanted, source, reader, uses)
 
     def _same(self, made: Column, wanted: Column) -> Matrix:
         """0 where both are one placement, forbidden elsewhere."""

@@ -154,7 +154,7 @@ class RecomputeBuilder(Builder):
         for copy, candidates in self._copies():
             node, made, region = self._source(copy.tensor, copy.source)
             wanted = self._candidates(candidates)
-            cost = self._matrix(copy.tensor, made, wanted, self._weight(region, copy.region))
+            cost = self._matrix(copy.tensor, made, wanted, region, copy.region, copy.uses)
             target = self.first_copy + copy.id
             if copy.id in self.joins:
                 found += self._join(copy, Edge(node, target, cost), wanted)
@@ -183,7 +183,7 @@ class RecomputeBuilder(Builder):
         node, made, region = self._source(tensor, source)
         if node == target:
             return None
-        cost = self._read(tensor, source, made, wanted, self._weight(region, use.region))
+        cost = self._read(tensor, source, made, wanted, region, use.region, (use,))
         return self._with_absent(
             self._widened(Edge(node, target, cost), source), tensor, source, use.op in self.optional
         )
@@ -196,7 +196,7 @@ class RecomputeBuilder(Builder):
         """From the join of what is kept to a twin that reads it early."""
         join = self.join_of[tensor.id]
         made = self._candidates(self.space.copies[join])
-        cost = part(self._matrix(tensor, made, wanted, self._weight(self.flow.copies[join].region, use.region)))
+        cost = part(self._matrix(tensor, made, wanted, self.flow.copies[join].region, use.region, (use,)))
         both = np.vstack([np.full(cost.shape, np.inf), cost])
         rows = np.pad(both, ((0, int(join in self.optional_copies)), (0, 1)), constant_values=np.inf)
         rows[:, -1] = 0.0
@@ -258,7 +258,7 @@ class RecomputeBuilder(Builder):
         is_slice = self.graph.producers[kept.id].kind == "scan_slice"
         if kept.id in self.stored or is_slice or self._lasting_uses(kept) < 2:
             return part(self._same(placements, candidates))
-        return part(self._matrix(kept, placements, candidates, self._weight(*[self.graph.made_in(kept)] * 2)))
+        return part(self._matrix(kept, placements, candidates, *[self.graph.made_in(kept)] * 2))
 
     def _lasting_uses(self, tensor: TensorInfo) -> int:
         """How many uses a tensor has that are always there, those of its join included: of several a copy is stored."""

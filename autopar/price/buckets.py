@@ -7,6 +7,7 @@ from autopar.core.memo import once_per_graph
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import StepKind
 from autopar.core.regions import LEAVING
+from autopar.price.local_steps import fused_price
 from autopar.price.pricing import Pricing, pack_price, shares, turn_price
 from autopar.price.work import is_view
 from autopar.redistribute.route import Router
@@ -23,8 +24,9 @@ _CLOSED_AT: dict[StepKind, int] = {
 
 
 def router_of(graph: OpGraph, mesh: DeviceMesh, pricing: Pricing) -> Router:
-    """The routes of the tensors of `graph` under `pricing`, alone and shared."""
-    return Router(mesh, pricing.step_cost, turn_price(pricing), shared_price(pricing, graph, mesh))
+    """The routes of the tensors of `graph` under `pricing`, alone, shared and fused."""
+    shared, fused = shared_price(pricing, graph, mesh), fused_price(pricing, mesh)
+    return Router(mesh, pricing.step_cost, turn_price(pricing), shared, fused)
 
 
 def shared_price(pricing: Pricing, graph: OpGraph, mesh: DeviceMesh) -> StepPrice:

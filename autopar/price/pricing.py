@@ -201,7 +201,7 @@ class Roofline:
     """Seconds on `cluster`: roofline compute and topology-aware collectives.
 
         kernel: max(flops / peak, bytes / memory bandwidth), of one device's share
-        collective: cost_models.collective_time_s       slice, mask: bytes / memory bandwidth
+        collective: cost_models.collective_time_s       slice, mask: a kernel that reads and writes the part
 
     Of several operators in one kernel each costs its part of what bounds that (`fused`). Only tensors that reach memory
     count as bytes (`work.materialised`), of these what is read and written (`touched`), and a copy of what is
@@ -334,7 +334,8 @@ class Roofline:
     def step_cost(self, kind: StepKind, axes: tuple[str, ...], size_bytes: int) -> float:
         """Seconds of one redistribution step."""
         if kind == "slice" or kind == "mask":
-            return moving_time_s(size_bytes, self.cluster.device)
+            part = size_bytes // self.mesh.product(axes) if kind == "slice" else size_bytes
+            return moving_time_s(2 * part, self.cluster.device) + self.cluster.device.launch_s
         if axes not in self._groups:
             positions = tuple(self.mesh.names.index(axis) for axis in axes)
             self._groups[axes] = group(self.cluster.topology, self.mesh.sizes, positions)

@@ -74,14 +74,21 @@ class Router:
 
     A step whose price is infinite does not exist. The cost is 0 from a placement to itself and obeys the triangle
     inequality; where prices do not fall as bytes grow, costs do not either. `shared` has the routes of what shares its
-    collectives with others, at the price of that; without such a price it is this one.
+    collectives with others, at the price of that, and `fused` those to readers that take local steps into their loops;
+    without such a price each is this one.
     """
 
     def __init__(
-        self, mesh: DeviceMesh, price: StepPrice, turn: TurnPrice = no_turn, shared: StepPrice | None = None
+        self,
+        mesh: DeviceMesh,
+        price: StepPrice,
+        turn: TurnPrice = no_turn,
+        shared: StepPrice | None = None,
+        fused: StepPrice | None = None,
     ) -> None:
         self.mesh = mesh
         self.shared = self if shared is None else Router(mesh, shared, turn)
+        self.fused = self if fused is None else Router(mesh, fused, turn)
         self._price = price
         self._turn = turn
         self._prices: dict[tuple[StepKind, tuple[str, ...], int], float] = {}

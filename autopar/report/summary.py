@@ -8,8 +8,9 @@ from typing import TypeGuard
 from autopar.core.graph import OpNode, TensorInfo
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
-from autopar.passes.program import Compute, Instruction, Move
+from autopar.passes.program import Compute, Instruction, Move, ShardedProgram
 from autopar.passes.schedule import Schedule, schedule
+from autopar.price.local_steps import FUSED_S
 from autopar.report.errors import ErrorShare, error_shares, standard_error_s
 from autopar.search.carried import CarriedGroup, carried_groups
 from autopar.search.task import Planned
@@ -33,6 +34,7 @@ class TensorRow:
 class OperatorRow:
     """An operator: where it stands, the placements of its operands and results, and one device's time of one run.
 
+    A "local slice" or "local mask" is what a device takes of what it holds, for the operator at `source`.
     `runs` is how often it runs in a step, on average: more than once in a loop.
     """
 
@@ -186,7 +188,7 @@ def summarise(
             _tensor_row(t, p, stage.mesh, graph.output_name(n))
             for n, (t, p) in enumerate(zip(graph.outputs, stage.outputs, strict=True))
         ),
-        _operator_rows(step),
+        _operator_rows(step, program),
         tuple(_collective_row(planned, move, exposed[id(move)]) for move in program.collectives),
         tuple(row(value) for value in spent.peak_values[:10]),
         found_rules,
@@ -232,8 +234,11 @@ def _tensor_row(tensor: TensorInfo, placement: Placement, mesh: DeviceMesh, name
     return TensorRow(name or tensor.name, tensor.shape, tensor.dtype, str(placement), size)
 
 
-def _operator_rows(step: Schedule) -> tuple[OperatorRow, ...]:
-    """The rows of all operators, in order; equal ones, as of layers that are alike, are one."""
+def _operator_rows(step: Schedule, program: ShardedProgram) -> tuple[OperatorRow, ...]:
+    """The rows of all operators, and of local moves that are kernels of their own, in order.
+
+    Equal ones, as of layers that are alike, are one.
+    """
     known: dict[tuple[object, ...], OperatorRow] = {}
     found: list[OperatorRow] = []
     for one, _, _, _, time_s, runs, _, _ in step.events:
@@ -247,7 +252,17 @@ def _operator_rows(step: Schedule) -> tuple[OperatorRow, ...]:
                 what = op.kind, op.source, op.scope, phase
                 row = known[key] = OperatorRow(*what, ins, outs, strategy.split, time_s, runs)
             found.append(row)
+        elif not one.is_collective and time_s > FUSED_S:
+            found.append(_local_row(program, one, runs))
     return tuple(found)
+
+
+def _local_row(program: ShardedProgram, move: Move, runs: float) -> OperatorRow:
+    """The row of a slice or mask that no reader does in its own loop: a kernel, as operators are."""
+    before, after = (program.values[value].placement for value in (*move.ins, *move.outs))
+    parts = program.mesh.product(after.split_axes)
+    shown = (str(before),), (str(after),)
+    return OperatorRow(f"local {move.kind}", move.source, "", move.role, *shown, parts, move.time_s, runs)
 
 
 def _collective_row(planned: Planned, move: Move, exposed_s: float) -> CollectiveRow:

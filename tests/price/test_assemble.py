@@ -30,7 +30,7 @@ from autopar.price.assemble import Builder, assemble, placement_choice
 from autopar.price.buckets import router_of, waiting
 from autopar.price.pricing import Pricing, Roofline
 from autopar.price.variables import Caches
-from autopar.price.work import materialised, recomputed, workspace_bytes
+from autopar.price.work import is_fusible, materialised, recomputed, workspace_bytes
 from autopar.redistribute.route import Router
 from autopar.search.attempt import account_of
 from autopar.search.space import build_space
@@ -99,12 +99,18 @@ def traced(case: Any) -> tuple[OpGraph, Dataflow]:
 
 
 def price_of(graph: OpGraph, flow: Dataflow, stage: Stage, pricing: Pricing, router: Router) -> float:
-    """Operators, then for every copy and every use the way from what it is made from; each as often as it runs."""
+    """Operators, then for every copy and every use the way from what it is made from; each as often as it runs.
+
+    What is local costs nothing where everyone who reads it computes element by element, in the region where it is done.
+    """
     tree = graph.tree
 
-    def way(tensor: Any, before: Any, after: Any, made_in: int | None, region: int | None) -> float:
-        times = tree.weight(tree.site(made_in, region))
-        routes = router.shared if times == 1 and tensor.id in waiting(graph) else router
+    def way(tensor: Any, before: Any, after: Any, made_in: int | None, region: int | None, uses: Any) -> float:
+        site = tree.site(made_in, region)
+        times = tree.weight(site)
+        loops = [use.op is not None and use.region == site and is_fusible(graph.ops[use.op]) for use in uses]
+        routes = router.fused if all(loops) else router
+        routes = router.shared if times == 1 and tensor.id in waiting(graph) else routes
         return times * float(routes.cost_matrix(tensor.shape, tensor.itemsize, [before], [after])[0, 0])
 
     made = {t.id: p for t, p in zip(graph.inputs, stage.inputs, strict=True)}
@@ -115,13 +121,13 @@ def price_of(graph: OpGraph, flow: Dataflow, stage: Stage, pricing: Pricing, rou
     for copy in flow.copies:
         source = made[copy.tensor.id] if copy.source is None else stage.copies[copy.source]
         made_in = graph.made_in(copy.tensor) if copy.source is None else flow.copies[copy.source].region
-        total += way(copy.tensor, source, stage.copies[copy.id], made_in, copy.region)
+        total += way(copy.tensor, source, stage.copies[copy.id], made_in, copy.region, copy.uses)
     for use, copy in flow.source.items():
         tensor = graph.outputs[use.position] if use.op is None else graph.ops[use.op].ins[use.position]
         wanted = stage.outputs[use.position] if use.op is None else stage.strategies[use.op].ins[use.position]
         source = made[tensor.id] if copy is None else stage.copies[copy]
         made_in = graph.made_in(tensor) if copy is None else flow.copies[copy].region
-        total += way(tensor, source, wanted, made_in, use.region)
+        total += way(tensor, source, wanted, made_in, use.region, [use])
     return total
 
 

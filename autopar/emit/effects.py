@@ -1,4 +1,4 @@
-"""Callbacks to the host: one device makes each call, and ordered ones wait for each other.
+"""Callbacks to the host, with effects or without: one device makes each call, and ordered ones wait for each other.
 
 Order is a value, the token: a call takes that of the call before it and gives one to the next, through loops as a
 further carry. JAX's own ordered effects are for one device only.
@@ -23,6 +23,18 @@ TOKEN = -1
 """The place of the token among the values of a program, which are numbered from 0."""
 lax, jnp = untyped_jax.lax, untyped_jax.numpy
 io_callback: Any = experimental.io_callback
+
+
+def is_made_once(compute: Compute) -> bool:
+    """Whether `compute` is a call that the first device makes for all.
+
+    A call without effects is one unless a rule of the user's splits it: then nothing is left to be told the others.
+    """
+    op, strategy = compute.op, compute.strategy
+    if op.kind != "pure_callback":
+        return op.effect is not None
+    whole = not any(placement.varying_axes for placement in strategy.ins)
+    return whole and any(placement.unreduced for placement in strategy.outs)
 
 
 def run_callback(compute: Compute, mesh: DeviceMesh, values: Sequence[Array], env: dict[int, Array]) -> list[Array]:

@@ -144,10 +144,18 @@ def _fft(local: LocalOp) -> Run:
 
 
 def _foreign(local: LocalOp) -> Run:
-    """A call of the host or of foreign code, told the shapes that it is to give back for these shards."""
+    """A call of the host or of foreign code, told the shapes that it is to give back for these shards.
+
+    What it calls booleans are bytes in the graph where such a call may be made once (`trace.walk`).
+    """
     shapes = [local.out_shape(n) for n in range(len(local.op.outs))]
     avals = local.payload.params["result_avals"]
-    return local.bind(result_avals=tuple(map(with_shape, avals, shapes)))
+    run = local.bind(result_avals=tuple(map(with_shape, avals, shapes)))
+
+    def called(*operands: Array) -> Sequence[Array]:
+        return [result.astype(out.dtype) for result, out in zip(run(*operands), local.op.outs, strict=True)]
+
+    return called
 
 
 def _identity(local: LocalOp) -> Run:

@@ -14,7 +14,7 @@ from autopar._compat import open_jaxpr, pcast_varying, remat_primitive, untyped_
 from autopar.core.regions import BOUNDARY, Region
 from autopar.emit import control
 from autopar.emit.anew import Anew, anew, behind_barrier
-from autopar.emit.effects import TOKEN, is_ordered, run_callback, token_of
+from autopar.emit.effects import TOKEN, is_made_once, is_ordered, run_callback, token_of
 from autopar.emit.localize import localize
 from autopar.emit.moves import PLAIN, Target, run_move
 from autopar.passes.program import Compute, Instruction, Move, ShardedProgram
@@ -77,7 +77,7 @@ class _Runner:
         values = values if due is None else behind_barrier(due, instruction.ins, values, env)
         if isinstance(instruction, Compute) and instruction.op.kind in BOUNDARY:
             return
-        if isinstance(instruction, Compute) and instruction.op.effect is not None:
+        if isinstance(instruction, Compute) and is_made_once(instruction):
             results = run_callback(instruction, program.mesh, values, env)
             env.update(zip(instruction.outs, results, strict=True))
             return

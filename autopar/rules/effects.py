@@ -12,6 +12,19 @@ from autopar.rules.registry import rule_for, whole
 @rule_for("debug_callback", "debug_print", "io_callback")
 def callback(op: OpNode) -> FactorRule:
     """Results = f(operands), computed on the host for the first device only; elsewhere 0, so that the sum is right."""
+    return _once(op)
+
+
+@rule_for("pure_callback", yields=True)
+def pure_callback(op: OpNode) -> FactorRule:
+    """Results = f(operands), computed on the host once, for the first device; elsewhere 0, so that the sum is right.
+
+    A rule that is registered for it takes its place: then every device calls with what it holds.
+    """
+    return _once(op)
+
+
+def _once(op: OpNode) -> FactorRule:
     rule = whole(op)
     if not op.outs:
         return rule

@@ -12,10 +12,13 @@ Rule = Callable[[OpNode], FactorRule]
 _RULES: dict[str, Rule] = {}
 _WHOLE: dict[str, str] = {}
 _SHIPPED: set[str] = set()
+_YIELDING: dict[str, Rule] = {}
 
 
-def rule_for(*kinds: str) -> Callable[[Rule], Rule]:
+def rule_for(*kinds: str, yields: bool = False) -> Callable[[Rule], Rule]:
     """Decorator: registers a function as the rule of the primitives `kinds`.
+
+    With `yields` it holds as long as the user states none: only he knows what can be split.
 
     Raises:
       RuleError: if one of them has a rule already.
@@ -25,6 +28,8 @@ def rule_for(*kinds: str) -> Callable[[Rule], Rule]:
         for kind in kinds:
             register(kind, rule)
             _SHIPPED.add(kind)
+            if yields:
+                _YIELDING[kind] = rule
         return rule
 
     return decorate
@@ -34,20 +39,23 @@ def register(kind: str, rule: Rule, *, replace: bool = False) -> None:
     """`rule` is the rule of the primitive or operator `kind` from now on.
 
     Raises:
-      RuleError: if `kind` has a rule already and not `replace`.
+      RuleError: if `kind` has a rule already, which does not yield, and not `replace`.
     """
-    if kind in _RULES and not replace:
+    if kind in _RULES and not replace and _RULES[kind] is not _YIELDING.get(kind):
         raise RuleError(f"{kind!r} has a rule already. Pass replace=True to put another in its place.")
     _RULES[kind] = rule
 
 
 def unregister(kind: str) -> Rule:
-    """Takes the rule of `kind` out of the registry and gives it back.
+    """Takes the rule of `kind` out of the registry and gives it back; one that yielded to it holds again.
 
     Raises:
       KeyError: if it has none.
     """
-    return _RULES.pop(kind)
+    taken = _RULES.pop(kind)
+    if kind in _YIELDING:
+        _RULES[kind] = _YIELDING[kind]
+    return taken
 
 
 def register_whole(*kinds: str, reason: str) -> None:

@@ -42,7 +42,6 @@ TRACED = _table(
 
 OPAQUE = _table(
     ("foreign code", "ffi_call"),
-    ("a function of the host", "pure_callback"),
     ("a kernel in the user's own terms", "pallas_call core_map"),
     ("its author partitions it, by rules in XLA's terms", "custom_partitioning"),
     ("a compiled function without a jaxpr", "call_exported"),

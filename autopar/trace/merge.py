@@ -14,7 +14,7 @@ from autopar.core.graph import TensorInfo
 from autopar.core.regions import BOUNDARY
 from autopar.trace.draft import DraftOp
 
-_KEPT_APART = frozenset({"optimization_barrier"})
+_KEPT_APART = frozenset({"optimization_barrier", "pure_callback"})
 
 
 def merged(ops: Sequence[DraftOp], outputs: Sequence[TensorInfo]) -> tuple[list[DraftOp], list[TensorInfo]]:

@@ -109,7 +109,7 @@ class Walker:
             return self._composite(eqn, eqn.params["composite"], ins, place)
         if eqn.effects and name not in CALLBACKS:
             raise TraceError(_effect_message(eqn, self.source(eqn, place)))
-        if name in CALLBACKS:
+        if name in CALLBACKS or name == "pure_callback":
             return self._callback(eqn, ins, place)
         if name in PINNED:
             return self._pinned(eqn, ins, place)

@@ -1,4 +1,4 @@
-"""Callbacks, kernels and foreign partitionings: whole unless the user says how they split, and then split."""
+"""Callbacks, kernels and foreign partitionings: once or whole unless the user says how they split, and then split."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ partitioned.def_partition(
     partition=_partition,
     sharding_rule="i j -> i j",
 )
-OPAQUE = {"pure_callback": on_host, "pallas_call": by_kernel, "custom_partitioning": partitioned}
+OPAQUE = {"pallas_call": by_kernel, "custom_partitioning": partitioned}
 
 
 @pytest.mark.parametrize("kind", OPAQUE)
@@ -79,6 +79,12 @@ def rule_of_callbacks() -> Iterator[None]:
     autopar.register_rule("pure_callback", "b n -> b n", frozen="n")
     yield
     unregister("pure_callback")
+
+
+def test_a_callback_is_made_once_without_a_warning() -> None:
+    made = compiled(on_host)
+    assert splits(made, "pure_callback") == [1]
+    assert_same(made(X), jax.jit(on_host)(X))
 
 
 @pytest.mark.usefixtures("rule_of_callbacks")

@@ -180,3 +180,57 @@ def test_a_key_comes_to_a_callback_as_its_data() -> None:
 
     run(fn, {"x": 8}, jax.random.key(7), X)
     np.testing.assert_array_equal(log, [jax.random.key_data(jax.random.key(7))])
+
+
+# without effects -----------------------------------------------------------------------------------------------------
+
+
+def counted(log: Log, function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` on the host, by a callback without effects that writes down what it is given."""
+
+    def on_host(*values: Any) -> Any:
+        log.append([np.asarray(value).copy() for value in values])
+        return function(*map(np.asarray, values))
+
+    def call(*values: Any) -> Any:
+        shapes = jax.eval_shape(function, *values)
+        return jax.pure_callback(on_host, shapes, *values, vmap_method="sequential")
+
+    return call
+
+
+def several(log: Log) -> Callable[..., Any]:
+    """Two calls alike, one that nobody reads, one in a loop, one in a branch, one in a block that is computed again."""
+    rows = counted(log, lambda x: (x.sum(0), x > 20, (x + 1j * x).astype(np.complex64)))
+    double = counted(log, lambda x: x * 2)
+
+    def fn(x: Any) -> Any:
+        total, large, both = rows(x)
+        double(x + 5)
+        c, _ = jax.lax.scan(lambda c, row: (c + double(row), None), total, x)
+        branch = jax.lax.cond(c[0] > 0, lambda: double(total), lambda: total)
+        block = jax.checkpoint(lambda x: jnp.sin(double(jax.lax.stop_gradient(x)) * x))
+        return jax.grad(lambda x: block(x).sum())(x), large, both, c, branch, double(x) + double(x), x
+
+    return fn
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+def test_calls_without_effects_are_made_as_often_as_by_jit_and_with_the_same(mesh: dict[str, int]) -> None:
+    logs: list[Log] = [[], []]
+    wanted = jax.block_until_ready(jax.jit(several(logs[0]))(X))
+    found = run(several(logs[1]), mesh, X)
+    for a, b in zip(found, wanted, strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+    assert len(logs[1]) == len(logs[0]) > 12
+    given = [sorted(str([value.tolist() for value in call]) for call in log) for log in logs]
+    assert given[0] == given[1]
+
+
+def test_a_call_without_effects_and_operands_is_made_once() -> None:
+    log: Log = []
+    answer = counted(log, lambda: np.arange(8.0, dtype=np.float32))
+    scaled, _ = run(lambda x: (x * answer(), x), {"x": 8}, X)
+    np.testing.assert_array_equal(scaled, X * np.arange(8))
+    assert len(log) == 1

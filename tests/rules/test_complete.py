@@ -22,7 +22,7 @@ LIBRARIES = ("numpy", "nn", "random", "scipy.special", "scipy.linalg", "scipy.st
 KERNEL_LANGUAGES = ("pallas", "mosaic", "tpu_custom_call", "triton")
 # Boundary operators of loops (equivalence/test_loops), callbacks (emit/test_effects) and what the user's function
 # shards itself (api/test_own_shardings): they are not run alone on slices.
-CALLBACKS = {"debug_callback", "debug_print", "io_callback"}
+CALLBACKS = {"debug_callback", "debug_print", "io_callback", "pure_callback"}
 ELSEWHERE = BOUNDARY | CALLBACKS | {"reshard", "shard_map", "sharding_constraint"}
 TABLES = {"TRACED": TRACED, "OPAQUE": OPAQUE, "INNER": INNER}
 

@@ -17,7 +17,7 @@ from jax.experimental import xla_metadata
 from jax.extend import core as jex
 from jax.extend import source_info_util
 from jax.extend.core import primitives
-from jax.sharding import AbstractMesh, AxisType, Mesh
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxlib import xla_client
 
 # JAX without its annotations, which are partial: pyright takes every attribute as Any.
@@ -68,6 +68,61 @@ def is_literal(atom: object) -> bool:
 def is_tracer(value: object) -> bool:
     """Whether `value` is a placeholder of an enclosing trace, without a value of its own."""
     return isinstance(value, untyped_jax.core.Tracer)
+
+
+def is_tracing() -> bool:
+    """Whether a trace of JAX is under way: what is called now becomes part of a function, or of its derivative."""
+    untyped: Any = jex
+    with untyped.take_current_trace() as trace:
+        return type(trace).__name__ != "EvalTrace"
+
+
+class _OverDevices(NamedSharding):
+    """A sharding over devices whose mesh is not known yet.
+
+    JAX names the shardings of a jit's results by the mesh of the first NamedSharding in it, which fails where that does
+    not fit; a class of its own is left out.
+    """
+
+
+def names_devices(devices: Sequence[Any], mesh: Mesh | None) -> Any:
+    """A closed jaxpr with a sharding over `devices`, on `mesh` if that is known, for the parameters of an equation.
+
+    A jit looks for such in all jaxprs that are in its own, to know the devices that it is for.
+    """
+    if mesh is None:
+        line = Mesh(np.array(list(devices), dtype=object), ("device",))
+        whole: NamedSharding = _OverDevices(line, PartitionSpec())
+    else:
+        whole = NamedSharding(mesh, PartitionSpec())
+
+    def placed(value: Any) -> Any:
+        return untyped_jax.lax.with_sharding_constraint(value, whole)
+
+    with without_mesh():
+        return untyped_jax.make_jaxpr(placed)(jax.ShapeDtypeStruct((), np.float32))
+
+
+def is_mapped(value: object) -> bool:
+    """Whether `value` has a value of its own for each element of the innermost `jax.vmap`."""
+    return type(value).__name__ == "BatchTracer"
+
+
+def computes_with(jaxpr: Any, told: Callable[[Any], bool]) -> bool:
+    """Whether any value of a jaxpr, or of one within it, is of a type that `told` says so of."""
+    inner = jaxpr.jaxpr if hasattr(jaxpr, "jaxpr") else jaxpr
+    for eqn in inner.eqns:
+        if any(told(var.aval) for var in eqn.outvars):
+            return True
+        params: list[Any] = list(eqn.params.values())
+        members = [member for value in params for member in cast("Sequence[Any]", _several(value))]
+        if any(computes_with(member, told) for member in members if is_jaxpr(member)):
+            return True
+    return False
+
+
+def _several(value: Any) -> Any:
+    return value if isinstance(value, tuple) else (value,)  # pyright: ignore[reportUnknownVariableType]
 
 
 def is_key_dtype(dtype: Any) -> bool:

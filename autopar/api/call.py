@@ -20,7 +20,7 @@ class Kind(NamedTuple):
     """What calls are told apart by before their arguments' types are looked at."""
 
     tree: Any
-    static: tuple[tuple[int, Any], ...]
+    static: tuple[tuple[int, type, Any], ...]
     mesh: object
 
 
@@ -39,7 +39,8 @@ class Signature(NamedTuple):
 class Call(NamedTuple):
     """The arguments of a call: the flat arrays and numbers, and their kind.
 
-    `kind` is their structure, the values of static arguments, with their positions, and the mesh that is set.
+    `kind` is their structure, the values of static arguments, with their positions and types (True is not 1), and the
+    mesh that is set.
     """
 
     kind: Kind
@@ -59,16 +60,25 @@ def read_call(args: tuple[Any, ...], kwargs: dict[str, Any], static_argnums: int
     static = positions(static_argnums, len(args), "static_argnums")
     dynamic = tuple(arg for i, arg in enumerate(args) if i not in static)
     leaves, tree = untyped_jax.tree_util.tree_flatten((dynamic, kwargs))
-    fixed = tuple((i, args[i]) for i in static)
-    for i, value in fixed:
-        try:
-            hash(value)
-        except TypeError as error:
-            raise SignatureMismatch(
-                f"static argument {i} is a {type(value).__name__}, which is not hashable: pass a hashable value, such "
-                f"as a tuple for a list, or leave {i} out of static_argnums"
-            ) from error
+    fixed = tuple((i, kind_of(args[i]), args[i]) for i in static)
+    for i, _, value in fixed:
+        check_hashable(value, str(i), "static_argnums")
     return Call(Kind(tree, fixed, ambient()), leaves)
+
+
+def check_hashable(value: object, name: str, where: str) -> None:
+    """Whether a static argument is hashable.
+
+    Raises:
+      SignatureMismatch: if not.
+    """
+    try:
+        hash(value)
+    except TypeError as error:
+        raise SignatureMismatch(
+            f"static argument {name} is a {type(value).__name__}, which is not hashable: pass a hashable value, such "
+            f"as a tuple for a list, or leave {name} out of {where}"
+        ) from error
 
 
 def call_signature(
@@ -97,27 +107,19 @@ def is_call_of(traced: Traced, signature: Signature) -> bool:
     return not kind.static and kind.tree == traced.in_tree and types == tuple(map(type_of, traced.input_avals))
 
 
-def flatten(traced: Traced, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-    """The flat arrays of a call, typed keys as their data.
-
-    Raises:
-      SignatureMismatch: if the arguments have another structure than those that were traced.
-    """
-    dynamic = tuple(arg for i, arg in enumerate(args) if i not in traced.static_argnums)
-    leaves, tree = untyped_jax.tree_util.tree_flatten((dynamic, dict(sorted(kwargs.items()))))
-    if tree != traced.in_tree:
-        raise SignatureMismatch(f"the plan is for arguments of structure {traced.in_tree}, given are {tree}")
-    for position, _ in traced.key_inputs:
-        leaves[position] = untyped_jax.random.key_data(leaves[position])
-    return leaves
+def put_back(call: Call, leaves: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a call, with other leaves."""
+    structure, fixed, _ = call.kind
+    dynamic, kwargs = untyped_jax.tree_util.tree_unflatten(structure, leaves)
+    args = list(dynamic)
+    for position, _, value in fixed:
+        args.insert(position, value)
+    return tuple(args), kwargs
 
 
-def unflatten(traced: Traced, outputs: Sequence[Any]) -> Any:
-    """The results in the function's own structure, key data as typed keys."""
-    leaves = list(outputs)
-    for position, implementation in traced.key_outputs:
-        leaves[position] = untyped_jax.random.wrap_key_data(leaves[position], impl=implementation)
-    return untyped_jax.tree_util.tree_unflatten(traced.out_tree, leaves)
+def kind_of(value: object) -> type:
+    """The type of a static value, by which 1, 1.0 and True differ."""
+    return type(value)
 
 
 def leaf_type(leaf: Any) -> tuple[tuple[int, ...], str, bool] | str:

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from types import MethodType
 from typing import Any, Unpack, overload
 
-from autopar._compat import is_tracer, untyped_jax
-from autopar.api.agreement import agreed
-from autopar.api.call import Signature, call_signature, is_call_of
-from autopar.api.dispatch import Dispatch
-from autopar.api.host_values import check_global_shapes
-from autopar.api.make import Function, alternatives, make_plan, name_of, signature_of, task_of
+from autopar._compat import is_tracing
+from autopar.api.calls import Calls
+from autopar.api.make import Function
+from autopar.api.opened import own_function
 from autopar.api.options import Options, settings_of, split_options
 from autopar.api.placing import Maker, init, plan_for
 from autopar.api.plan import Plan
-from autopar.api.runner import Bound, Runner
 from autopar.api.settings import Settings
-from autopar.errors import AutoparError, PlanFileError, SignatureMismatch
-from autopar.search.search import restore
 from autopar.search.task import SearchOptions
-from autopar.trace import CONSTANT, fingerprint, input_signature
-from autopar.trace.arguments import read_arguments
+from autopar.trace.flat import TRACING
 from cost_models import Cluster
 
 
@@ -29,24 +24,32 @@ class Compiled:
     """A function that plans itself once for every input signature, then runs sharded.
 
     Called like the function it was made from, with arrays (JAX or numpy) or scalars in pytrees; results have the
-    function's own structure, as global arrays in the plan's placements.
+    function's own structure, as global arrays in the plan's placements. JAX's transformations take it as they take a
+    function under `jax.jit`: inside `jax.jit` and loops its program becomes part of theirs, and what `jax.grad`,
+    `jax.jvp`, `jax.vmap` and others make of it is planned as the function that it then is.
+
+    Objects of flax.nnx and Keras are taken and changed as under `nnx.jit`, calls with modules of equinox as under
+    `eqx.filter_jit`. A module that is compiled itself is an argument too. As an attribute of a class it is a method.
     """
 
     def __init__(self, fn: Function, settings: Settings, given: Plan | None = None) -> None:
-        self._fn = fn
-        self._settings = settings
-        self._given = given
-        self._plans: dict[Signature, Plan] = {}
-        self._asked: list[Signature] = []
-        self._runners: dict[object, Runner] = {}
-        self._dispatch = Dispatch(name_of(fn), settings, self._runner)
+        self.__wrapped__ = fn
+        self._calls = Calls(fn, settings, given)
         for name in ("__name__", "__qualname__", "__doc__", "__module__"):
             if hasattr(fn, name):
                 setattr(self, name, getattr(fn, name))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The function's results, computed by the plan for this signature, which is made at its first call."""
-        return self._dispatch(args, kwargs)
+        if not is_tracing():
+            return self._calls.call(args, kwargs)
+        if TRACING.value:
+            return self.__wrapped__(*args, **kwargs)
+        return self._calls.call_in_trace(args, kwargs)
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        """The method of an instance, which is its first argument: a pytree, an object of a library, or static."""
+        return self if instance is None else MethodType(self, instance)
 
     def plan(self, *args: Any, **kwargs: Any) -> Plan:
         """The plan for arguments like these; jax.ShapeDtypeStructs will do.
@@ -54,9 +57,8 @@ class Compiled:
         Once a plan was asked for, calls with arrays over several processes are refused if their shapes are others: that
         is how rows are lost where each process passes its own.
         """
-        key = self._key(args, kwargs)
-        self._asked.append(key)
-        return self._plan(key, args, kwargs)
+        with self._calls.opened(args, kwargs) as call:
+            return call.pure.asked_plan(*call.args, **call.kwargs)
 
     def init(
         self,
@@ -80,55 +82,29 @@ class Compiled:
         """
         maker = Maker.of(make_state, args, kwargs)
         plan = plan_for(self, maker, argument, others)
-        return init(plan, maker, argument, plan.check_devices(self._devices()))
+        return init(plan, maker, argument, plan.check_devices(self._calls.devices()))
 
     @property
     def made(self) -> tuple[Plan, ...]:
         """The plans of the function itself that were made so far, one for each signature."""
-        return tuple(self._plans.values())
+        return tuple(plan for pure in self._calls.pures for plan in pure.made)
+
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """Every plan made so far: of the function for each signature, then of what transformations made of it."""
+        return tuple(plan for pure in self._calls.pures for plan in pure.plans)
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
         """JAX's `Lowered` of the program that runs for arguments like these: to be compiled and looked into.
 
         On devices of several processes it is that of this process's own plan; what runs is the first one's.
         """
-        return self.plan(*args, **kwargs).lower(self._devices())
+        with self._calls.opened(args, kwargs) as call:
+            return call.pure.plan(*call.args, **call.kwargs).lower(call.pure.own_devices())
 
-    def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Signature:
-        return call_signature(args, kwargs, self._settings.static_argnums, self._settings.shardings == "keep")
-
-    def _plan(self, key: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
-        if key not in self._plans:
-            self._plans[key] = self._made(key, args, kwargs)
-        return self._plans[key]
-
-    def _made(self, key: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
-        given = self._given
-        if given is None:
-            on_other_meshes = [plan for other, plan in self._plans.items() if other.differs_by_mesh(key)]
-            return make_plan(self._fn, self._settings, args, kwargs, on_other_meshes)
-        if given.is_bound and given.bound.fn is self._fn and is_call_of(given.bound.traced, key):
-            return given
-        return _bind(given, self._fn, self._settings, args, kwargs)
-
-    def _runner(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Runner:
-        _refuse_tracers(args, kwargs)
-        key = self._key(args, kwargs)
-        if key not in self._runners:
-            self._refuse_unasked(key, args, kwargs)
-            plan = self._plan(key, args, kwargs)
-            devices = plan.check_devices(self._devices())
-            self._runners[key] = Runner(agreed(plan.bound, devices), devices)
-        return self._runners[key]
-
-    def _refuse_unasked(self, key: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        asked = [other for other in self._asked if other.kind[:-1] == key.kind[:-1]]
-        if asked and all(other.types != key.types for other in asked):
-            arguments = read_arguments(self._fn, args, kwargs, self._settings.static_argnums)
-            check_global_shapes(arguments, arguments.leaves(args, kwargs), asked[-1])
-
-    def _devices(self) -> tuple[Any, ...] | None:
-        return self._settings.own_devices()
+    def clear_cache(self) -> None:
+        """Forgets all plans and programs."""
+        self._calls.forget()
 
 
 @overload
@@ -152,7 +128,14 @@ def compile(  # noqa: A001 - the name that jax users expect
         "auto", with constraints); "manual" (the constraints leave every input and output one placement).
       memory_limit_bytes: what a device may use, a number or text ("30GiB"); None: all that the cluster's devices have.
       static_argnums: positions of arguments that are compile-time constants.
+      static_argnames: their names. As in jax.jit, positions follow from names and names from positions unless both are
+        given; so for `donate_argnames`.
       donate_argnums: positions of arguments whose memory the results may take.
+      donate_argnames: their names.
+      in_shardings: how arguments lie: NamedShardings, or PartitionSpecs of the axes of `mesh`, in a prefix of the
+        tuple of positional arguments that are not static; None where that is searched. Arrays that lie otherwise are
+        moved. NamedShardings name the mesh, too, unless `mesh` does.
+      out_shardings: the same for results.
       carry: which results become the next call's inputs and keep their placement; "auto": of those that have the
         structure and shapes of an argument, trees (whose paths then agree), results of an argument's name
         (`{"w": ...}` for an argument `w`), and whatever becomes a donated argument; or pairs of (result, argument),
@@ -207,14 +190,14 @@ def plan(fn: Function, *args: Any, **keywords: Any) -> Plan:
       AutoparError: as `compile`.
     """
     options, kwargs = split_options(keywords)
-    return make_plan(fn, settings_of(options), args, kwargs)
+    return Compiled(fn, settings_of(options)).plan(*args, **kwargs)
 
 
 def compiled_from(given: Plan, fn: Function | None, devices: tuple[Any, ...]) -> Compiled:
     """The function that runs `given`, which is bound to `fn` at the first call unless it is already."""
     if given.is_bound:
-        bound = given.bound
-        function, settings = fn or bound.fn, bound.settings
+        function, settings = own_function(given.bound.fn, given.bound.settings)
+        function = fn or function
     else:
         assert fn is not None
         function = fn
@@ -224,58 +207,12 @@ def compiled_from(given: Plan, fn: Function | None, devices: tuple[Any, ...]) ->
             cluster=cluster,
             mesh=dict(given.mesh.axes),
             static_argnums=signature.static_argnums,
+            static_argnames=signature.static_argnames,
             donate_argnums=signature.donate_argnums,
+            donate_argnames=signature.donate_argnames,
             carry=signature.carry,
             options=SearchOptions(while_trips=signature.while_trips),
             constraints=signature.constraints,
             memory_limit_bytes=None if limit == int(cluster.device.memory_bytes) else limit,
         )
     return Compiled(function, replace(settings, devices=devices), given)
-
-
-def _bind(given: Plan, fn: Function, settings: Settings, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
-    """`given` bound to `fn` as traced with these arguments; refused if it is another function."""
-    signature = given.file.signature
-    passed = input_signature(fn, args, kwargs, settings.static_argnums)
-    wanted, rest = signature.inputs[: len(passed)], signature.inputs[len(passed) :]
-    if wanted != passed or not all(name.startswith(CONSTANT) for name, _, _ in rest):
-        raise SignatureMismatch(_mismatch(signature.inputs, passed))
-    traces, expected = alternatives(fn, settings, args, kwargs), given.file.plan.fingerprint
-    traced = next((t for t in traces if fingerprint(t.graph) == expected), traces[0])
-    if signature.inputs != signature_of(traced, settings).inputs:
-        raise PlanFileError(
-            f"the plan was made for another function than {name_of(fn)}: its constants differ. Plan again."
-        )
-    if fingerprint(traced.graph) != expected:
-        raise PlanFileError(
-            f"the plan was made for another function than {name_of(fn)}: inputs agree, but the traced operators do not "
-            f"(plan {expected[:12]}, function {fingerprint(traced.graph)[:12]}). Plan it again."
-        )
-    cluster = Cluster.from_dict(given.file.cluster)
-    planned = restore(task_of(traced, settings, cluster), given.record)
-    return Plan(
-        given.record, lambda: given.summary, lambda _: given.file, Bound(fn, settings, traced, planned, cluster)
-    )
-
-
-def _mismatch(wanted: Sequence[Any], found: Sequence[Any]) -> str:
-    differing = [(*w, f) for w, f in zip(wanted, found, strict=False) if w != f]
-    if not differing:
-        names = [", ".join(row[0] for row in rows) for rows in (wanted, found)]
-        return (
-            f"the plan is for {len(wanted)} input arrays ({names[0]}), given are {len(found)} ({names[1]}). "
-            f"Pass what was planned, or plan again for these arguments."
-        )
-    name, shape, dtype, other = differing[0]
-    return (
-        f"the plan is for {name}: {dtype}{list(shape)}, given is {other[0]}: {other[2]}{list(other[1])}. "
-        f"Pass what was planned, or plan again for these arguments."
-    )
-
-
-def _refuse_tracers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    if any(is_tracer(leaf) for leaf in untyped_jax.tree.leaves((args, kwargs))):
-        raise AutoparError(
-            "a compiled function cannot be differentiated, vmapped or traced by JAX: its plan is for the function as "
-            "it is. Use jax.value_and_grad inside the function that you compile."
-        )

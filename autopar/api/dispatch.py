@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from autopar.api.call import is_sharded, read_call
+from autopar.api.call import Call, is_sharded, put_back, read_call
 from autopar.api.runner import Runner
 from autopar.api.settings import Settings
 from autopar.errors import MovedWarning, users_level
@@ -18,37 +18,56 @@ class Dispatch:
     """Calls of one compiled function, which is called `name`.
 
     Arguments are flattened once. A runner of calls of the same kind is tried by the types of its arguments; `find`
-    makes, or finds by the whole signature, one for calls that fit none.
+    makes, or finds by the whole signature, one for calls that fit none. It `tells` the user of arrays that are moved.
     """
 
-    def __init__(self, name: str, settings: Settings, find: Find) -> None:
+    def __init__(self, name: str, settings: Settings, find: Find, *, tells: bool = True) -> None:
         self._name = name
         self._static_argnums = settings.static_argnums
         self._keeps = settings.shardings == "keep"
         self._find = find
         self._runners: dict[object, list[Runner]] = {}
-        self._has_told = False
+        self._has_told = not tells
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The results of the function for these arguments."""
-        call = read_call(args, kwargs, self._static_argnums)
+        return self.run(self.read(args, kwargs), args, kwargs)
+
+    def read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+        """The call with these arguments."""
+        return read_call(args, kwargs, self._static_argnums)
+
+    def knows(self, call: Call) -> bool:
+        """Whether there was a call of this kind."""
+        return call.kind in self._runners
+
+    def run(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The results of the function for a call with these arguments."""
+        runner, misplaced = self._fitting(call, args, kwargs)
+        if misplaced and not self._has_told:
+            self._tell(runner, call.leaves, runner.moved(call.leaves, misplaced))
+        return runner.run(call.leaves, misplaced)
+
+    def in_place(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of a call, those moved that do not lie in place."""
+        call = self.read(args, kwargs)
+        runner, misplaced = self._fitting(call, args, kwargs)
+        return put_back(call, runner.in_place(call.leaves, misplaced)) if misplaced else (args, kwargs)
+
+    def _fitting(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Runner, list[int]]:
+        """The runner for a call, and which of its arguments do not lie in place."""
         for runner in self._runners.get(call.kind, ()):
             misplaced = runner.misplaced(call.leaves)
             if misplaced is not None and self._may_move(call.leaves, misplaced):
-                return self._run(runner, call.leaves, misplaced)
+                return runner, misplaced
         runner = self._find(args, kwargs)
         misplaced = runner.misplaced(call.leaves)
         assert misplaced is not None, "found for arguments of these types"
         self._runners.setdefault(call.kind, []).append(runner)
-        return self._run(runner, call.leaves, misplaced)
+        return runner, misplaced
 
     def _may_move(self, leaves: Sequence[Any], misplaced: Sequence[int]) -> bool:
         return not (self._keeps and any(is_sharded(leaves[n]) for n in misplaced))
-
-    def _run(self, runner: Runner, leaves: Sequence[Any], misplaced: Sequence[int]) -> Any:
-        if misplaced and not self._has_told:
-            self._tell(runner, leaves, runner.moved(leaves, misplaced))
-        return runner.run(leaves, misplaced)
 
     def _tell(self, runner: Runner, leaves: Sequence[Any], moved: Sequence[int]) -> None:
         """Warns, the first time that there are any, of arrays that are moved."""

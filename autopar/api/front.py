@@ -6,11 +6,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Unpack, overload
 
+from autopar.api.calls import Calls
 from autopar.api.collection import collection_paused
 from autopar.api.make import Function, alternatives, made_plan, meshes_of, task_of
+from autopar.api.opened import Opened
 from autopar.api.options import Options, settings_of, split_options
 from autopar.api.plan import Plan
 from autopar.api.runner import Bound
+from autopar.api.settings import Settings
+from autopar.api.shardings import Shapes, pinned
 from autopar.api.sizes import limit_of
 from autopar.errors import InvalidOption, NoFeasiblePlan
 from autopar.report.axes import axes_or_new
@@ -123,10 +127,15 @@ def front(fn: Function, *args: Any, points: int = 10, **keywords: Any) -> Front:
     if isinstance(points, bool) or not isinstance(points, int) or points < 2:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidOption(f"points is {points!r}: pass how many memory limits to search, a whole number >= 2")
     options, kwargs = split_options(keywords, without=("dump", "cache"))
-    settings = settings_of(options)
+    with Calls(fn, settings_of(options), None).opened(args, kwargs) as call:
+        return _front(call.pure.fn, call.pure.settings, call.args, call.kwargs, points)
+
+
+def _front(fn: Function, settings: Settings, args: tuple[Any, ...], kwargs: dict[str, Any], points: int) -> Front:
     with collection_paused():
         target = settings.target()
         traces = alternatives(fn, settings, args, kwargs)
+        settings = pinned(settings, Shapes.of(traces[0]), fn.leading if isinstance(fn, Opened) else 0)
         tasks = [task_of(traced, settings, target.cluster) for traced in traces]
         found = find_front(tasks, meshes_of(traces[0], settings, target), points)
         bounds = (Bound(fn, settings, traces[point.position], point.planned, target.cluster) for point in found)

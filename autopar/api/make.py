@@ -11,11 +11,13 @@ from typing import Any
 from autopar.api.collection import collection_paused
 from autopar.api.following import followed
 from autopar.api.keeping import kept
+from autopar.api.opened import Opened, own_function
 from autopar.api.plan import Plan
 from autopar.api.plan_cache import Shelf
 from autopar.api.plan_file import PlanFile, Signature, plan_file
 from autopar.api.runner import Bound
 from autopar.api.settings import Settings, Target
+from autopar.api.shardings import Shapes, pinned
 from autopar.core.mesh import DeviceMesh
 from autopar.discover import find_rule
 from autopar.errors import NoFeasiblePlan, PlanFileError, Unsolved
@@ -24,11 +26,13 @@ from autopar.report.summary import Report, summarise
 from autopar.search.alternatives import search_best
 from autopar.search.carried import released
 from autopar.search.modes import constraints_of
+from autopar.search.part import constraints_of_part
 from autopar.search.pinned import own_mesh
 from autopar.search.resolve import found_rules
 from autopar.search.search import announced, find_on, restore
 from autopar.search.task import Task
 from autopar.trace import Traced, fingerprint, trace
+from autopar.trace.flat import FlatFunction
 from cost_models import Cluster
 
 Function = Callable[..., Any]
@@ -46,12 +50,21 @@ def make_plan(
         settings = kept(followed(settings, fn, args, kwargs), fn, args, kwargs)
         target = settings.target()
         traces = alternatives(fn, settings, args, kwargs)
+        settings = _held(fn, settings, traces[0])
         for plan in known:
             bound = plan.bound
             traced = next((t for t in traces if _are_same(t, bound.traced)), None)
             if traced is not None and bound.cluster == target.cluster:
                 return made_plan(replace(bound, traced=traced))
         return _found(fn, settings, target, traces)
+
+
+def _held(fn: Function, settings: Settings, traced: Traced) -> Settings:
+    """`settings` with shardings as constraints; without constraints on what is not in a part of a function."""
+    held = pinned(settings, Shapes.of(traced), fn.leading if isinstance(fn, Opened) else 0)
+    if not (isinstance(fn, FlatFunction) and fn.part):
+        return held
+    return replace(held, constraints=constraints_of_part(held.constraints, traced.graph))
 
 
 def _are_same(one: Traced, other: Traced) -> bool:
@@ -142,7 +155,8 @@ def _report_of(bound: Bound) -> Report:
 
 def _file_of(bound: Bound, report: Report) -> PlanFile:
     with collection_paused():
-        return plan_file(bound.record, report, bound.cluster.to_dict(), signature_of(bound.traced, bound.settings))
+        _, settings = own_function(bound.fn, bound.settings)
+        return plan_file(bound.record, report, bound.cluster.to_dict(), signature_of(bound.traced, settings))
 
 
 def meshes_of(traced: Traced, settings: Settings, target: Target) -> tuple[DeviceMesh, ...]:
@@ -201,6 +215,7 @@ def _trace(fn: Function, settings: Settings, args: tuple[Any, ...], kwargs: dict
         kwargs,
         static_argnums=settings.static_argnums,
         donate_argnums=settings.donate_argnums,
+        donate_argnames=tuple(settings.donate_argnames),
         carry=settings.carry,
         while_trips=settings.options.while_trips,
     )
@@ -224,4 +239,6 @@ def signature_of(traced: Traced, settings: Settings) -> Signature:
         settings.options.while_trips,
         constraints_of(settings.mode, settings.constraints),
         traced.graph.batch_inputs,
+        tuple(settings.static_argnames),
+        tuple(settings.donate_argnames),
     )

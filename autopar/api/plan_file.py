@@ -54,6 +54,8 @@ class Signature:
     while_trips: Annotated[float, Field(gt=0)] = WHILE_TRIPS
     constraints: tuple[Constraint, ...] = ()
     data: tuple[int, ...] = ()
+    static_argnames: tuple[str, ...] = ()
+    donate_argnames: tuple[str, ...] = ()
 
 
 class PlanFile(Strict):

@@ -87,7 +87,7 @@ class Runner:
 
     def run(self, leaves: Sequence[Any], misplaced: Sequence[int] = ()) -> Any:
         """The results for these flat arguments; donated ones are deleted. Those `misplaced` are put in place first."""
-        inputs = self._moved(leaves, misplaced) if misplaced else leaves
+        inputs = self.in_place(leaves, misplaced) if misplaced else leaves
         with without_mesh():
             outputs = self._run(*inputs, *self._constants)
         for position in self._traced.graph.donated:
@@ -110,6 +110,12 @@ class Runner:
         given = own.spec if isinstance(own, NamedSharding) else own
         return f"{self._traced.graph.inputs[position].name} from {given} to {self._shardings[position].spec}"
 
+    def inlined(self, leaves: Sequence[Any]) -> Any:
+        """The results for placeholders of an outer trace, in which the program is called; nothing is donated."""
+        with without_mesh():
+            outputs = self._run(*leaves, *self._traced.constants)
+        return untyped_jax.tree_util.tree_unflatten(self._traced.out_tree, outputs)
+
     def lower(self) -> Any:
         """JAX's Lowered of the program, from shapes alone; the devices need not be there."""
         tensors = self._traced.graph.inputs[len(self._types) :]
@@ -121,7 +127,7 @@ class Runner:
         with without_mesh():
             return jitted.lower(*specs)
 
-    def _moved(self, leaves: Sequence[Any], misplaced: Sequence[int]) -> list[Any]:
+    def in_place(self, leaves: Sequence[Any], misplaced: Sequence[int]) -> list[Any]:
         """`leaves`, those at the positions `misplaced` in place.
 
         Where the devices are all this process's own, arrays are put there at once, and what is on the host is left to

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -43,7 +43,11 @@ class Settings:
     mode: str = "auto"
     memory_limit_bytes: int | None = None
     static_argnums: int | Sequence[int] = ()
+    static_argnames: str | Iterable[str] = ()
     donate_argnums: int | Sequence[int] = ()
+    donate_argnames: str | Iterable[str] = ()
+    in_shardings: Any = None
+    out_shardings: Any = None
     carry: Any = "auto"
     strict: bool = False
     options: SearchOptions = field(default_factory=SearchOptions)
@@ -71,6 +75,10 @@ class Settings:
                 f"cluster of {len(devices)}; cluster=None takes the one that the devices are."
             )
         return Target(cluster, self._meshes(cluster, count), devices)
+
+    def counted_as(self, static: int | Sequence[int], donated: int | Sequence[int]) -> Settings:
+        """The same, with other positions of arguments."""
+        return replace(self, static_argnums=static, donate_argnums=donated)
 
     def limit_bytes(self, cluster: Cluster) -> int:
         """The memory limit of a device: the user's, else all that the device has."""

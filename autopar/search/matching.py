@@ -85,13 +85,8 @@ class Matcher:
         )
 
     def _at(self, target: At) -> Iterator[Spot]:
-        kind, scope, source = (_glob(text or "*") for text in (target.kind, target.scope, target.source))
-        for op in self.graph.ops:
-            tensors = op.outs if target.side == "result" else op.ins
-            if not kind.fullmatch(op.kind) or not scope.fullmatch(op.scope) or len(tensors) <= target.position:
-                continue
-            if any(source.fullmatch(text) for text in (op.source, _line(op), _line(op).rpartition(":")[0])):
-                yield self._operator(op, target.side, target.position)
+        for op in matching_operators(target, self.graph):
+            yield self._operator(op, target.side, target.position)
 
     def _input(self, position: int) -> Spot:
         tensor, candidates = self.graph.inputs[position], self.space.inputs[position]
@@ -125,6 +120,24 @@ def matches(pattern: str, names: Collection[str]) -> tuple[tuple[str, tuple[str,
         return tuple((name, ()) for name in below)
     glob = _glob(pattern)
     return tuple((name, matched.groups()) for name in names if (matched := glob.fullmatch(name)))
+
+
+def matching_operators(target: At, graph: OpGraph) -> Iterator[OpNode]:
+    """The operators of `graph` that a target names, in order."""
+    kind, scope, source = (_glob(text or "*") for text in (target.kind, target.scope, target.source))
+    for op in graph.ops:
+        tensors = op.outs if target.side == "result" else op.ins
+        if not kind.fullmatch(op.kind) or not scope.fullmatch(op.scope) or len(tensors) <= target.position:
+            continue
+        if any(source.fullmatch(text) for text in (op.source, _line(op), _line(op).rpartition(":")[0])):
+            yield op
+
+
+def all_names(graph: OpGraph) -> dict[str, None]:
+    """The names of inputs, named values and outputs, in order."""
+    named = [str(op.params["name"]) for op in graph.ops if op.kind == "name"]
+    outputs = [graph.output_name(n) for n in range(len(graph.outputs))]
+    return dict.fromkeys([*(tensor.name for tensor in graph.inputs), *named, *outputs])
 
 
 def _glob(pattern: str) -> re.Pattern[str]:

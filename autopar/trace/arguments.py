@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from autopar import _compat
 from autopar._compat import untyped_jax
 from autopar.errors import TraceError
+from autopar.trace.flat import FlatFunction
 from autopar.trace.keys import data_dtype, data_shape
+
+Donated = Sequence[int | str]
+"""Positions of arguments, and names of those passed by name."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,10 @@ class Argument:
     start: int
     leaf_names: tuple[str, ...]
     avals: tuple[Any, ...]
+
+    def is_one_of(self, marks: Collection[int | str]) -> bool:
+        """Whether its position, or the name that it was passed by, is among these."""
+        return (self.name if self.position is None else self.position) in marks
 
     @property
     def inputs(self) -> range:
@@ -37,6 +45,11 @@ class Arguments:
     traced: tuple[Argument, ...]
     static: tuple[tuple[int, Any], ...]
     specs: tuple[tuple[Any, ...], dict[str, Any]]
+
+    @property
+    def tree(self) -> Any:
+        """The structure of (positional arguments without the static ones, keyword arguments)."""
+        return untyped_jax.tree_util.tree_structure(self.specs)
 
     @property
     def avals(self) -> tuple[Any, ...]:
@@ -80,18 +93,16 @@ def function_name(function: Callable[..., Any]) -> str:
 
 
 def positions(numbers: int | Sequence[int], count: int, what: str) -> tuple[int, ...]:
-    """Argument numbers in order, negative ones counted from the end.
+    """Argument numbers in order, negative ones counted from the end, without those of arguments that are not passed.
 
     Raises:
-      TraceError: if one of them is not the position of an argument.
+      TraceError: if one of them is no number.
     """
     given = (numbers,) if isinstance(numbers, int) else tuple(numbers)
     for number in given:
         if not isinstance(number, int):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TraceError(f"{what} is {numbers!r}: pass the positions of arguments, whole numbers")
-        if not -count <= number < count:
-            raise TraceError(f"{what} names argument {number}, but the call has {count} positional arguments")
-    return tuple(sorted({number % count for number in given}))
+    return tuple(sorted({number % count for number in given if -count <= number < count}))
 
 
 def read_arguments(
@@ -105,7 +116,7 @@ def read_arguments(
       TraceError: if a leaf is none of these; the message names it.
     """
     static = positions(static_argnums, len(args), "static_argnums")
-    names = _positional_names(function, len(args))
+    names = function.inputs if isinstance(function, FlatFunction) else positional_names(function, len(args))
     values: list[tuple[int | None, str, Any]] = [
         (i, names[i], value) for i, value in enumerate(args) if i not in static
     ]
@@ -168,7 +179,7 @@ def _aval(leaf: Any, name: str) -> Any:
         raise TraceError(f"argument {name}: {error}. Pass an array of a type that holds it.") from error
 
 
-def _positional_names(function: Callable[..., Any], count: int) -> list[str]:
+def positional_names(function: Callable[..., Any], count: int) -> list[str]:
     """Parameter names as JAX gives them: "x", and "args[0]" for what falls into *args or has no signature."""
     names: list[str] = []
     variadic = "args"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -16,11 +16,13 @@ from autopar.core.graph import OpGraph, TensorInfo
 from autopar.core.mesh import DeviceMesh
 from autopar.core.regions import WHILE_TRIPS
 from autopar.errors import TraceError
-from autopar.trace.arguments import Arguments, function_name, positions, read_arguments
+from autopar.trace.arguments import Arguments, Donated, function_name, positions, read_arguments
 from autopar.trace.carry import Carry, Results, find_carry
 from autopar.trace.draft import Place
 from autopar.trace.finish import Parts, finish
+from autopar.trace.flat import TRACING, FlatFunction
 from autopar.trace.pins import on_one_mesh
+from autopar.trace.returned import held_in_objects
 from autopar.trace.state import Pairs, resembled_inputs
 from autopar.trace.types import EXPLICIT, TypedAxes, mesh_of_types, typed, typed_axes
 from autopar.trace.walk import Walker
@@ -64,6 +66,7 @@ def trace(
     *,
     static_argnums: int | Sequence[int] = (),
     donate_argnums: int | Sequence[int] = (),
+    donate_argnames: Sequence[str] = (),
     carry: Carry = "auto",
     while_trips: float = WHILE_TRIPS,
 ) -> Traced:
@@ -76,6 +79,7 @@ def trace(
       kwargs: keyword arguments, all traced.
       static_argnums: positions of arguments that are passed to `fn` as they are.
       donate_argnums: positions of arguments whose buffers may be reused for results.
+      donate_argnames: names of such arguments that are passed by name.
       carry: which results become the next call's inputs, see `find_carry`.
       while_trips: how often a while loop, whose trips only its run can tell, is held to go round.
 
@@ -83,10 +87,10 @@ def trace(
       TraceError: if JAX cannot trace `fn`, `fn` has side effects, or an argument or option is not valid.
     """
     arguments = read_arguments(fn, args, dict(kwargs or {}), static_argnums)
-    donated = positions(donate_argnums, len(args), "donate_argnums")
+    donated = (*positions(donate_argnums, len(args), "donate_argnums"), *donate_argnames)
     leaves = arguments.leaves(args, kwargs or {})
     mesh = mesh_of_types(leaves)
-    closed, results = _make_jaxpr(fn, arguments, leaves, mesh)
+    closed, results = make_jaxpr(fn, arguments, leaves, mesh)
     walker = Walker(while_trips)
     inputs = [walker.draft.tensor(aval, name) for aval, name in zip(arguments.avals, arguments.leaf_names, strict=True)]
     jaxpr, consts = _compat.open_jaxpr(closed)
@@ -94,10 +98,13 @@ def trace(
     parts = finish(walker.draft, inputs, outputs)
     pairs = find_carry(carry, arguments, results, donated)
     raw_keys = {i for i, tensor in enumerate(inputs) if tensor.id in walker.draft.raw_keys}
-    graph = on_one_mesh(_graph(parts, pairs, arguments, results, raw_keys, donated))
+    state = raw_keys.union(fn.state if isinstance(fn, FlatFunction) else known_state(arguments, results, pairs))
+    graph = on_one_mesh(_graph(parts, pairs, arguments, results, state, donated))
+    if isinstance(fn, FlatFunction):
+        graph = replace(graph, output_names=fn.outputs)
     return Traced(
         graph=graph,
-        in_tree=untyped_jax.tree_util.tree_structure(arguments.specs),
+        in_tree=arguments.tree,
         out_tree=results.tree,
         constants=tuple(_constant(value) for value in parts.constants),
         input_avals=arguments.avals,
@@ -110,10 +117,14 @@ def trace(
     )
 
 
-def _make_jaxpr(
+def make_jaxpr(
     fn: Callable[..., Any], arguments: Arguments, leaves: Sequence[Any], mesh: AbstractMesh | None
 ) -> tuple[Any, Results]:
-    """The function as JAX traces it, with the arguments' own types; else, as a plan lays them anew, without these."""
+    """The function as JAX traces it, with the arguments' own types; else, as a plan lays them anew, without these.
+
+    Raises:
+      TraceError: if JAX cannot trace it.
+    """
 
     def call(dynamic: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         return arguments.call(fn, dynamic, keywords)
@@ -126,12 +137,14 @@ def _make_jaxpr(
     own = [typed(aval, leaf, mesh) for aval, leaf in zip(arguments.avals, leaves, strict=True)]
     traced = untyped_jax.make_jaxpr(call, return_shape=True)
     try:
-        closed, shapes = traced(*tree_util.tree_unflatten(tree, own))
+        with TRACING(True):
+            closed, shapes = traced(*tree_util.tree_unflatten(tree, own))
     except Exception as error:
         if own == plain:
             raise TraceError(_failure(fn, error)) from error
         try:
-            closed, shapes = traced(*arguments.specs)
+            with TRACING(True):
+                closed, shapes = traced(*arguments.specs)
         except Exception:
             raise TraceError(_failure(fn, error)) from error
     return closed, Results(untyped_jax.tree_util.tree_structure(shapes), tuple(closed.out_avals))
@@ -148,7 +161,7 @@ def _failure(fn: Callable[..., Any], error: Exception) -> str:
 
 
 def _graph(
-    parts: Parts, carry: Pairs, arguments: Arguments, results: Results, raw_keys: set[int], donated: tuple[int, ...]
+    parts: Parts, carry: Pairs, arguments: Arguments, results: Results, state: set[int], donated: Donated
 ) -> OpGraph:
     return OpGraph(
         ops=parts.ops,
@@ -156,35 +169,42 @@ def _graph(
         outputs=parts.outputs,
         carry=carry,
         regions=parts.regions,
-        batch_inputs=_batch_inputs(parts.inputs, carry, arguments, results, raw_keys),
-        donated=tuple(i for position in donated for i in _donated_inputs(position, arguments)),
+        batch_inputs=_batch_inputs(parts.inputs, arguments, state),
+        donated=_donated_inputs(donated, arguments),
         key_inputs=tuple(i for i, _ in _keys(arguments.avals)),
         key_outputs=tuple(i for i, _ in _keys(results.avals)),
         output_names=tuple(f"output{path or '[0]'}" for path in results.names),
     )
 
 
-def _donated_inputs(position: int, arguments: Arguments) -> range:
-    if position in dict(arguments.static):
-        raise TraceError(f"argument {position} is both static and donated")
-    return arguments.at(position).inputs
+def _donated_inputs(donated: Donated, arguments: Arguments) -> tuple[int, ...]:
+    """The flat inputs of arguments that are donated, by position or by the name that they were passed by."""
+    for position, _ in arguments.static:
+        if position in donated:
+            raise TraceError(f"argument {position} is both static and donated")
+    return tuple(i for argument in arguments.traced if argument.is_one_of(donated) for i in argument.inputs)
 
 
-def _batch_inputs(
-    inputs: tuple[TensorInfo, ...], carry: Pairs, arguments: Arguments, results: Results, raw_keys: set[int]
-) -> tuple[int, ...]:
-    """Flat inputs that are data: with dims, not carried, not keys; of several arguments not the first, none like a
-    result.
-    """
-    state = {flat for _, flat in carry} | raw_keys
-    if len(arguments.traced) > 1:
-        state.update(arguments.traced[0].inputs)
-        state.update(resembled_inputs(arguments, results.whole))
+def _batch_inputs(inputs: tuple[TensorInfo, ...], arguments: Arguments, state: set[int]) -> tuple[int, ...]:
+    """Flat inputs that are data and not state: with dims, not `state`, not keys."""
     return tuple(
         i
         for i, aval in enumerate(arguments.avals)
         if i not in state and inputs[i].ndim >= 1 and not _compat.is_key_dtype(aval.dtype)
     )
+
+
+def known_state(arguments: Arguments, results: Results, carry: Pairs) -> set[int]:
+    """The flat inputs that hold no data: those carried, and what objects hold; of several arguments the first and those
+    like a result.
+    """
+    state = {flat for _, flat in carry}
+    for argument in arguments.traced:
+        state.update(argument.start + n for n in held_in_objects(argument.tree))
+    if len(arguments.traced) > 1:
+        state.update(arguments.traced[0].inputs)
+        state.update(resembled_inputs(arguments, results.own))
+    return state
 
 
 def _keys(avals: tuple[Any, ...]) -> tuple[tuple[int, str], ...]:

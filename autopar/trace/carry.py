@@ -9,6 +9,7 @@ from typing import Any, Literal, cast
 from autopar._compat import untyped_jax
 from autopar.errors import TraceError
 from autopar.trace.arguments import Arguments
+from autopar.trace.returned import changed_of, is_returned, result_of
 from autopar.trace.state import Pairs, Subtree, carried_state, same_type
 
 Selector = int | str
@@ -26,12 +27,14 @@ class Results:
     def paths(self) -> tuple[tuple[Any, ...], ...]:
         """The key path of each result."""
         placeholder = untyped_jax.tree_util.tree_unflatten(self.tree, range(len(self.avals)))
-        return tuple(path for path, _ in untyped_jax.tree_util.tree_flatten_with_path(placeholder)[0])
+        found = untyped_jax.tree_util.tree_flatten_with_path(placeholder)[0]
+        return tuple(path[1:] if is_returned(self.tree) else path for path, _ in found)
 
     @property
-    def whole(self) -> Subtree:
-        """All of it."""
-        return Subtree("", self.tree, 0, self.avals)
+    def own(self) -> Subtree:
+        """The function's own result, without what it changed of its arguments."""
+        tree = result_of(self.tree)
+        return Subtree("", tree, 0, self.avals[: tree.num_leaves])
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -39,7 +42,7 @@ class Results:
         return tuple(untyped_jax.tree_util.keystr(path) for path in self.paths)
 
 
-def find_carry(carry: Carry, arguments: Arguments, results: Results, donated: Collection[int] = ()) -> Pairs:
+def find_carry(carry: Carry, arguments: Arguments, results: Results, donated: Collection[int | str] = ()) -> Pairs:
     """Pairs (output position, input position), sorted by output.
 
     "auto" pairs what is state by its path, its name or donation (`carried_state`). Explicit pairs give (result,
@@ -51,17 +54,31 @@ def find_carry(carry: Carry, arguments: Arguments, results: Results, donated: Co
     """
     if carry is None:
         return ()
+    changed = _changed(arguments, results)
     if carry == "auto":
-        return carried_state(arguments, results.whole, donated)
+        taken = {flat for _, flat in changed}
+        own = [pair for pair in carried_state(arguments, results.own, donated) if pair[1] not in taken]
+        return (*own, *changed)
     if not _is_pairs(carry):
         raise TraceError(f"carry must be 'auto', None or pairs of (result, argument), not {carry!r}")
-    pairs: list[tuple[int, int]] = []
+    pairs = list(changed)
     for result, argument in carry:
         pairs += _explicit(result, argument, arguments, results)
     for side, what in ((0, "result"), (1, "argument")):
         if len({pair[side] for pair in pairs}) != len(pairs):
             raise TraceError(f"carry names a {what} twice: {tuple(carry)}")
     return tuple(sorted(pairs))
+
+
+def _changed(arguments: Arguments, results: Results) -> Pairs:
+    """What the function put into objects among its arguments, each in the place of what was there."""
+    names = changed_of(results.tree)
+    first = len(results.avals) - len(names)
+    place = {name: n for n, name in enumerate(arguments.leaf_names)}
+    pairs = [
+        (first + k, place[name.removeprefix(".")]) for k, name in enumerate(names) if name.removeprefix(".") in place
+    ]
+    return tuple((out, flat) for out, flat in pairs if same_type(results.avals[out], arguments.avals[flat]))
 
 
 def _is_pairs(carry: object) -> bool:
@@ -89,12 +106,12 @@ def _explicit(result: Selector, argument: Selector, arguments: Arguments, result
 
 def _select_results(selector: Selector, results: Results) -> list[tuple[int, str]]:
     """The flat results under a top-level position or a path, each with the rest of its path."""
-    keystr = untyped_jax.tree_util.keystr
-    if untyped_jax.tree_util.treedef_is_leaf(results.tree) and selector == 0:
+    keystr, tree = untyped_jax.tree_util.keystr, results.own.tree
+    if untyped_jax.tree_util.treedef_is_leaf(tree) and selector == 0:
         return [(0, "")]
     if isinstance(selector, int):
         starts = [0]
-        for child in results.tree.children():
+        for child in tree.children():
             starts.append(starts[-1] + child.num_leaves)
         if not 0 <= selector < len(starts) - 1:
             raise TraceError(f"carry names result {selector}, but the function returns {len(starts) - 1}")

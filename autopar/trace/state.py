@@ -58,7 +58,7 @@ def same_type(a: Any, b: Any) -> bool:
     return a.shape == b.shape and a.dtype == b.dtype
 
 
-def carried_state(arguments: Arguments, result: Subtree, donated: Collection[int]) -> Pairs:
+def carried_state(arguments: Arguments, result: Subtree, donated: Collection[int | str]) -> Pairs:
     """Pairs (output position, input position) of what the results say is state, sorted by output.
 
     The whole result, else each of its top-level parts, is carried into an argument with the same structure, shapes and
@@ -125,8 +125,8 @@ def _has_the_name(part: Subtree, place: Subtree) -> bool:
     return bool(part.name) and part.name == place.name
 
 
-def _subtree(argument: Argument, donated: Collection[int]) -> Subtree:
-    return Subtree(argument.name, argument.tree, argument.start, argument.avals, argument.position in donated)
+def _subtree(argument: Argument, donated: Collection[int | str]) -> Subtree:
+    return Subtree(argument.name, argument.tree, argument.start, argument.avals, argument.is_one_of(donated))
 
 
 def _paths(tree: Any) -> tuple[tuple[Any, ...], ...]:

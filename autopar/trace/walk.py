@@ -26,6 +26,7 @@ from autopar.trace import control, keys, windows
 from autopar.trace.alone import alone, axes_alone, names_axes
 from autopar.trace.draft import Draft, DraftOp, Place
 from autopar.trace.finish import finish
+from autopar.trace.flat import TRACING
 from autopar.trace.known import Known
 from autopar.trace.params import plain_params
 from autopar.trace.pins import check_by_hand_throughout, is_written, pinned_params, result_params
@@ -54,9 +55,10 @@ ALIASES = frozenset({
 CALLBACKS = frozenset({"debug_callback", "debug_print", "io_callback"})
 KEY_AGNOSTIC = frozenset({"optimization_barrier"})
 IMPLEMENTED = frozenset({
+    "autopar_contract", "autopar_planned",
     "linear_solve", "nonbatchable", "nontraceable", "select_if_vmap", "unvmap_all", "unvmap_any", "unvmap_max", "vprim",
 })  # fmt: skip
-"""Primitives of equinox and lineax that are written in JAX's own operators: these are walked in their place."""
+"""Primitives of autopar, equinox and lineax written in JAX's own operators: these are walked in their place."""
 
 Tensors = list[TensorInfo]
 
@@ -195,7 +197,8 @@ class Walker:
 
     def implemented(self, eqn: Any, ins: Tensors, place: Place) -> Tensors:
         """What the primitive does when it is run eagerly, which is written in JAX."""
-        return self._instead(eqn, partial(eqn.primitive.impl, **eqn.params), ins, place)
+        with TRACING(True):
+            return self._instead(eqn, partial(eqn.primitive.impl, **eqn.params), ins, place)
 
     def remat(self, eqn: Any, ins: Tensors, place: Place) -> Tensors:
         """The body of a rematerialised block, in a region of its own."""

@@ -69,10 +69,13 @@ CLUSTERS: list[tuple[Any, str]] = [
 LIMITS: list[Any] = [-1, 0, 2.5, "1 gigabyte", "", True, float("nan"), float("inf")]
 
 ARGUMENTS: list[tuple[dict[str, Any], str]] = [
-    ({"static_argnums": 5}, "static_argnums names argument 5, but the call has 2 positional arguments"),
+    ({"static_argnums": 5}, "static_argnums names argument 5, but layer takes 2 positional arguments"),
     ({"static_argnums": "x"}, "static_argnums is 'x': pass the positions of arguments"),
-    ({"donate_argnums": -3}, "donate_argnums names argument -3, but the call has 2"),
+    ({"donate_argnums": -3}, "donate_argnums names argument -3, but layer takes 2"),
     ({"donate_argnums": (0.5,)}, r"donate_argnums is \(0.5,\): pass the positions"),
+    ({"static_argnames": "y"}, "static_argnames names argument 'y', which layer does not take by name"),
+    ({"donate_argnames": ("w", 3)}, r"donate_argnames is \('w', 3\): pass the names of arguments"),
+    ({"static_argnames": "w", "donate_argnums": 0}, "argument 0 is both static and donated"),
     ({"static_argnums": 0, "donate_argnums": 0}, "argument 0 is both static and donated"),
     ({"carry": "yes"}, r"carry must be 'auto', None or pairs of \(result, argument\), not 'yes'"),
     ({"carry": 3}, r"carry must be 'auto', None or pairs of \(result, argument\), not 3"),

@@ -15,7 +15,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, SingleDev
 
 import autopar
 from autopar import Compiled
-from autopar.api import compiled as module
+from autopar.api import pure as module
 from autopar.errors import UnsplitDataWarning
 from tests.api.same import PARAMS, SLOW, W, X, arrays, assert_same, check, layer, step
 
@@ -294,21 +294,6 @@ def test_data_parallel_splits_the_data_and_replicates_the_rest(rows: int) -> Non
     assert str(plan.placements["x"]) == ("[a*b, -]" if rows == 8 else "[-, -]")
 
 
-def test_transforming_a_compiled_function_is_refused() -> None:
-    compiled = autopar.compile(layer, cluster=SLOW)
-    for transformed in (
-        lambda: jax.grad(lambda w: compiled(w, X).sum())(W),
-        lambda: jax.vmap(compiled, (None, 0))(W, X[None]),
-        lambda: jax.jit(compiled)(W, X),
-        lambda: jax.jvp(compiled, (W, X), (W, X)),
-        lambda: jax.eval_shape(compiled, W, X),
-        lambda: autopar.plan(compiled, W, X, cluster=SLOW),
-    ):
-        with pytest.raises(autopar.AutoparError, match="value_and_grad inside the function that you compile"):
-            transformed()
-    check(compiled, layer, W, X)
-
-
 def test_the_lowered_program_can_be_looked_into() -> None:
     compiled = autopar.compile(layer, cluster=SLOW, mesh={"a": 2, "b": 4})
     text = compiled.lower(W, X).compile().as_text()
@@ -326,7 +311,7 @@ def test_lowering_places_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with monkeypatch.context() as patched:
         patched.setattr("autopar.api.runner.all_placed", refuse)
-        patched.setattr("autopar.api.compiled.agreed", refuse)
+        patched.setattr("autopar.api.pure.agreed", refuse)
         there, back = jax.devices(), jax.devices()[::-1]
         texts = [plan.lower(devices).compile().as_text() for devices in (None, there, back)]
         texts.append(plan.compile(devices=there).lower(jax.ShapeDtypeStruct((16, 8), np.float32)).compile().as_text())

@@ -1,0 +1,56 @@
+"""The protocol of adapters: a call with objects becomes one with arrays, and what it changed is put back into them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+Keeps = Callable[[str], bool]
+"""Whether the arrays of an object among the arguments, by its name, are of use behind the call: it is not donated."""
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """A function and its arguments."""
+
+    fn: Callable[..., Any]
+    args: Args
+    kwargs: Kwargs
+
+
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """A call with arrays for objects: the pure `parts.fn` computes from `parts.args` what the call does.
+
+    `key` is all that `parts.fn` depends on besides its arguments. `close` makes the call's result of what `parts.fn`
+    returned and of the arguments as they lie now, and changes the objects as the call would have.
+    """
+
+    parts: Parts
+    key: Hashable
+    close: Callable[[Any, Args, Kwargs], Any]
+
+
+class Adapter(Protocol):
+    """One library. `library` is the module that the user has to have imported for any of its objects to be there."""
+
+    @property
+    def library(self) -> str:
+        """The name of that module."""
+        ...
+
+    def is_object(self, value: Any) -> bool:
+        """Whether an argument, or a part of one, is an object that JAX does not take as the library's own jit does."""
+        ...
+
+    def as_function(self, fn: Callable[..., Any]) -> Parts | None:
+        """A function and leading arguments that are the same as calling `fn`, an object of the library; else None."""
+        ...
+
+    def open(self, parts: Parts, keeps: Keeps) -> AbstractContextManager[Opened]:
+        """The call with arrays for its objects, to be closed within the context."""
+        ...

@@ -1,0 +1,102 @@
+"""Marks: which arguments are static and which are donated, by position and by name, as jax.jit tells them apart."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from autopar.api.settings import Settings
+from autopar.errors import TraceError
+from autopar.trace.arguments import function_name
+
+_POSITIONAL = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+_NAMED = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+
+
+@dataclass(frozen=True)
+class _Signature:
+    """The parameters of a function: `positional` and `named` in order; None where it takes any number, or any name."""
+
+    positional: tuple[str, ...]
+    takes_more: bool
+    named: frozenset[str] | None
+
+
+def marked(fn: Callable[..., Any], settings: Settings) -> Settings:
+    """`settings` with what is static or donated known by positions and by names.
+
+    If only one of both is given, the other follows from the signature of `fn`, as in jax.jit; negative positions count
+    from the last parameter.
+
+    Raises:
+      TraceError: for a position or a name that `fn` does not have, or an argument that is static and donated.
+    """
+    signature = _signature(fn)
+    name = function_name(fn)
+    static_nums, static_names = _marks(signature, name, "static", settings.static_argnums, settings.static_argnames)
+    donate_nums, donate_names = _marks(signature, name, "donate", settings.donate_argnums, settings.donate_argnames)
+    for both in (set(static_nums) & set(donate_nums), set(static_names) & set(donate_names)):
+        if both:
+            raise TraceError(f"argument {min(both)} is both static and donated")
+    return replace(
+        settings,
+        static_argnums=static_nums,
+        static_argnames=static_names,
+        donate_argnums=donate_nums,
+        donate_argnames=donate_names,
+    )
+
+
+def _marks(
+    signature: _Signature | None, function: str, what: str, numbers: object, names: object
+) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    nums = _whole_numbers(numbers, f"{what}_argnums")
+    words = _words(names, f"{what}_argnames")
+    if signature is None:
+        return nums, words
+    count = len(signature.positional)
+    for number in nums:
+        if not signature.takes_more and not -count <= number < count:
+            raise TraceError(
+                f"{what}_argnums names argument {number}, but {function} takes {count} positional arguments"
+            )
+    for word in words:
+        if signature.named is not None and word not in signature.named:
+            raise TraceError(f"{what}_argnames names argument {word!r}, which {function} does not take by name")
+    nums = tuple(n + count if n < 0 and not signature.takes_more else n for n in nums)
+    if nums and words:
+        return nums, words
+    if nums:
+        known = [signature.positional[n] for n in nums if 0 <= n < count]
+        return nums, tuple(word for word in known if signature.named is None or word in signature.named)
+    return tuple(signature.positional.index(word) for word in words if word in signature.positional), words
+
+
+def _signature(fn: Callable[..., Any]) -> _Signature | None:
+    try:
+        parameters = list(inspect.signature(fn).parameters.values())
+    except (TypeError, ValueError):
+        return None
+    kinds = {parameter.kind for parameter in parameters}
+    named = frozenset(parameter.name for parameter in parameters if parameter.kind in _NAMED)
+    return _Signature(
+        tuple(parameter.name for parameter in parameters if parameter.kind in _POSITIONAL),
+        inspect.Parameter.VAR_POSITIONAL in kinds,
+        None if inspect.Parameter.VAR_KEYWORD in kinds else named,
+    )
+
+
+def _whole_numbers(given: object, what: str) -> tuple[int, ...]:
+    numbers = (given,) if isinstance(given, int) else tuple(cast("Iterable[object]", given))
+    if not all(isinstance(number, int) for number in numbers):
+        raise TraceError(f"{what} is {given!r}: pass the positions of arguments, whole numbers")
+    return cast("tuple[int, ...]", numbers)
+
+
+def _words(given: object, what: str) -> tuple[str, ...]:
+    words = (given,) if isinstance(given, str) else tuple(cast("Iterable[object]", given))
+    if not all(isinstance(word, str) for word in words):
+        raise TraceError(f"{what} is {given!r}: pass the names of arguments")
+    return cast("tuple[str, ...]", words)

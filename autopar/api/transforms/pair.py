@@ -1,0 +1,240 @@
+"""Pair: a forward and a backward program that meet in residuals, planned as one.
+
+    forward(x)        -> y, r
+    linear(r, dx)     -> dy            transposed: (r, dy) -> dx
+    joint(x, dy)      -> y, dx         both in a row, the residuals named
+
+A plan of `joint` says how everything lies that the two share: arguments, results, residuals, cotangents, gradients.
+Each of the two is then planned on its own with these pinned. Nothing else connects them, so both plans together are as
+good as that of `joint`, and no residual moves in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from jax import ad_checkpoint
+
+from autopar import _compat
+from autopar._compat import untyped_jax
+from autopar.api.settings import Settings
+from autopar.api.transforms.constraints import settings_for
+from autopar.api.transforms.derived import Positions, gradient_names, inexact, tangent_aval, tangent_names
+from autopar.api.transforms.planned import Call, Planned, at, merged
+from autopar.core.placement import Placement
+from autopar.operators import KEEP
+from autopar.search.constraints import Layout, Named, Pin
+from autopar.trace import CONSTANT
+from autopar.trace.flat import TRACING, FlatFunction
+
+untyped_checkpoint: Any = ad_checkpoint
+
+
+@dataclass(frozen=True)
+class Residual:
+    """What the backward part takes from the forward part: an operand, a result or an extra value, by number.
+
+    A "constant" is known when the function is traced: `value`.
+    """
+
+    kind: str
+    number: int = 0
+    value: Any = None
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """A function cut in two: `evaluate` gives its results, then the extra values that are kept for the backward part.
+
+    `linear(residuals)` is the function of tangents.
+    """
+
+    evaluate: Any
+    tree: Any
+    residuals: tuple[Residual, ...]
+    extra_avals: tuple[Any, ...]
+
+    @property
+    def passed(self) -> tuple[Residual, ...]:
+        """The residuals that are passed, in order."""
+        return tuple(residual for residual in self.residuals if residual.kind != "constant")
+
+    def linear(self, passed: Sequence[Any]) -> Any:
+        """The function of tangents, for the values of the residuals that are passed."""
+        rest = iter(passed)
+        leaves = [residual.value if residual.kind == "constant" else next(rest) for residual in self.residuals]
+        return untyped_jax.tree.unflatten(self.tree, leaves)
+
+
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """Both parts, planned as one; `passed` are the residuals that `linear` takes before the tangents."""
+
+    joint: Planned
+    forward: Planned
+    linear: Planned
+    passed: tuple[Residual, ...]
+
+    @property
+    def parts(self) -> tuple[Planned, ...]:
+        """All that is planned."""
+        return self.joint, self.forward, self.linear
+
+
+def pair(planned: Planned, moving: Positions, avals: Sequence[Any]) -> Pair:
+    """The parts of `planned`, of which the operands `moving` are differentiated; `avals` are those of all operands."""
+    flat, split = planned.flat, _split(planned, moving, avals)
+    whole = _Names(flat, moving, inexact(planned), split)
+    joint = _joint(planned, moving, avals, split, whole)
+
+    def late(settings: Settings) -> Settings:
+        return _as_in(joint, settings)
+
+    def linear(*operands: Any) -> Any:
+        count = len(split.passed)
+        return split.linear(operands[:count])(*operands[count:])
+
+    forward_flat = replace(
+        flat, function=split.evaluate, name=f"forward of {flat.name}", outputs=whole.forward, part=True
+    )
+    linear_flat = FlatFunction(
+        linear, f"linear part of {flat.name}", (*whole.passed, *whole.tangents), whole.out_tangents, part=True
+    )
+    settings = replace(_one_trace(settings_for(planned, "forward")), follow=None, shardings="move")
+    forward = planned.derive(forward_flat, [*planned.results, *split.extra_avals], settings, planned.effects, late=late)
+    out_tangents = [tangent_aval(planned.results[n]) for n in inexact(planned)]
+    backward = planned.derive(linear_flat, out_tangents, replace(settings, mode="auto"), late=late)
+    return Pair(joint, forward, backward, split.passed)
+
+
+class _Names:
+    """How the pair's operands and results are called; what both parts have is called the same in both."""
+
+    def __init__(self, flat: FlatFunction, moving: Positions, wanted: Positions, split: Split) -> None:
+        extras = tuple(f"residual {n} of {flat.name}" for n in range(len(split.extra_avals)))
+        place = {"operand": flat.inputs, "result": flat.outputs, "extra": extras}
+        self.extras = extras
+        self.forward = (*flat.outputs, *extras)
+        self.passed = tuple(place[residual.kind][residual.number] for residual in split.passed)
+        self.tangents = tangent_names(at(flat.inputs, moving))
+        self.out_tangents = tangent_names(at(flat.outputs, wanted))
+
+
+def _split(planned: Planned, moving: Positions, avals: Sequence[Any]) -> Split:
+    """Traces the function once, linearized. Operators are expanded unless they are to be kept."""
+    flat, wanted = planned.flat, inexact(planned)
+    trees: list[Any] = []
+
+    def both(*operands: Any) -> list[Any]:
+        def moved(*values: Any) -> Any:
+            outs = flat(*merged(operands, moving, values))
+            return at(outs, wanted), outs
+
+        _, linear, outs = untyped_jax.linearize(moved, *at(operands, moving), has_aux=True)
+        residuals, tree = untyped_jax.tree.flatten(linear)
+        trees.append(tree)
+        return [*outs, *residuals]
+
+    kept = planned.settings.options.operators == "kept"
+    with TRACING(True), KEEP(kept), _compat.without_mesh():
+        closed = untyped_jax.make_jaxpr(both)(*map(_compat.spec_of, avals))
+    jaxpr, consts = _compat.open_jaxpr(closed)
+    count = len(planned.results)
+    known = dict(zip(jaxpr.constvars, consts, strict=True))
+    found = _Residuals(jaxpr.invars, jaxpr.outvars[:count], known)
+    residuals = tuple(found.residual(atom) for atom in jaxpr.outvars[count:])
+    kept_outs = [*range(count), *(count + jaxpr.outvars[count:].index(var) for var in found.extras)]
+    run = _compat.function_of(closed)
+
+    def evaluate(*operands: Any) -> list[Any]:
+        return at(run(*operands), kept_outs)
+
+    return Split(evaluate, trees[0], residuals, tuple(var.aval for var in found.extras))
+
+
+class _Residuals:
+    """Tells what the variables that are kept for the backward part are."""
+
+    def __init__(self, invars: Sequence[Any], results: Sequence[Any], known: dict[Any, Any]) -> None:
+        self._known = known
+        self._operands = {var: n for n, var in enumerate(invars)}
+        self._results = {var: n for n, var in enumerate(results) if not _compat.is_literal(var)}
+        self.extras: list[Any] = []
+
+    def residual(self, atom: Any) -> Residual:
+        if _compat.is_literal(atom):
+            return Residual("constant", value=np.asarray(atom.val, atom.aval.dtype))
+        if atom in self._known:
+            return Residual("constant", value=self._known[atom])
+        if atom in self._operands:
+            return Residual("operand", self._operands[atom])
+        if atom in self._results:
+            return Residual("result", self._results[atom])
+        if atom not in self.extras:
+            self.extras.append(atom)
+        return Residual("extra", self.extras.index(atom))
+
+
+def _joint(planned: Planned, moving: Positions, avals: Sequence[Any], split: Split, names: _Names) -> Planned:
+    """Forward and backward in a row, with a cotangent for every result that has one."""
+    flat, wanted = planned.flat, inexact(planned)
+    count, results = len(flat.inputs), len(planned.results)
+
+    def function(*operands: Any) -> list[Any]:
+        values = split.evaluate(*operands[:count])
+        tagged = zip(values[results:], names.extras, strict=True)
+        extras: list[Any] = [untyped_checkpoint.checkpoint_name(value, name) for value, name in tagged]
+        place = {"operand": operands, "result": values, "extra": extras}
+        linear = split.linear([place[residual.kind][residual.number] for residual in split.passed])
+        pull = untyped_jax.linear_transpose(linear, *(_compat.spec_of(tangent_aval(avals[n])) for n in moving))
+        return [*values[:results], *pull(list(operands[count:]))]
+
+    derived = replace(
+        flat,
+        function=function,
+        name=f"vjp of {flat.name}",
+        inputs=(*flat.inputs, *gradient_names(at(flat.outputs, wanted))),
+        outputs=(*flat.outputs, *gradient_names(at(flat.inputs, moving))),
+    )
+    carry = tuple((results + k, n) for k, n in enumerate(moving))
+    settings = _one_trace(replace(settings_for(planned, "vjp"), carry=carry))
+    made = [*planned.results, *(tangent_aval(avals[n]) for n in moving)]
+    whole = planned.derive(derived, made, settings)
+    specs = [*avals, *(tangent_aval(planned.results[n]) for n in wanted)]
+    return replace(whole, unflatten=partial(_example, tuple(map(_compat.spec_of, specs))))
+
+
+def _example(specs: tuple[Any, ...], _operands: Sequence[Any]) -> Call:
+    return specs, {}
+
+
+def _one_trace(settings: Settings) -> Settings:
+    """The function is a jaxpr already, so operators in it are kept or expanded for good."""
+    kept = settings.options.operators == "kept"
+    return replace(settings, options=replace(settings.options, operators="kept" if kept else "expanded"))
+
+
+def _as_in(joint: Planned, settings: Settings) -> Settings:
+    """`settings`, held to how things lie in the plan of `joint`, on its mesh."""
+    args, kwargs = joint.unflatten(())
+    plan = joint.compiled.plan(*args, **kwargs)
+    pins = tuple(Pin(Named(name), Layout(placement.dims)) for name, placement in _placements(plan).items())
+    return replace(
+        settings,
+        mesh=dict(plan.mesh.axes),
+        devices=settings.own_devices(),
+        constraints=(*settings.constraints, *pins),
+    )
+
+
+def _placements(plan: Any) -> dict[str, Placement]:
+    """How the inputs, outputs and named values of a plan lie."""
+    graph, stage = plan.bound.traced.graph, plan.record.stage
+    found = {str(op.params["name"]): stage.strategies[op.id].outs[0] for op in graph.ops if op.kind == "name"}
+    found |= {tensor.name: p for tensor, p in zip(graph.inputs, stage.inputs, strict=True)}
+    found |= {graph.output_name(n): p for n, p in enumerate(stage.outputs)}
+    return {name: placement for name, placement in found.items() if not name.startswith(CONSTANT)}

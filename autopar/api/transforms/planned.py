@@ -1,0 +1,136 @@
+"""Planned: a call of a compiled function on flat arrays, as the primitive holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from autopar._compat import untyped_jax
+from autopar.api.settings import Settings
+from autopar.trace.flat import FlatFunction
+
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+Late = Callable[[Settings], Settings]
+
+
+class Runs(Protocol):
+    """A compiled function, as far as a planned call needs it."""
+
+    @property
+    def settings(self) -> Settings:
+        """How it is planned."""
+        ...
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """Its results for arrays."""
+        ...
+
+    def inlined(self, *args: Any, **kwargs: Any) -> Any:
+        """Its results for placeholders of an outer trace: the planned program becomes a part of that."""
+        ...
+
+    def plan(self, *args: Any, **kwargs: Any) -> Any:
+        """Its plan for arguments like these."""
+        ...
+
+    @property
+    def made(self) -> Sequence[Any]:
+        """The plans of this function that were made so far."""
+        ...
+
+    def devices(self) -> Sequence[Any]:
+        """Those that it runs on."""
+        ...
+
+    def known_mesh(self) -> Any:
+        """The JAX mesh of its plan, as far as that is known before it is planned; or None."""
+        ...
+
+    @property
+    def late(self) -> Late | None:
+        """What its settings depend on that is not known before it is planned."""
+        ...
+
+    def derive(self, fn: FlatFunction, settings: Settings, late: Late | None) -> Runs:
+        """Another function, compiled for the same devices."""
+        ...
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Planned:
+    """A function of flat arrays that is planned when it runs or is lowered.
+
+    `results` are the abstract values of its results and `effects` what else it does. It is `narrow` if it computes with
+    floats of a narrow range, such as float16, whose gradients have to be scaled before and not behind. If `loss`, a
+    first result that is a scalar is taken for what will be differentiated.
+
+    `compiled` plans it under `settings` and runs it, on the arguments that `unflatten` makes of the operands. `derived`
+    are the functions that transformations made of it, by what made them: a second call finds the first one's plan.
+    """
+
+    flat: FlatFunction
+    results: tuple[Any, ...]
+    effects: frozenset[Any]
+    narrow: bool
+    settings: Settings
+    compiled: Runs
+    unflatten: Callable[[Sequence[Any]], Call]
+    loss: bool = False
+    derived: dict[Hashable, Any] = field(default_factory=dict[Hashable, Any])
+
+    def __repr__(self) -> str:
+        return self.flat.name
+
+    def run(self, operands: Sequence[Any]) -> list[Any]:
+        """The flat results for arrays."""
+        args, kwargs = self.unflatten(operands)
+        return untyped_jax.tree.leaves(self.compiled.run(*args, **kwargs))
+
+    def inline(self, operands: Sequence[Any]) -> list[Any]:
+        """The flat results for placeholders of an outer trace."""
+        args, kwargs = self.unflatten(operands)
+        return untyped_jax.tree.leaves(self.compiled.inlined(*args, **kwargs))
+
+    def once(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """What `make` gives, which is called once for each key."""
+        if key not in self.derived:
+            self.derived[key] = make()
+        return self.derived[key]
+
+    def derive(
+        self,
+        flat: FlatFunction,
+        results: Sequence[Any],
+        settings: Settings,
+        effects: frozenset[Any] = frozenset(),
+        late: Late | None = None,
+    ) -> Planned:
+        """A planned call of another function, compiled for the same devices."""
+        compiled = self.compiled.derive(flat, settings, late)
+        return Planned(flat, tuple(results), effects, self.narrow, settings, compiled, as_they_are)
+
+
+def as_they_are(operands: Sequence[Any]) -> Call:
+    """Operands as positional arguments."""
+    return tuple(operands), {}
+
+
+def merged(operands: Sequence[Any], positions: Sequence[int], values: Sequence[Any]) -> list[Any]:
+    """`operands` with `values` in their place at `positions`."""
+    full = list(operands)
+    for position, value in zip(positions, values, strict=True):
+        full[position] = value
+    return full
+
+
+def spread(count: int, positions: Sequence[int], values: Sequence[Any], others: Sequence[Any]) -> list[Any]:
+    """`count` values: `values` at `positions`, `others` in order elsewhere."""
+    place = dict(zip(positions, values, strict=True))
+    rest = iter(others)
+    return [place[n] if n in place else next(rest) for n in range(count)]
+
+
+def at(values: Sequence[Any], positions: Sequence[int]) -> list[Any]:
+    """The values at `positions`."""
+    return [values[n] for n in positions]

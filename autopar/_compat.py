@@ -17,7 +17,7 @@ from jax.experimental import xla_metadata
 from jax.extend import core as jex
 from jax.extend import source_info_util
 from jax.extend.core import primitives
-from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh
 from jaxlib import xla_client
 
 # JAX without its annotations, which are partial: pyright takes every attribute as Any.
@@ -75,32 +75,6 @@ def is_tracing() -> bool:
     untyped: Any = jex
     with untyped.take_current_trace() as trace:
         return type(trace).__name__ != "EvalTrace"
-
-
-class _OverDevices(NamedSharding):
-    """A sharding over devices whose mesh is not known yet.
-
-    JAX names the shardings of a jit's results by the mesh of the first NamedSharding in it, which fails where that does
-    not fit; a class of its own is left out.
-    """
-
-
-def names_devices(devices: Sequence[Any], mesh: Mesh | None) -> Any:
-    """A closed jaxpr with a sharding over `devices`, on `mesh` if that is known, for the parameters of an equation.
-
-    A jit looks for such in all jaxprs that are in its own, to know the devices that it is for.
-    """
-    if mesh is None:
-        line = Mesh(np.array(list(devices), dtype=object), ("device",))
-        whole: NamedSharding = _OverDevices(line, PartitionSpec())
-    else:
-        whole = NamedSharding(mesh, PartitionSpec())
-
-    def placed(value: Any) -> Any:
-        return untyped_jax.lax.with_sharding_constraint(value, whole)
-
-    with without_mesh():
-        return untyped_jax.make_jaxpr(placed)(jax.ShapeDtypeStruct((), np.float32))
 
 
 def is_mapped(value: object) -> bool:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import jax
+import numpy as np
 from jax.extend import core as jex
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
 
@@ -100,3 +102,29 @@ def _evaluated(jaxpr: Any, *operands: Any) -> list[Any]:
         results = eqn.primitive.bind(*map(read, eqn.invars), **bind_params(eqn.primitive, off_mesh(eqn.params)))
         values.update(zip(eqn.outvars, results if eqn.primitive.multiple_results else [results], strict=True))
     return [read(atom) for atom in jaxpr.outvars]
+
+
+class _OverDevices(NamedSharding):
+    """A sharding over devices whose mesh is not known yet.
+
+    JAX names the shardings of a jit's results by the mesh of the first NamedSharding in it, which fails where that does
+    not fit; a class of its own is left out.
+    """
+
+
+def names_devices(devices: Sequence[Any], mesh: Mesh | None) -> Any:
+    """A closed jaxpr with a sharding over `devices`, on `mesh` if that is known, for the parameters of an equation.
+
+    A jit looks for such in all jaxprs that are in its own, to know the devices that it is for.
+    """
+    if mesh is None:
+        line = Mesh(np.array(list(devices), dtype=object), ("device",))
+        whole: NamedSharding = _OverDevices(line, PartitionSpec())
+    else:
+        whole = NamedSharding(mesh, PartitionSpec())
+
+    def placed(value: Any) -> Any:
+        return untyped_jax.lax.with_sharding_constraint(value, whole)
+
+    with without_mesh():
+        return untyped_jax.make_jaxpr(placed)(jax.ShapeDtypeStruct((), np.float32))

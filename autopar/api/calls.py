@@ -15,6 +15,7 @@ from typing import Any
 from autopar.api.adapters.opening import adapter_of, as_function
 from autopar.api.adapters.protocol import Args, Kwargs, Parts
 from autopar.api.call import check_hashable, kind_of
+from autopar.api.dispatch import UNKNOWN
 from autopar.api.make import Function
 from autopar.api.marks import marked
 from autopar.api.opened import Opened
@@ -22,6 +23,8 @@ from autopar.api.plan import Plan
 from autopar.api.pure import Pure
 from autopar.api.settings import Settings
 from autopar.trace.arguments import positional_names, positions
+
+Attempt = Callable[[Args, Kwargs], Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +47,8 @@ class Calls:
         self._parts = as_function(fn)
         self._adapter = adapter_of(self._parts.args, self._parts.kwargs)
         self._pures: dict[Hashable, Pure] = {}
-        self._plain: Pure | None = None
+        self.attempt: Attempt = _know_nothing
+        """The results of a call, if there was one of arrays that it fits: such are looked into no further."""
 
     @property
     def pures(self) -> tuple[Pure, ...]:
@@ -58,15 +62,10 @@ class Calls:
     def forget(self) -> None:
         """Forgets them."""
         self._pures.clear()
-        self._plain = None
+        self.attempt = _know_nothing
 
     def call(self, args: Args, kwargs: Kwargs) -> Any:
-        """The results for arrays and objects. A call of a known kind without objects is looked into no further."""
-        if self._plain is not None:
-            dispatch = self._plain.dispatch
-            call = dispatch.read(args, kwargs)
-            if dispatch.knows(call):
-                return dispatch.run(call, args, kwargs)
+        """The results for arrays and objects."""
         with self.opened(args, kwargs) as call:
             if self._adapter is None:
                 return call.pure.dispatch(call.args, call.kwargs)
@@ -109,7 +108,7 @@ class Calls:
             function = fn if is_own else Opened(fn, self._fn, self._settings, leading)
             self._pures[key] = Pure(function, self._shifted(leading), self._given)
             if is_own:
-                self._plain = self._pures[key]
+                self.attempt = self._pures[key].dispatch.attempt
         return self._pures[key]
 
     def _shifted(self, count: int) -> Settings:
@@ -128,6 +127,10 @@ class Calls:
         names = positional_names(parts.fn, count)
         donated = [*(names[n] for n in numbers), *self._settings.donate_argnames]
         return not any(name == one or name.startswith((f"{one}[", f"{one}.")) for one in donated)
+
+
+def _know_nothing(_args: Args, _kwargs: Kwargs) -> Any:
+    return UNKNOWN
 
 
 def _shifted(numbers: Any, count: int) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ from typing import Any, Unpack, overload
 
 from autopar._compat import is_tracing
 from autopar.api.calls import Calls
+from autopar.api.dispatch import UNKNOWN
 from autopar.api.make import Function
 from autopar.api.opened import own_function
 from autopar.api.options import Options, settings_of, split_options
@@ -41,11 +42,10 @@ class Compiled:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The function's results, computed by the plan for this signature, which is made at its first call."""
-        if not is_tracing():
-            return self._calls.call(args, kwargs)
-        if TRACING.value:
-            return self.__wrapped__(*args, **kwargs)
-        return self._calls.call_in_trace(args, kwargs)
+        if is_tracing():
+            return self.__wrapped__(*args, **kwargs) if TRACING.value else self._calls.call_in_trace(args, kwargs)
+        result = self._calls.attempt(args, kwargs)
+        return self._calls.call(args, kwargs) if result is UNKNOWN else result
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         """The method of an instance, which is its first argument: a pytree, an object of a library, or static."""

@@ -12,6 +12,8 @@ from autopar.api.settings import Settings
 from autopar.errors import MovedWarning, users_level
 
 Find = Callable[[tuple[Any, ...], dict[str, Any]], Runner]
+UNKNOWN: Any = object()
+"""In the place of results: no runner is known for such a call."""
 
 
 class Dispatch:
@@ -31,40 +33,41 @@ class Dispatch:
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The results of the function for these arguments."""
-        return self.run(self.read(args, kwargs), args, kwargs)
+        result = self.attempt(args, kwargs)
+        if result is not UNKNOWN:
+            return result
+        call = read_call(args, kwargs, self._static_argnums)
+        return self._run(*self._fitting(call, args, kwargs), call.leaves)
 
-    def read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-        """The call with these arguments."""
-        return read_call(args, kwargs, self._static_argnums)
-
-    def knows(self, call: Call) -> bool:
-        """Whether there was a call of this kind."""
-        return call.kind in self._runners
-
-    def run(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The results of the function for a call with these arguments."""
-        runner, misplaced = self._fitting(call, args, kwargs)
-        if misplaced and not self._has_told:
-            self._tell(runner, call.leaves, runner.moved(call.leaves, misplaced))
-        return runner.run(call.leaves, misplaced)
+    def attempt(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The same, if there was a call that they fit; else UNKNOWN."""
+        call = read_call(args, kwargs, self._static_argnums)
+        for runner in self._runners.get(call.kind, ()):
+            misplaced = runner.misplaced(call.leaves)
+            if misplaced is not None and self._may_move(call.leaves, misplaced):
+                return self._run(runner, misplaced, call.leaves)
+        return UNKNOWN
 
     def in_place(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a call, those moved that do not lie in place."""
-        call = self.read(args, kwargs)
+        call = read_call(args, kwargs, self._static_argnums)
         runner, misplaced = self._fitting(call, args, kwargs)
         return put_back(call, runner.in_place(call.leaves, misplaced)) if misplaced else (args, kwargs)
 
     def _fitting(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Runner, list[int]]:
         """The runner for a call, and which of its arguments do not lie in place."""
-        for runner in self._runners.get(call.kind, ()):
-            misplaced = runner.misplaced(call.leaves)
-            if misplaced is not None and self._may_move(call.leaves, misplaced):
-                return runner, misplaced
         runner = self._find(args, kwargs)
         misplaced = runner.misplaced(call.leaves)
         assert misplaced is not None, "found for arguments of these types"
-        self._runners.setdefault(call.kind, []).append(runner)
+        known = self._runners.setdefault(call.kind, [])
+        if runner not in known:
+            known.append(runner)
         return runner, misplaced
+
+    def _run(self, runner: Runner, misplaced: Sequence[int], leaves: Sequence[Any]) -> Any:
+        if misplaced and not self._has_told:
+            self._tell(runner, leaves, runner.moved(leaves, misplaced))
+        return runner.run(leaves, misplaced)
 
     def _may_move(self, leaves: Sequence[Any], misplaced: Sequence[int]) -> bool:
         return not (self._keeps and any(is_sharded(leaves[n]) for n in misplaced))

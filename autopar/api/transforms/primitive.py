@@ -21,6 +21,7 @@ from jax.interpreters import partial_eval as pe
 
 from autopar import _compat
 from autopar._compat import untyped_jax
+from autopar._mesh import names_devices
 from autopar.api.transforms import derived
 from autopar.api.transforms.contract import contract
 from autopar.api.transforms.derived import Mapped, Positions, inexact
@@ -48,7 +49,7 @@ def _marker(planned: Planned) -> Any:
     A jit that the call is in looks for shardings in all jaxprs of its own, to know the devices that it is for.
     """
     mesh = planned.compiled.known_mesh()
-    return planned.once(("devices", mesh), lambda: _compat.names_devices(planned.compiled.devices(), mesh))
+    return planned.once(("devices", mesh), lambda: names_devices(planned.compiled.devices(), mesh))
 
 
 def _run(*operands: Any, planned: Planned, devices: Any) -> list[Any]:

@@ -121,6 +121,18 @@ def test_a_call_in_place_is_not_traced_again() -> None:
     assert len(traced) == 1
 
 
+def test_one_sharding_of_arrays_of_several_types() -> None:
+    """What lies in place is told by its type as well: the very same sharding may be that of another shape or dtype."""
+    compiled = autopar.compile(
+        step, cluster=SLOW, mesh={"a": 8}, constraints=(autopar.pin("state", PartitionSpec("a")),)
+    )
+    rows = compiled.plan({"u": VALUES[(8, 8), "float32"]}, 2.0).in_shardings()[0]["u"]
+    for kind in (*VALUES, *VALUES):
+        state = {"u": jax.device_put(VALUES[kind], rows)}
+        assert state["u"].sharding is rows
+        assert_same(compiled(state, 2.0), JITTED({"u": VALUES[kind]}, 2.0))
+
+
 def test_deleted_arrays_are_refused() -> None:
     compiled = autopar.compile(step, cluster=SLOW, mesh=MESH, donate_argnums=0)
     state = {"u": jnp.ones((8, 8))}

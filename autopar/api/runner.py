@@ -114,7 +114,7 @@ class Runner:
         """The results for placeholders of an outer trace, in which the program is called; nothing is donated."""
         with without_mesh():
             outputs = self._run(*leaves, *self._traced.constants)
-        return untyped_jax.tree_util.tree_unflatten(self._traced.out_tree, outputs)
+        return self._traced.out_tree.unflatten(outputs)
 
     def lower(self) -> Any:
         """JAX's Lowered of the program, from shapes alone; the devices need not be there."""

@@ -24,6 +24,10 @@ class Exchanger(Protocol):
         """The values of all devices, joined along `dim` in the order of the devices; the same on all of them."""
         ...
 
+    def all_to_all(self, value: Array, axes: tuple[str, ...], split: int, joined: int) -> Array:
+        """The parts of `split` that all devices have for this one, joined along `joined` in their order."""
+        ...
+
 
 class InShardMap:
     """Exchanges by JAX's collectives; values must vary over the axes."""
@@ -39,3 +43,7 @@ class InShardMap:
     def all_gather(self, value: Array, axes: tuple[str, ...], dim: int) -> Array:
         """As `Exchanger`."""
         return untyped_jax.lax.all_gather(value, axes, axis=dim, tiled=True, to="invarying")
+
+    def all_to_all(self, value: Array, axes: tuple[str, ...], split: int, joined: int) -> Array:
+        """As `Exchanger`."""
+        return untyped_jax.lax.all_to_all(value, axes, split, joined, tiled=True)

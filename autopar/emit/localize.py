@@ -16,7 +16,6 @@ from autopar._compat import (
     key_data,
     open_jaxpr,
     pcast_varying,
-    row_major,
     single,
     untyped_jax,
     varying_axes_of,
@@ -28,6 +27,7 @@ from autopar.core.strategy import Strategy
 from autopar.emit.exchange import Exchanger, InShardMap
 from autopar.emit.localize_counters import iota, iota_2x32_shape
 from autopar.emit.localize_dynamic import dynamic_slice, dynamic_update_slice
+from autopar.emit.localize_fourier import fft
 from autopar.emit.localize_indexing import gather, scatter
 from autopar.emit.localize_moving import dynamic_roll, join, pad, rev, roll, slice_
 from autopar.emit.localize_products import dot_general
@@ -133,16 +133,6 @@ def _reduce_over_axis(local: LocalOp) -> Run:
     return run
 
 
-def _fft(local: LocalOp) -> Run:
-    """Row-major in and out: XLA lets neighbours choose the layout, and its CPU runtime then refuses the transform."""
-    transform = local.bind()
-
-    def run(operand: Array) -> Sequence[Array]:
-        return [row_major(result) for result in transform(row_major(operand))]
-
-    return run
-
-
 def _foreign(local: LocalOp) -> Run:
     """A call of the host or of foreign code, told the shapes that it is to give back for these shards.
 
@@ -173,7 +163,7 @@ _LOCALISERS: dict[str, Callable[[LocalOp], Run]] = {
     "dynamic_roll": dynamic_roll,
     "dynamic_slice": dynamic_slice,
     "dynamic_update_slice": dynamic_update_slice,
-    "fft": _fft,
+    "fft": fft,
     "gather": gather,
     "iota": iota,
     "iota_2x32_shape": iota_2x32_shape,

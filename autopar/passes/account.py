@@ -15,7 +15,7 @@ from autopar.core.regions import BOUNDARY, LOOPS
 from autopar.core.strategy import Strategy
 from autopar.passes.in_place import in_arguments, kind_of, written_over
 from autopar.passes.program import Compute, Instruction, Ints, Move, ShardedProgram
-from autopar.price.work import is_lengthened
+from autopar.price.exchanged import lengthening, message_bytes
 
 Bools = NDArray[np.bool_]
 
@@ -173,10 +173,9 @@ def _beside(mesh: DeviceMesh, instruction: Instruction, size: Sequence[int], wor
         held = workspace(instruction.op, [size[value] for value in instruction.ins])
         if not instruction.exchanges:
             return held
-        lengthens = is_lengthened(instruction.op, instruction.strategy, mesh)
-        copies = {(value, move.axes) for move in instruction.exchanges for value in move.ins if lengthens}
-        copied = sum(size[value] for value, _ in copies if value in instruction.ins)
-        return held + copied + 2 * sum(move.size_bytes for move in instruction.exchanges)
+        beside = lengthening(instruction.op, instruction.strategy, mesh)
+        copies = {(instruction.ins[e.tensor], e.axes) for e in beside if e.tensor < len(instruction.ins)}
+        return held + sum(size[value] for value, _ in copies) + message_bytes(instruction.exchanges)
     if not isinstance(instruction, Move) or not instruction.is_collective:
         return 0
     is_packed = len(instruction.ins) > 1 and instruction.kind != "all_reduce"

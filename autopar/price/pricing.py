@@ -16,13 +16,14 @@ from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import StepKind
 from autopar.core.strategy import Strategy
 from autopar.price.body import body_time_s
+from autopar.price.exchanged import laid_out_bytes
 from autopar.price.fused import Bound, bounds, moved
 from autopar.price.local_work import LocalWork
 from autopar.price.picked import picked_runs
 from autopar.price.rate_kind import rate_kind
 from autopar.price.touched import reads_what_it_writes
 from autopar.price.turns import bucket_pack_price, folded, product_turns_s, step_turn_price, turned_products
-from autopar.price.work import VIEWS, is_lengthened, materialised, work_flops, written_out
+from autopar.price.work import VIEWS, materialised, work_flops, written_out
 from autopar.redistribute.step import PackPrice, TurnPrice, no_pack, no_turn
 from cost_models import Cluster, Group, collective_time_s, compute_times_s, group
 from cost_models.compute import moving_time_s
@@ -239,7 +240,8 @@ class Roofline:
         if reads_what_it_writes(op):
             sizes = [min(size, sizes[-1]) for size in sizes]
         size = sum(share * size for size, share in zip(sizes, self._moved(op), strict=True))
-        size += self._lengthening_bytes(op, strategy)
+        if strategy.exchanges:
+            size += laid_out_bytes(op, strategy, self.mesh)
         flops, elements = self._flops(op) / strategy.split, None
         if op.kind in _PRODUCTS and flops:
             lhs, rhs, out = (float(placement.local_size(tensor.shape, self.mesh)) for tensor, placement in placed)
@@ -313,16 +315,6 @@ class Roofline:
     @cached_property
     def _turned(self) -> frozenset[int]:
         return turned_products(self.graph) if self.cluster.device.compiler == "xla_cpu" else frozenset()
-
-    def _lengthening_bytes(self, op: OpNode, strategy: Strategy) -> int:
-        """What is read and written to put what neighbours sent beside the elements of a shard."""
-        if not strategy.exchanges or not is_lengthened(op, strategy, self.mesh):
-            return 0
-        joined = {(e.tensor, e.axes) for e in strategy.exchanges if e.hop is not None and e.hop.path == "line"}
-        return 2 * sum(
-            strategy.ins[operand].local_size(op.ins[operand].shape, self.mesh) * op.ins[operand].itemsize
-            for operand, _ in joined
-        )
 
     def context(self, op: OpNode) -> Hashable:
         """What it moves, what bounds its kernel, whether it ends one, and whether it is a view or part of a product."""

@@ -12,6 +12,7 @@ from autopar.core.memo import once_per_graph
 from autopar.core.mesh import DeviceMesh
 from autopar.core.regions import BOUNDARY
 from autopar.core.strategy import Strategy
+from autopar.price.exchanged import lengthening, message_bytes
 from autopar.price.matrix_work import MATRIX_FLOPS
 
 VIEWS = BOUNDARY | {
@@ -213,7 +214,6 @@ def _unstacked(graph: OpGraph) -> set[int]:
     return in_loops.intersection(t.id for op in graph.ops if op.recomputes is None for t in op.ins)
 
 
-_ONLY_MOVING = frozenset({"pad", "roll", "slice", "splice"})
 _WITH_WORKSPACE = ("conv_general_dilated", "select_and_scatter_add")
 
 
@@ -234,17 +234,6 @@ def workspace_bytes(op: OpNode, in_bytes: Sequence[int]) -> int:
     return 0
 
 
-def is_lengthened(op: OpNode, strategy: Strategy, mesh: DeviceMesh) -> bool:
-    """Whether an operator that exchanges runs on a copy of its operands, with what was sent beside them.
-
-    Where it only moves elements from shard to shard of one size, what was sent and what stayed are the result.
-    """
-    if op.kind not in _ONLY_MOVING:
-        return True
-    shards = [p.local_shape(t.shape, mesh) for t, p in ((op.ins[0], strategy.ins[0]), (op.outs[0], strategy.outs[0]))]
-    return shards[0] != shards[1]
-
-
 def beside_bytes(op: OpNode, strategy: Strategy, mesh: DeviceMesh, read: Sequence[bool]) -> int:
     """What a device holds while it runs the operator so, besides operands and results.
 
@@ -257,11 +246,10 @@ def beside_bytes(op: OpNode, strategy: Strategy, mesh: DeviceMesh, read: Sequenc
     sizes = [placement.local_size(t.shape, mesh) * t.itemsize * is_read for t, placement, is_read in placed]
     lengthened = {
         (op.ins[e.tensor].id, strategy.ins[e.tensor], e.axes): sizes[e.tensor]
-        for e in strategy.exchanges
-        if e.tensor < len(sizes) and is_lengthened(op, strategy, mesh)
+        for e in lengthening(op, strategy, mesh)
+        if e.tensor < len(sizes)
     }
-    messages = 2 * sum(exchange.size_bytes for exchange in strategy.exchanges)
-    return workspace_bytes(op, sizes) + sum(lengthened.values()) + messages
+    return workspace_bytes(op, sizes) + sum(lengthened.values()) + message_bytes(strategy.exchanges)
 
 
 @lru_cache(maxsize=1024)

@@ -131,9 +131,10 @@ def assert_equal(expected: Any, found: Any, dtype: str) -> None:
     wanted, given = jax.tree.leaves(expected), jax.tree.leaves(found)
     assert [(w.shape, w.dtype) for w in wanted] == [(g.shape, g.dtype) for g in given]
     pairs = [(np.asarray(w), np.asarray(g)) for w, g in zip(wanted, given, strict=True)]
-    overall = max((_largest(w) for w, _ in pairs if w.dtype == dtype), default=0.0)
+    rounded = np.dtype(dtype), np.result_type(dtype, np.complex64)
+    overall = max((_largest(w) for w, _ in pairs if w.dtype in rounded), default=0.0)
     for position, (w, g) in enumerate(pairs):
-        if w.dtype == dtype:
+        if w.dtype in rounded:
             error, allowed = _largest(w - g), _allowed(w, overall, dtype)
             assert error <= allowed, f"result {position} of shape {w.shape}: error {error:.3g} > {allowed:.3g}"
         else:

@@ -59,6 +59,11 @@ class _Device:
         sent = self._sent("all_gather", value, axes, None)
         return jnp.concatenate([sent[n] for n in range(self.mesh.product(axes))], dim)
 
+    def all_to_all(self, value: Any, axes: tuple[str, ...], split: int, joined: int) -> Any:
+        sent = self._sent("all_to_all", value, axes, None)
+        mine, count = position(self.place, axes, self.mesh), self.mesh.product(axes)
+        return jnp.concatenate([np.split(sent[n], count, split)[mine] for n in range(count)], joined)
+
     def _sent(self, kind: str, value: Any, axes: tuple[str, ...], hop: Hop | None) -> dict[int, np.ndarray]:
         """What the devices that differ from this one along `axes` only sent, by their position there."""
         if self.step == len(self.messages):

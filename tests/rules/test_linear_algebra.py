@@ -42,6 +42,13 @@ BY_NAME = {case.name: case for case in LINEAR_ALGEBRA}
         ("symmetric_product", "[x, -, -, -] [x, -, -, -] -> [x, -, -, -]"),
         ("fft real, two dims", "[x, -, -, -] -> [x, -, -, -]"),
         ("fft", "[-, -] sum(x) -> [-, -] sum(x)"),
+        ("fft two dims", "[-, x, -] -> [-, -, x]"),
+        ("fft two dims", "[-, -, x] -> [-, x, -]"),
+        ("fft two dims", "[-, x, -] -> [-, x, -]"),
+        ("fft real, three dims, uneven one", "[x, -, -] -> [-, x, -]"),
+        ("fft real, three dims, uneven one", "[-, x, -] -> [-, x, -]"),
+        ("fft to real, three dims", "[-, -, x] -> [x, -, -]"),
+        ("fft to real, two dims", "[-, x, -] -> [-, x, -]"),
         ("approx_top_k", "[x, -] -> [x, -] [x, -]"),
     ],
 )

@@ -1,0 +1,57 @@
+"""Exchanged: what a device holds and moves for what an operator sends inside, beside its operands and results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from autopar.core.graph import OpNode
+from autopar.core.mesh import DeviceMesh
+from autopar.core.placement import StepKind
+from autopar.core.strategy import Exchange, Strategy
+
+_ONLY_MOVING = frozenset({"pad", "roll", "slice", "splice"})
+
+
+class Sent(Protocol):
+    """A collective, as a strategy or a program has it."""
+
+    @property
+    def kind(self) -> StepKind:
+        """What it does."""
+        ...
+
+    @property
+    def size_bytes(self) -> int:
+        """What one device holds of it."""
+        ...
+
+
+def lengthening(op: OpNode, strategy: Strategy, mesh: DeviceMesh) -> tuple[Exchange, ...]:
+    """The exchanges whose results are put beside the elements of a shard, on a copy of which the operator runs.
+
+    Where it only moves elements from shard to shard of one size, what was sent and what stayed are the result.
+    """
+    if op.kind in _ONLY_MOVING:
+        before = strategy.ins[0].local_shape(op.ins[0].shape, mesh)
+        if before == strategy.outs[0].local_shape(op.outs[0].shape, mesh):
+            return ()
+    return tuple(exchange for exchange in strategy.exchanges if exchange.kind != "all_to_all")
+
+
+def message_bytes(sent: Iterable[Sent]) -> int:
+    """What is held of messages, as they are sent and as they arrive: of all-to-alls, which follow one another, one."""
+    beside = largest = 0
+    for one in sent:
+        if one.kind == "all_to_all":
+            largest = max(largest, one.size_bytes)
+        else:
+            beside += one.size_bytes
+    return 2 * (beside + largest)
+
+
+def laid_out_bytes(op: OpNode, strategy: Strategy, mesh: DeviceMesh) -> int:
+    """What is read and written to lay out messages and shards: lengthened ones, and what goes through an all-to-all."""
+    joined = {(e.tensor, e.axes) for e in lengthening(op, strategy, mesh) if e.hop is not None and e.hop.path == "line"}
+    copied = sum(strategy.ins[n].local_size(op.ins[n].shape, mesh) * op.ins[n].itemsize for n, _ in joined)
+    return 2 * (copied + sum(e.size_bytes for e in strategy.exchanges if e.kind == "all_to_all"))

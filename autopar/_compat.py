@@ -99,6 +99,11 @@ def _several(value: Any) -> Any:
     return value if isinstance(value, tuple) else (value,)  # pyright: ignore[reportUnknownVariableType]
 
 
+def is_reference(value: object) -> bool:
+    """Whether `value` is a mutable reference, as `jax.new_ref` makes it."""
+    return isinstance(value, untyped_jax.Ref)
+
+
 def is_key_dtype(dtype: Any) -> bool:
     """Whether `dtype` is that of typed PRNG keys (key<fry>, ...)."""
     return not isinstance(dtype, np.dtype) and bool(untyped_jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key))

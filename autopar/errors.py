@@ -47,6 +47,10 @@ class FoundRuleWarning(UserWarning):
     """An operator without a written rule, planned by one that was found by trial."""
 
 
+class ConstantsWarning(UserWarning):
+    """Arrays of an object that is called, and is no pytree: they are constants of its program."""
+
+
 class UnsplitDataWarning(UserWarning):
     """Data that was to be split over all devices is whole on each of them, as none of it divides evenly."""
 

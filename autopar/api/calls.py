@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from autopar.api.adapters.opening import adapter_of, as_function
-from autopar.api.adapters.protocol import Args, Kwargs, Parts
+from autopar.api.adapters.protocol import Args, Close, Kwargs, Parts
 from autopar.api.call import check_hashable, kind_of
 from autopar.api.dispatch import UNKNOWN
 from autopar.api.make import Function
@@ -29,12 +29,17 @@ Attempt = Callable[[Args, Kwargs], Any]
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """A call of a function of arrays; `close` makes the user's result of what it returned and its arguments."""
+    """A call of a function of arrays.
+
+    `close` makes the user's result of what it returned and its arguments, and changes these; `shapes` makes that of
+    ShapeDtypeStructs of what it returns, and changes nothing.
+    """
 
     pure: Pure
     args: Args
     kwargs: Kwargs
-    close: Callable[[Any, Args, Kwargs], Any]
+    close: Close
+    shapes: Close
 
 
 class Calls:
@@ -84,11 +89,11 @@ class Calls:
         parts, static = self._whole(args, kwargs)
         self._adapter = self._adapter or adapter_of(parts.args, parts.kwargs)
         if self._adapter is None:
-            yield Call(self._pure(parts.fn, static), parts.args, parts.kwargs, _as_it_is)
+            yield Call(self._pure(parts.fn, static), parts.args, parts.kwargs, _as_it_is, _as_it_is)
             return
         with self._adapter.open(parts, partial(self._keeps, parts)) as opened:
             pure = self._pure(opened.parts.fn, (*static, opened.key))
-            yield Call(pure, opened.parts.args, opened.parts.kwargs, opened.close)
+            yield Call(pure, opened.parts.args, opened.parts.kwargs, opened.close, opened.shapes)
 
     def _whole(self, args: Args, kwargs: Kwargs) -> tuple[Parts, tuple[Hashable, ...]]:
         """The function with all arguments but the static ones passed by name, which are part of it; and these."""

@@ -16,6 +16,7 @@ from autopar.api.options import Options, settings_of, split_options
 from autopar.api.placing import Maker, init, plan_for
 from autopar.api.plan import Plan
 from autopar.api.settings import Settings
+from autopar.api.staging import traced
 from autopar.search.task import SearchOptions
 from autopar.trace.flat import TRACING
 from cost_models import Cluster
@@ -95,12 +96,24 @@ class Compiled:
         return tuple(plan for pure in self._calls.pures for plan in pure.plans)
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
-        """JAX's `Lowered` of the program that runs for arguments like these: to be compiled and looked into.
+        """JAX's `Lowered` of the program that runs for arguments like these: to be compiled, looked into and called.
 
-        On devices of several processes it is that of this process's own plan; what runs is the first one's.
+        It takes arrays: objects of libraries as what they hold. On devices of several processes it is that of this
+        process's own plan; what runs is the first one's.
         """
+        return self.trace(*args, **kwargs).lower()
+
+    def trace(self, *args: Any, **kwargs: Any) -> Any:
+        """JAX's `Traced` of that program, with its jaxpr."""
         with self._calls.opened(args, kwargs) as call:
-            return call.pure.plan(*call.args, **call.kwargs).lower(call.pure.own_devices())
+            plan = call.pure.plan(*call.args, **call.kwargs)
+            return traced(plan, call.pure.settings, call.pure.own_devices(), call.args, call.kwargs)
+
+    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+        """The shapes and types of the results, as ShapeDtypeStructs; nothing is planned."""
+        with self._calls.opened(args, kwargs) as call:
+            planned = call.pure.planned_call(call.args, call.kwargs)
+            return call.shapes(planned.shapes, call.args, call.kwargs)
 
     def clear_cache(self) -> None:
         """Forgets all plans and programs."""

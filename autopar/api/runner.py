@@ -60,6 +60,11 @@ class Runner:
         self._is_local = not spans_processes(devices)
         self._run = wrap(program, jax_mesh, traced.graph.donated, weak, keys)
 
+    @property
+    def shardings(self) -> tuple[NamedSharding, ...]:
+        """Where the arguments lie, then the constants."""
+        return self._shardings
+
     @cached_property
     def _constants(self) -> list[Any]:
         """The constants on their devices, which must be there: lowering needs none of both."""

@@ -34,9 +34,17 @@ def with_mesh_of_shardings(settings: Settings) -> Settings:
                 meshes.append(leaf.mesh)
     if len(meshes) > 1:
         raise InvalidOption(f"in_shardings and out_shardings are on several meshes, {meshes}: a plan has one")
-    if not meshes or settings.mesh is not None:
+    if not meshes:
         return settings
     mesh = meshes[0]
+    if settings.mesh is not None:
+        asked = settings.mesh.shape if isinstance(settings.mesh, Mesh) else settings.mesh
+        if dict(asked) != dict(mesh.shape):
+            raise InvalidOption(
+                f"in_shardings and out_shardings are on mesh {dict(mesh.shape)}, and mesh {dict(asked)} is asked for: "
+                f"leave out mesh, or pass PartitionSpecs of its axes"
+            )
+        return settings
     return replace(settings, mesh=mesh if isinstance(mesh, Mesh) else dict(mesh.shape))
 
 

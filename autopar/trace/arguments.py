@@ -171,10 +171,18 @@ def _read_argument(position: int | None, name: str, value: Any, start: int) -> t
 
 
 def _aval(leaf: Any, name: str) -> Any:
+    if _compat.is_reference(leaf):
+        raise TraceError(
+            f"argument {name} is a mutable reference, which a plan cannot hold: pass its value, {name}[...], and "
+            f"assign what the function returns for it"
+        )
     try:
         return _compat.aval_of(leaf)
     except (TypeError, ValueError) as error:
-        raise TraceError(f"argument {name} is a {type(leaf).__name__}, not an array or a number") from error
+        raise TraceError(
+            f"argument {name} is a {type(leaf).__name__}, not an array or a number: pass the arrays in it, make its "
+            f"class a pytree (jax.tree_util.register_dataclass), or name it in static_argnames"
+        ) from error
     except OverflowError as error:
         raise TraceError(f"argument {name}: {error}. Pass an array of a type that holds it.") from error
 

@@ -68,7 +68,7 @@ class Equinox:
         except TypeError as error:
             raise SignatureMismatch(f"an argument holds what is neither an array nor hashable: {error}") from error
         args, kwargs = arguments
-        yield Opened(Parts(_Function(parts.fn, static), args, kwargs), static, _close)
+        yield Opened(Parts(_Function(parts.fn, static), args, kwargs), static, _close, _close)
 
 
 class _Function:

@@ -76,7 +76,7 @@ class Nnx:
                 arguments, definitions = _split_all(context, (parts.args, parts.kwargs))
             args, kwargs = arguments
             function = _Function(parts.fn, definitions, names, keeps)
-            yield Opened(Parts(function, args, kwargs), (definitions, names), _close)
+            yield Opened(Parts(function, args, kwargs), (definitions, names), _close, _shapes)
 
 
 class _Function:
@@ -169,6 +169,19 @@ def _close(returned: Returned, args: Args, kwargs: Kwargs) -> Any:
             _merge(context, definition, [place[source.kind][source.number] for source in sources])
         objects: list[Any] = []
         for (definition, sources), leaves in zip(known.results, own, strict=True):
+            place["own"] = leaves.values
+            objects.append(_merge(context, definition, [place[source.kind][source.number] for source in sources]))
+    return put_back(returned.result, iter(objects))
+
+
+def _shapes(returned: Returned, args: Args, kwargs: Kwargs) -> Any:
+    """The result for shapes: objects in it are new ones, and hold shapes."""
+    known: Known = returned.known
+    held = [value for leaves in held_leaves((args, kwargs)) for value in leaves.values]
+    place = {"held": held, "changed": returned.changed.values}
+    objects: list[Any] = []
+    with _nnx().merge_context(None, None) as context:
+        for (definition, sources), leaves in zip(known.results, held_leaves(returned.result), strict=True):
             place["own"] = leaves.values
             objects.append(_merge(context, definition, [place[source.kind][source.number] for source in sources]))
     return put_back(returned.result, iter(objects))

@@ -64,7 +64,7 @@ class Keras:
         args, kwargs = tree.map(opened, (parts.args, parts.kwargs), is_leaf=self.is_object)
         function = _Function(parts.fn, holders, variables, keeps)
         key = tuple((name, Same(value)) for name, value in holders)
-        yield Opened(Parts(function, args, kwargs), key, function.close)
+        yield Opened(Parts(function, args, kwargs), key, function.close, _shapes)
 
 
 class _Function:
@@ -99,6 +99,10 @@ class _Function:
             if variable.value is not now[n]:
                 variable.assign(now[n])
         return returned.result
+
+
+def _shapes(returned: Returned, _args: Args, _kwargs: Kwargs) -> Any:
+    return returned.result
 
 
 def _held(args: Args, kwargs: Kwargs) -> list[Any]:

@@ -13,6 +13,9 @@ Keeps = Callable[[str], bool]
 """Whether the arrays of an object among the arguments, by its name, are of use behind the call: it is not donated."""
 
 
+Close = Callable[[Any, Args, Kwargs], Any]
+
+
 @dataclass(frozen=True, eq=False)
 class Parts:
     """A function and its arguments."""
@@ -27,12 +30,14 @@ class Opened:
     """A call with arrays for objects: the pure `parts.fn` computes from `parts.args` what the call does.
 
     `key` is all that `parts.fn` depends on besides its arguments. `close` makes the call's result of what `parts.fn`
-    returned and of the arguments as they lie now, and changes the objects as the call would have.
+    returned and of the arguments as they lie now, and changes the objects as the call would have. `shapes` makes the
+    same of the shapes of what is returned, and changes nothing.
     """
 
     parts: Parts
     key: Hashable
-    close: Callable[[Any, Args, Kwargs], Any]
+    close: Close
+    shapes: Close
 
 
 class Adapter(Protocol):

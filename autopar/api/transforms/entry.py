@@ -45,6 +45,11 @@ class PlannedCall:
         return untyped_jax.tree.unflatten(self.out_tree, call(self.planned, [*leaves, *self.captured]))
 
     @property
+    def shapes(self) -> Any:
+        """The shapes and types of the results, in the function's own structure."""
+        return untyped_jax.tree.unflatten(self.out_tree, list(map(_compat.spec_of, self.planned.results)))
+
+    @property
     def plans(self) -> tuple[Any, ...]:
         """The plans of all that transformations made of it so far."""
         return _plans_of(self.planned)

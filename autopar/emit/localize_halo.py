@@ -40,11 +40,11 @@ def run_at(value: Array, dim: int, begin: Any, count: int, fill: Any = 0) -> Arr
     size = value.shape[dim]
     if size > count:
         first = jnp.clip(begin, 0, size - count)
-        value, begin = lax.dynamic_slice_in_dim(value, first, count, dim), begin - first
+        value, begin = slice_at(value, first, count, dim), begin - first
         size = count
     widths = [(count, count, 0) if d == dim else (0, 0, 0) for d in range(value.ndim)]
     around = lax.pad(value, jnp.asarray(fill, value.dtype), widths)
-    return lax.dynamic_slice_in_dim(around, jnp.clip(begin + count, 0, size + count), count, dim)
+    return slice_at(around, jnp.clip(begin + count, 0, size + count), count, dim)
 
 
 def lowest(kind: str, dtype: Any) -> Any:

@@ -33,7 +33,7 @@ def slice_(local: LocalOp) -> Run:
             starts[d], limits[d] = 0, size
     for dim in dims:
         limits[dim.dim] = dim.halo.length
-    spans = {d: (windows[d].count - 1) * windows[d].stride + 1 for d in apart}
+    spans = {d: max(0, (windows[d].count - 1) * windows[d].stride + 1) for d in apart}
     limits = [spans.get(d, limit) for d, limit in enumerate(limits)]
     run = local.bind(start_indices=tuple(starts), limit_indices=tuple(limits))
 

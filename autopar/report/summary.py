@@ -10,7 +10,6 @@ from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
 from autopar.passes.program import Compute, Instruction, Move, ShardedProgram
 from autopar.passes.schedule import Schedule, schedule
-from autopar.price.local_steps import FUSED_S
 from autopar.report.errors import ErrorShare, error_shares, standard_error_s
 from autopar.search.carried import CarriedGroup, carried_groups
 from autopar.search.task import Planned
@@ -235,7 +234,7 @@ def _tensor_row(tensor: TensorInfo, placement: Placement, mesh: DeviceMesh, name
 
 
 def _operator_rows(step: Schedule, program: ShardedProgram) -> tuple[OperatorRow, ...]:
-    """The rows of all operators, and of local moves that are kernels of their own, in order.
+    """The rows of all operators and local moves, in order.
 
     Equal ones, as of layers that are alike, are one.
     """
@@ -252,13 +251,13 @@ def _operator_rows(step: Schedule, program: ShardedProgram) -> tuple[OperatorRow
                 what = op.kind, op.source, op.scope, phase
                 row = known[key] = OperatorRow(*what, ins, outs, strategy.split, time_s, runs)
             found.append(row)
-        elif not one.is_collective and time_s > FUSED_S:
+        elif not one.is_collective:
             found.append(_local_row(program, one, runs))
     return tuple(found)
 
 
 def _local_row(program: ShardedProgram, move: Move, runs: float) -> OperatorRow:
-    """The row of a slice or mask that no reader does in its own loop: a kernel, as operators are."""
+    """The row of a slice or mask, which computes as operators do."""
     before, after = (program.values[value].placement for value in (*move.ins, *move.outs))
     parts = program.mesh.product(after.split_axes)
     shown = (str(before),), (str(after),)

@@ -121,8 +121,10 @@ def test_shardings_of_an_array_without_elements_are_taken(spec: P) -> None:
 
 def test_a_batch_without_elements_is_not_said_to_divide_unevenly() -> None:
     """Warnings are errors."""
-    plan = autopar.plan(
-        lambda w, x: (jnp.tanh(x @ w) ** 2).sum(), X, np.zeros((0, ROWS), np.float32), mesh={"d": 8}, cluster=SLOW,
-        constraints=autopar.data_parallel(),
-    )  # fmt: skip
-    assert plan.collectives == ()
+
+    def loss(w: Array, x: Array) -> Any:
+        return (jnp.tanh(x @ w) ** 2).sum()
+
+    batch = np.zeros((0, ROWS), np.float32)
+    plan = autopar.plan(loss, X, batch, mesh={"d": 8}, cluster=SLOW, constraints=autopar.data_parallel())
+    assert float(plan.compile()(X, batch)) == 0.0

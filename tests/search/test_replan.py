@@ -152,7 +152,7 @@ def test_what_the_plan_keeps_to_already_is_not_solved_again(counted: dict[str, i
 
 def test_a_changed_limit_gives_the_plan_made_from_scratch(counted: dict[str, int]) -> None:
     held = (*ONE, replicate("x"))
-    free, limit = scratch(*held), 3_300_000
+    free, limit = scratch(*held), 3_500_000
     wanted = scratch(*held, limit=limit)
     assert free.account.peak_memory_bytes > limit >= wanted.account.peak_memory_bytes
     assert wanted.plan.objective_s > free.plan.objective_s
@@ -162,7 +162,7 @@ def test_a_changed_limit_gives_the_plan_made_from_scratch(counted: dict[str, int
     solved = counted["solve"]
     assert_same(changed(tight, *held), free)
     assert counted["build_space"] == 0
-    assert counted["assemble"] == 2  # with all usages, and on tensors alone: once for all limits
+    assert 1 <= counted["assemble"] <= 2  # with all usages, and, where wanted, on tensors alone: once for all limits
     assert counted["solve"] == solved  # the plan without a limit is known
     with pytest.raises(NoFeasiblePlan, match="fits in the memory limit of 1,000,000"):
         changed(free, *held, limit=1_000_000)

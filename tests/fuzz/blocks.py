@@ -34,7 +34,7 @@ def _same(inner: Scope, carry: Var) -> str:
 
 
 def _results(inner: Scope, count: int, kinds: str = "fib") -> list[Var]:
-    made = [v for line in inner.lines for v in line.outs if v in inner.pool and v.kind in kinds]
+    made = [v for line in inner.lines for v in line.outs if v in inner.pool and v.kind in kinds and 0 not in v.shape]
     if not made:
         raise NoFit
     unread = [v for v in made if v.name in inner.unread] or made

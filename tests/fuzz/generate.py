@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from tests.fuzz import arithmetic, blocks, exotic, movement
+from tests.fuzz import arithmetic, blocks, edges, exotic, movement
 from tests.fuzz.scope import NoFit, Scope
 from tests.fuzz.source import Program
 
 LEAST_LINES, MOST_LINES = 4, 24
-_SIMPLE = arithmetic.MAKERS | movement.MAKERS | exotic.MAKERS
+_SIMPLE = arithmetic.MAKERS | movement.MAKERS | exotic.MAKERS | edges.MAKERS
 _NESTING = blocks.MAKERS
 _MAKERS: list[Any] = [*_SIMPLE, *_NESTING]
 _WEIGHTS = np.array([*_SIMPLE.values(), *_NESTING.values()], float)

@@ -63,13 +63,17 @@ class Scope:
             shape[self.below(ndim)] = 2
         return tuple(shape)
 
-    def pick(self, kinds: str = "f", ndim: int = 0, where: Callable[[Var], bool] = lambda _: True) -> Var:
+    def pick(
+        self, kinds: str = "f", ndim: int = 0, where: Callable[[Var], bool] = lambda _: True, hollow: bool = False
+    ) -> Var:
         """A variable of one of the `kinds`, with `ndim` dims at least: rather one that nothing has read yet.
+
+        It has elements, or none if `hollow`.
 
         Raises:
           NoFit: if there is none.
         """
-        fitting = [v for v in self.pool if v.kind in kinds and v.ndim >= ndim and where(v)]
+        fitting = [v for v in self.pool if v.kind in kinds and v.ndim >= ndim and (0 in v.shape) == hollow and where(v)]
         if not fitting:
             raise NoFit
         unread = [v for v in fitting if v.name in self.unread]

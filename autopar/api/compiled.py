@@ -8,12 +8,12 @@ from types import MethodType
 from typing import Any, Unpack, overload
 
 from autopar._compat import is_tracing
+from autopar.api.birth import Maker, init, plan_for
 from autopar.api.calls import Calls
 from autopar.api.dispatch import UNKNOWN
 from autopar.api.make import Function
 from autopar.api.opened import own_function
 from autopar.api.options import Options, settings_of, split_options
-from autopar.api.placing import Maker, init, plan_for
 from autopar.api.plan import Plan
 from autopar.api.settings import Settings
 from autopar.api.staging import traced

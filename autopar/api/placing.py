@@ -1,29 +1,24 @@
-"""Placing: arrays where a plan has an argument, and states that are made there."""
+"""Placing: arrays where a plan has an argument."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import jax
-import numpy as np
 from jax.sharding import NamedSharding
 
 from autopar._compat import untyped_jax
+from autopar.api.adapters.opening import adapter_of
+from autopar.api.adapters.protocol import Parts
 from autopar.api.call import leaf_type, type_of
 from autopar.api.host_values import same_everywhere
-from autopar.api.make import name_of
-from autopar.api.settings import Settings
 from autopar.emit.several import all_placed, spans_processes
 from autopar.emit.wrap import of_keys, shardings
 from autopar.errors import SignatureMismatch
 from autopar.search.carried import keys_of
-from autopar.search.constraints import Follow, Layout, Named, Pin
 
 if TYPE_CHECKING:
-    from autopar.api.compiled import Compiled
     from autopar.api.plan import Plan
 
 Selector = int | str
@@ -93,6 +88,15 @@ def slot_of(plan: Plan, argument: Selector) -> Slot:
 def place(plan: Plan, tree: Any, argument: Selector, devices: Sequence[Any]) -> Any:
     """As `Plan.place`, on these devices."""
     slot = slot_of(plan, argument)
+    adapter = adapter_of((tree,), {})
+    if adapter is None:
+        return _placed(plan, slot, tree, devices)
+    with adapter.open(Parts(_same, (tree,), {}), _kept) as opened:
+        placed = (_placed(plan, slot, opened.parts.args[0], devices),)
+        return opened.close(opened.parts.fn(*placed), placed, {})
+
+
+def _placed(plan: Plan, slot: Slot, tree: Any, devices: Sequence[Any]) -> Any:
     slot.check("place", tree)
     leaves, structure = untyped_jax.tree_util.tree_flatten(tree)
     if spans_processes(devices):
@@ -100,92 +104,12 @@ def place(plan: Plan, tree: Any, argument: Selector, devices: Sequence[Any]) -> 
     return untyped_jax.tree_util.tree_unflatten(structure, all_placed(leaves, _shardings(plan, slot, devices)))
 
 
-@dataclass(frozen=True)
-class Maker:
-    """What makes a state: a function of the arrays among its arguments; all others are fixed."""
-
-    fn: Callable[..., Any]
-    arrays: tuple[Any, ...]
-
-    @classmethod
-    def of(cls, make_state: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Maker:
-        """`make_state` with these arguments."""
-        leaves, tree = untyped_jax.tree_util.tree_flatten((args, kwargs))
-        positions = [n for n, leaf in enumerate(leaves) if isinstance(leaf, jax.Array | np.ndarray)]
-
-        def made(*arrays: Any) -> Any:
-            given = dict(zip(positions, arrays, strict=True))
-            every = [given.get(n, leaf) for n, leaf in enumerate(leaves)]
-            args, kwargs = untyped_jax.tree_util.tree_unflatten(tree, every)
-            return make_state(*args, **kwargs)
-
-        made.__name__ = name_of(make_state)
-        return cls(made, tuple(leaves[n] for n in positions))
-
-    @cached_property
-    def state(self) -> Any:
-        """The shapes of what it makes."""
-        return untyped_jax.eval_shape(self.fn, *self.arrays)
-
-    @property
-    def what(self) -> str:
-        """What errors call it."""
-        return f"init: the result of {name_of(self.fn)}"
+def _same(tree: Any) -> Any:
+    return tree
 
 
-def init(plan: Plan, maker: Maker, argument: Selector, devices: Sequence[Any]) -> Any:
-    """As `Plan.init`, on these devices."""
-    slot = slot_of(plan, argument)
-    slot.check(maker.what, maker.state)
-    from autopar.api.compiled import Compiled
-
-    return Compiled(maker.fn, settings_of_state(plan, slot, devices))(*maker.arrays)
-
-
-def plan_for(compiled: Compiled, maker: Maker, argument: int, others: Sequence[Any] | None) -> Plan:
-    """The plan of `compiled` that such a state is for: with the `others` as its other arguments, or the first made.
-
-    Raises:
-      SignatureMismatch: none was made that takes such a state.
-    """
-    if others is not None:
-        return compiled.plan(*others[:argument], maker.state, *others[argument:])
-    refusals: list[SignatureMismatch] = []
-    for plan in compiled.made:
-        try:
-            slot_of(plan, argument).check(maker.what, maker.state)
-        except SignatureMismatch as error:
-            refusals.append(error)
-        else:
-            return plan
-    if refusals:
-        raise refusals[0]
-    raise SignatureMismatch(
-        "init: the function was not planned yet, so where its state lies is not known. Pass its other arguments, or "
-        "their shapes, as others=(...), or call its plan() before"
-    )
-
-
-def settings_of_state(plan: Plan, slot: Slot, devices: Sequence[Any]) -> Settings:
-    """How what makes an argument of `plan` is planned: the results lie as the argument does."""
-    placements = [plan.record.stage.inputs[position] for position in slot.positions]
-    names = [f"output{path or '[0]'}" for path in slot.paths]
-    pins = tuple(  # numbers, which may be literals, have no choice
-        Pin(Named(name), Layout(placed.dims)) for name, placed in zip(names, placements, strict=True) if placed.dims
-    )
-    own = plan.bound.settings
-    return Settings(
-        cluster=plan.bound.cluster,
-        mesh=dict(plan.mesh.axes),
-        memory_limit_bytes=own.memory_limit_bytes,
-        carry=None,
-        strict=own.strict,
-        options=own.options,
-        devices=tuple(devices),
-        pricing=own.pricing,
-        cache=own.cache,
-        constraints=(Follow(f"{slot.name} of {plan.function_name}", pins),),
-    )
+def _kept(_name: str) -> bool:
+    return True
 
 
 def _shardings(plan: Plan, slot: Slot, devices: Sequence[Any]) -> tuple[NamedSharding, ...]:

@@ -135,7 +135,7 @@ class Plan(Figures):
 
         Args:
           tree: arrays of the host or with any sharding, of the argument's structure, shapes and dtypes. What lies in
-            place already is shared, not copied.
+            place already is shared, not copied. Objects of libraries that can change are changed.
           argument: its position, or its name.
           devices: None: see `check_devices`.
 
@@ -172,7 +172,7 @@ class Plan(Figures):
           SignatureMismatch: it gives something else; names the first array that differs.
           AutoparError: for a loaded plan, or as `autopar.plan`.
         """
-        from autopar.api.placing import Maker, init
+        from autopar.api.birth import Maker, init
 
         return init(self, Maker.of(make_state, args, kwargs), argument, self.check_devices(devices))
 

@@ -14,7 +14,8 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import autopar
-from autopar.api.placing import settings_of_state, slot_of
+from autopar.api.birth import settings_of_state
+from autopar.api.placing import slot_of
 from autopar.errors import AutoparError, SignatureMismatch
 from tests.api.same import SLOW, assert_same
 

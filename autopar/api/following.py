@@ -45,6 +45,19 @@ def followed(settings: Settings, fn: Callable[..., Any], args: tuple[Any, ...], 
     return replace(_on_its_mesh(settings, leader), follow=None, constraints=constraints)
 
 
+def devices_of(settings: Settings) -> tuple[Any, ...] | None:
+    """The devices that were asked for, else those that were for the plan that is followed; None for those present.
+
+    Raises:
+      InvalidOption: as `plan_of`.
+    """
+    own = settings.own_devices()
+    if own is not None or settings.follow is None:
+        return own
+    leader = plan_of(settings.follow)
+    return leader.bound.settings.own_devices() if leader.is_bound else None
+
+
 def plan_of(leader: object) -> Plan:
     """The plan to follow: of a compiled function the first that was made.
 
@@ -137,8 +150,8 @@ class State:
 
     @cached_property
     def _rows(self) -> list[tuple[str, tuple[int, ...], Placement]]:
-        data, passed = self.plan.data_inputs, self.plan.argument_inputs
-        placed = zip(passed, self.plan.record.stage.inputs, strict=False)
+        data = self.plan.data_inputs
+        placed = zip(self.plan.argument_inputs, self.plan.record.stage.inputs, strict=False)  # constants come last
         return [(name, shape, placement) for n, ((name, shape), placement) in enumerate(placed) if n not in data]
 
 

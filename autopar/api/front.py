@@ -8,6 +8,8 @@ from typing import Any, Unpack, overload
 
 from autopar.api.calls import Calls
 from autopar.api.collection import collection_paused
+from autopar.api.following import followed
+from autopar.api.keeping import kept
 from autopar.api.make import Function, alternatives, made_plan, meshes_of, task_of
 from autopar.api.opened import Opened
 from autopar.api.options import Options, settings_of, split_options
@@ -116,7 +118,7 @@ def front(fn: Function, *args: Any, points: int = 10, **keywords: Any) -> Front:
       fn: any function of pytrees that JAX can trace.
       *args: example arguments; jax.ShapeDtypeStructs will do.
       points: how many there are at most (>= 2); limits that gain nothing give no point.
-      **keywords: options, which are those of `compile` but `dump`; `memory_limit_bytes` is what no point may exceed.
+      **keywords: options, which are those of `compile` but `dump` and `cache`; no point exceeds `memory_limit_bytes`.
         All others are arguments of `fn` by name.
 
     Raises:
@@ -133,6 +135,7 @@ def front(fn: Function, *args: Any, points: int = 10, **keywords: Any) -> Front:
 
 def _front(fn: Function, settings: Settings, args: tuple[Any, ...], kwargs: dict[str, Any], points: int) -> Front:
     with collection_paused():
+        settings = kept(followed(settings, fn, args, kwargs), fn, args, kwargs)
         target = settings.target()
         traces = alternatives(fn, settings, args, kwargs)
         settings = pinned(settings, Shapes.of(traces[0]), fn.leading if isinstance(fn, Opened) else 0)

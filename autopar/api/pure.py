@@ -11,6 +11,7 @@ from autopar.api.agreement import agreed
 from autopar.api.binding import bind
 from autopar.api.call import Signature, call_signature, is_call_of, read_call
 from autopar.api.dispatch import Dispatch
+from autopar.api.following import devices_of
 from autopar.api.host_values import check_global_shapes
 from autopar.api.make import Function, make_plan, name_of
 from autopar.api.plan import Plan
@@ -89,7 +90,7 @@ class Pure:
 
     def own_devices(self) -> tuple[Any, ...] | None:
         """The devices that were asked for; None for those present."""
-        return self.settings.own_devices()
+        return devices_of(self.settings)
 
     def known_mesh(self) -> Mesh | None:
         """The mesh of its plans, where it was asked for or all plans so far are on the same; else None."""

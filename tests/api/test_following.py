@@ -93,8 +93,13 @@ def test_devices_are_followed_too() -> None:
     devices = jax.devices()[4:]
     step = autopar.compile(train, devices=devices, mode="data_parallel", donate_argnums=0)
     state = step(jax.tree.map(np.copy, STATE), X)
-    loss = autopar.compile(evaluate, follow=step)(state["params"], X)
-    assert loss.sharding.device_set == set(devices)
+    follower = autopar.compile(evaluate, follow=step)
+    for call in (follower, jax.jit(follower), jax.jit(jax.grad(follower))):
+        found = call(state["params"], X)
+        assert all(leaf.sharding.device_set == set(devices) for leaf in jax.tree.leaves(found))
+    assert [str(c) for c in autopar.front(evaluate, PARAMS, X, points=2, follow=step).fastest.constraints] == [
+        "follow(train): 2 arrays"
+    ]
 
 
 def renamed(weights: Any, x: Any) -> Any:

@@ -181,6 +181,8 @@ def _shapes(returned: Returned, args: Args, kwargs: Kwargs) -> Any:
     place = {"held": held, "changed": returned.changed.values}
     objects: list[Any] = []
     with _nnx().merge_context(None, None) as context:
+        for definition, sources in known.arguments:  # to which those in the result may refer
+            _merge(context, definition, [place[source.kind][source.number] for source in sources])
         for (definition, sources), leaves in zip(known.results, held_leaves(returned.result), strict=True):
             place["own"] = leaves.values
             objects.append(_merge(context, definition, [place[source.kind][source.number] for source in sources]))

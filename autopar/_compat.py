@@ -71,7 +71,7 @@ def is_tracer(value: object) -> bool:
 
 
 def is_tracing() -> bool:
-    """Whether a trace of JAX is under way: what is called now becomes part of a function, or of its derivative."""
+    """Whether a trace of JAX is under way: what is called becomes part of a function; no mesh is told."""
     untyped: Any = jex
     with untyped.take_current_trace() as trace:
         return type(trace).__name__ != "EvalTrace"
@@ -226,18 +226,9 @@ def without_mesh() -> AbstractContextManager[Any]:
     """
     if untyped_jax.sharding.get_abstract_mesh().empty:
         return _NOTHING
-    if is_traced():
+    if is_tracing():
         return untyped_jax.sharding.use_abstract_mesh(AbstractMesh((), ()))
     return untyped_jax.set_mesh(_NO_MESH)
-
-
-def is_traced() -> bool:
-    """Whether JAX traces a function now: that is when it refuses to tell the mesh of devices."""
-    try:
-        untyped_jax.sharding.get_mesh()
-    except ValueError:
-        return True
-    return False
 
 
 def sparse_function(name: str) -> Callable[..., Any] | None:

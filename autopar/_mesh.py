@@ -11,7 +11,7 @@ import numpy as np
 from jax.extend import core as jex
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
 
-from autopar._compat import bind_params, is_jaxpr, is_literal, is_traced, spec_of, untyped_jax, without_mesh
+from autopar._compat import bind_params, is_jaxpr, is_literal, is_tracing, spec_of, untyped_jax, without_mesh
 
 
 def has_explicit_axes(mesh: AbstractMesh) -> bool:
@@ -28,7 +28,7 @@ def ambient_mesh() -> AbstractMesh | None:
 def ambient() -> Mesh | AbstractMesh | None:
     """As `ambient_mesh`, with its devices where these can be told, which is outside of traces."""
     mesh = ambient_mesh()
-    return mesh if mesh is None or is_traced() else untyped_jax.sharding.get_mesh()
+    return mesh if mesh is None or is_tracing() else untyped_jax.sharding.get_mesh()
 
 
 def ambient_devices() -> tuple[Any, ...]:

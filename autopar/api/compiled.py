@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import MethodType
 from typing import Any, Unpack, overload
 
-from autopar._compat import is_tracing
+from autopar._compat import is_tracing, without_mesh
 from autopar.api.birth import Maker, init, plan_for
 from autopar.api.calls import Calls
 from autopar.api.dispatch import UNKNOWN
@@ -101,7 +101,8 @@ class Compiled:
         It takes arrays: objects of libraries as what they hold. On devices of several processes it is that of this
         process's own plan; what runs is the first one's.
         """
-        return self.trace(*args, **kwargs).lower()
+        with without_mesh():
+            return self.trace(*args, **kwargs).lower()
 
     def trace(self, *args: Any, **kwargs: Any) -> Any:
         """JAX's `Traced` of that program, with its jaxpr."""

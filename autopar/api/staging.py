@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from autopar._compat import spec_of, untyped_jax
+from autopar._compat import spec_of, untyped_jax, without_mesh
 from autopar.api.call import put_back, read_call
 from autopar.api.plan import Plan
 from autopar.api.runner import Runner
@@ -35,7 +35,8 @@ def traced(
         donate_argnums=settings.donate_argnums,
         donate_argnames=settings.donate_argnames,
     )
-    return jitted.trace(*placed_args, **placed_kwargs)
+    with without_mesh():
+        return jitted.trace(*placed_args, **placed_kwargs)
 
 
 def _placed(aval: Any, sharding: Any) -> jax.ShapeDtypeStruct:

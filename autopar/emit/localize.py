@@ -34,6 +34,7 @@ from autopar.emit.localize_products import dot_general
 from autopar.emit.localize_ragged import ragged_dot_general
 from autopar.emit.localize_ranking import arg_extremum, cumulative, top_k
 from autopar.emit.localize_shard import Array, LocalOp, OffsetOf, Run
+from autopar.emit.localize_sorting import sort
 from autopar.emit.localize_windows import (
     conv_general_dilated,
     reduce_window,
@@ -177,6 +178,7 @@ _LOCALISERS: dict[str, Callable[[LocalOp], Run]] = {
     "select_and_scatter_add": select_and_scatter_add,
     "shard_map": _shard_map,
     "slice": slice_,
+    "sort": sort,
     "tile": _tile,
     "top_k": top_k,
     **dict.fromkeys(("argmax", "argmin"), arg_extremum),

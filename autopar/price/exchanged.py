@@ -50,6 +50,11 @@ def message_bytes(sent: Iterable[Sent]) -> int:
     return 2 * (beside + largest)
 
 
+def rounds(op: OpNode, strategy: Strategy) -> int:
+    """How often a device does its share of the work: a sort among devices sorts every shard four times."""
+    return 4 if op.kind == "sort" and strategy.exchanges else 1
+
+
 def laid_out_bytes(op: OpNode, strategy: Strategy, mesh: DeviceMesh) -> int:
     """What is read and written to lay out messages and shards: lengthened ones, and what goes through an all-to-all."""
     joined = {(e.tensor, e.axes) for e in lengthening(op, strategy, mesh) if e.hop is not None and e.hop.path == "line"}

@@ -16,7 +16,7 @@ from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import StepKind
 from autopar.core.strategy import Strategy
 from autopar.price.body import body_time_s
-from autopar.price.exchanged import laid_out_bytes
+from autopar.price.exchanged import laid_out_bytes, rounds
 from autopar.price.fused import Bound, bounds, moved
 from autopar.price.local_work import LocalWork
 from autopar.price.picked import picked_runs
@@ -240,9 +240,10 @@ class Roofline:
         if reads_what_it_writes(op):
             sizes = [min(size, sizes[-1]) for size in sizes]
         size = sum(share * size for size, share in zip(sizes, self._moved(op), strict=True))
-        if strategy.exchanges:
-            size += laid_out_bytes(op, strategy, self.mesh)
         flops, elements = self._flops(op) / strategy.split, None
+        if strategy.exchanges:
+            times = rounds(op, strategy)
+            flops, size = flops * times, size * times + laid_out_bytes(op, strategy, self.mesh)
         if op.kind in _PRODUCTS and flops:
             lhs, rhs, out = (float(placement.local_size(tensor.shape, self.mesh)) for tensor, placement in placed)
             elements = _as_product(op, (lhs, rhs, out), flops)

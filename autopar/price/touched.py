@@ -16,10 +16,13 @@ _SLICING = frozenset({"slice", "dynamic_slice", "gather"})
 def touched(graph: OpGraph, op: OpNode) -> tuple[float, ...]:
     """The share of each operand, then of each result, that is read or written.
 
-    Of what is sliced or gathered from as many elements are read as there are in the result. What is updated in place is
-    written where the update goes, and not read.
+    A sort goes over all once for every byte of its keys, as radix sorts do. Of what is sliced or gathered from as many
+    elements are read as there are in the result. What is updated in place is written where the update goes, and not
+    read.
     """
     shares = [1.0] * (len(op.ins) + len(op.outs))
+    if op.kind == "sort":
+        return (float(sum(key.itemsize for key in op.ins[: op.params["num_keys"]])),) * len(shares)
     if op.kind in _SLICING:
         shares[0] = min(1.0, _share(op.outs[0], op.ins[0]))
     if is_in_place(graph, op):

@@ -300,7 +300,7 @@ def _exchanges(
                 extents[traffic.tensor] = list(_local_shape(rule, mesh, placed, traffic.tensor))
             extent = extents[traffic.tensor]
             if traffic.elements:
-                size = _elements(traffic, extent) * rule.itemsizes[traffic.tensor]
+                size = _elements(traffic, extent) * (traffic.itemsize or rule.itemsizes[traffic.tensor])
                 found.append(Exchange(traffic.kind, axes, size, traffic.tensor, traffic.hop))
             if traffic.extent is not None and traffic.dim is not None:
                 extent[traffic.dim] = traffic.extent

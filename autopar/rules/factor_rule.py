@@ -22,7 +22,8 @@ class Traffic:
 
     It moves `tensor` (an operand; results count on behind the operands) with `elements` of its dim `dim` in place of
     the dim's local size (None: on top of all its dims); no elements: nothing is sent. Afterwards the local operator
-    sees `extent` elements of the dim (None: as many as before). A permute goes to `hop`.
+    sees `extent` elements of the dim (None: as many as before). A permute goes to `hop`. An element has `itemsize`
+    bytes (None: as many as the tensor's).
     """
 
     kind: StepKind
@@ -31,6 +32,7 @@ class Traffic:
     elements: int
     hop: Hop | None = None
     extent: int | None = None
+    itemsize: int | None = None
 
 
 TrafficOf = Callable[[int], tuple[Traffic, ...] | None]

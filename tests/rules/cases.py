@@ -232,6 +232,10 @@ REDUCTIONS = [
         for kind in ("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")
     ),
     case("sort", lambda x: lax.sort(x, dimension=0), floats((4, 8))),
+    case("sort", lambda x: jnp.sort(x), floats((80,)), name="alone"),
+    case("sort", lambda x: lax.sort(x), ints((2, 36), 5, dtype="int8"), name="few values"),
+    case("sort", lambda x: jnp.argsort(x, 0), ints((48, 2), 9), name="of places"),
+    case("sort", lambda *xs: lax.sort(xs, num_keys=2), bools((38,)), *[ints((38,), 4)] * 2, name="two keys"),
     case(
         "sort",
         lambda k, x: lax.sort((k, x), dimension=1, num_keys=1),

@@ -155,6 +155,23 @@ def top_k(rng: Rng) -> Case:
     return Case("top_k", f"top_k {k}", lambda x: lax.top_k(change(x), k), (Arg((4, 8), dtype, -3, 3),))
 
 
+def sort(rng: Rng) -> Case:
+    """Few different keys, NaN and both zeros among them, with the place of each, or none; in any order."""
+    size, keys = int(rng.choice([72, 76, 84, 100, 120])), int(rng.integers(1, 3))
+    dtype = pick(rng, "float32", "int8", "bool", "bfloat16", "uint16")
+    with_places, axis = bool(rng.integers(2)), int(rng.integers(2))
+    shape = (size, 2) if axis == 0 else (2, size)
+    change = pick(rng, lambda x: x, lambda x: jnp.where(x > 1, jnp.nan, jnp.where(x < -1, -0.0, jnp.round(x))))
+    change = change if dtype in FLOATS else lambda x: x
+
+    def run(*xs: Any) -> Any:
+        places = lax.broadcasted_iota(np.int32, shape, axis)
+        return lax.sort((*map(change, xs), *([places] if with_places else [])), dimension=axis, num_keys=keys)
+
+    ends = (0, 2) if dtype in ("bool", "uint16") else (-3, 3)
+    return Case("sort", f"sort {size} {dtype}", run, (Arg(shape, dtype, *ends),) * keys)
+
+
 def slice_(rng: Rng) -> Case:
     size, start, stride = int(rng.choice([8, 16, 32])), int(rng.integers(0, 5)), int(rng.integers(1, 4))
     count = max(4, (size - start) // stride // 4 * 4)
@@ -203,5 +220,5 @@ def dynamic_update_slice(rng: Rng) -> Case:
 
 
 WINDOWED = (convolution, operand_gradient, kernel_gradient, pooling, pooling_gradient, pooling_tangents)
-RANKED = (cumulative, arg_extremum, top_k)
+RANKED = (cumulative, arg_extremum, top_k, sort)
 MOVED = (slice_, pad, rev, concatenate, dynamic_slice, dynamic_update_slice)

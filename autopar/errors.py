@@ -55,6 +55,10 @@ class UnsplitDataWarning(UserWarning):
     """Data that was to be split over all devices is whole on each of them, as none of it divides evenly."""
 
 
+class WholeBitsWarning(UserWarning):
+    """Random bits are made whole on every device, though that takes much of a step."""
+
+
 class PlanCacheWarning(UserWarning):
     """A plan that is kept in a cache cannot be used, or one cannot be kept there."""
 

@@ -52,8 +52,9 @@ class Device:
 
     `launch_s` is the fixed time of one kernel. `overlap` says how computing and communicating slow each other, where a
     device does both at once; None: it does one after the other. `efficiency` is what of all this kernels reach; None:
-    all of it. `compiler` is "xla_cpu" where programs are known to be compiled by XLA
-    for CPUs, which decides what memory they need; "" says nothing.
+    all of it. `compiler` is "xla_cpu" where programs are known to be compiled by XLA for CPUs, which
+    decides what memory they need, and "xla_tpu" for TPUs, which make random bits in a way of their own; "" says
+    nothing.
 
     Invariants: all numbers are finite and > 0 (`launch_s` >= 0); a float32 peak is there.
     """

@@ -57,7 +57,7 @@ class Machine:
     how: str
     day: date
     like: Cluster | None = None
-    compiler: Literal["", "xla_cpu"] = ""
+    compiler: Literal["", "xla_cpu", "xla_tpu"] = ""
 
     @property
     def topology(self) -> Topology:

@@ -145,7 +145,7 @@ class DeviceProfile(Strict):
     launch_s: Figure
     peak_flops_per_s: dict[Name, Figure]
     shared_by_all: bool = False
-    compiler: Literal["", "xla_cpu"] = ""
+    compiler: Literal["", "xla_cpu", "xla_tpu"] = ""
     overlap: OverlapProfile | None = None
     half_sizes: dict[Name, HalfSizesProfile] = {}
     convolutions: dict[Name, PackingProfile] = {}

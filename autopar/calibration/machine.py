@@ -6,7 +6,7 @@ import os
 import platform
 from collections.abc import Sequence
 from datetime import date
-from typing import Any
+from typing import Any, Literal
 from zlib import crc32
 
 from autopar._compat import jax_version
@@ -39,8 +39,12 @@ def machine_of(devices: Sequence[Any], name: str | None, agree: Agree, day: date
         how=_how(devices, len(processes)),
         day=day,
         like=_like(kind, len(devices)),
-        compiler="xla_cpu" if devices[0].platform == "cpu" else "",
+        compiler=_COMPILERS.get(devices[0].platform, ""),
     )
+
+
+_COMPILERS: dict[str, Literal["xla_cpu", "xla_tpu"]] = {"cpu": "xla_cpu", "tpu": "xla_tpu"}
+"""What a device's profile says of who compiles for it, by JAX's name of the platform."""
 
 
 def extent_of(machine: Machine, quick: bool) -> Extent:

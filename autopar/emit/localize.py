@@ -25,7 +25,7 @@ from autopar.core.graph import OpNode
 from autopar.core.mesh import DeviceMesh
 from autopar.core.strategy import Strategy
 from autopar.emit.exchange import Exchanger, InShardMap
-from autopar.emit.localize_counters import iota, iota_2x32_shape
+from autopar.emit.localize_counters import iota, iota_2x32_shape, rng_bit_generator
 from autopar.emit.localize_dynamic import dynamic_slice, dynamic_update_slice
 from autopar.emit.localize_fourier import fft
 from autopar.emit.localize_indexing import gather, scatter
@@ -172,6 +172,7 @@ _LOCALISERS: dict[str, Callable[[LocalOp], Run]] = {
     "ragged_dot_general": ragged_dot_general,
     "reshape": _reshape,
     "rev": rev,
+    "rng_bit_generator": rng_bit_generator,
     "roll": roll,
     "scatter": scatter,
     "select_and_gather_add": select_and_gather_add,

@@ -7,9 +7,13 @@ from functools import reduce
 from math import prod
 
 import numpy as np
-from jax import lax
 
+from autopar._compat import pcast_varying, untyped_jax, varying_axes
+from autopar.core.counters import counted_dim, elements_of_a_count
 from autopar.emit.localize_shard import Array, LocalOp, Run
+from autopar.emit.slicing import slice_at
+
+lax, jnp = untyped_jax.lax, untyped_jax.numpy
 
 Words = tuple[Array, Array]
 _WORD = 1 << 32
@@ -52,6 +56,44 @@ def iota_2x32_shape(local: LocalOp) -> Run:
         return reduce(_sum_of_words, words)
 
     return run
+
+
+def rng_bit_generator(local: LocalOp) -> Run:
+    """Bits of a stream that begins where this shard does; the key after all of them is that of the whole.
+
+    Where a device's own generator is no counter, as on TPU, all bits are made and the shard is cut out.
+    """
+    dim = counted_dim(local.op)
+    axes = () if dim is None else local.strategy.outs[1].dims[dim]
+    whole = local.bind()
+    if dim is None or not axes:
+        return whole
+    shape, total = local.out_shape(1), prod(local.op.outs[1].shape)
+    size = elements_of_a_count(local.op)
+    shard = local.bind(shape=shape)
+
+    def counted(key: Array) -> list[Array]:
+        here = lax.convert_element_type(local.offset_of(axes), np.uint32)
+        _, bits = shard(_counted_on(key, _product_of_words(here, prod(shape) // size)))
+        bits = pcast_varying(bits, varying_axes(here))  # JAX takes no notice of what the state varies over
+        return [_counted_on(key, _words(-(-total // size))), bits]
+
+    def cut(key: Array) -> list[Array]:
+        after, bits = whole(key)
+        return [after, slice_at(bits, local.start(axes, local.op.outs[1].shape[dim]), shape[dim], dim)]
+
+    return lambda key: lax.platform_dependent(key, cpu=counted, cuda=counted, rocm=counted, default=cut)
+
+
+def _counted_on(key: Array, counts: Words) -> Array:
+    """The state of a counter after so many counts."""
+    high, low = _sum_of_words((key[3], key[2]), counts)
+    return jnp.stack([key[0], key[1], low, high])
+
+
+def _words(number: int) -> Words:
+    high, low = divmod(number, _WORD)
+    return jnp.uint32(high), jnp.uint32(low)
 
 
 def _small_product(x: Array, y: int) -> Words:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from math import prod
+
+from autopar.core.counters import counted_dim, elements_of_a_count
 from autopar.core.graph import OpNode
-from autopar.rules.factor_rule import FactorRule
+from autopar.rules.factor_rule import FactorRule, Traffic
 from autopar.rules.registry import register_whole, rule_for
 
 
@@ -22,7 +25,30 @@ def random_wrap(op: OpNode) -> FactorRule:
     return FactorRule.of(op, ins=[dims[: op.ins[0].ndim]], outs=[dims[: op.outs[0].ndim]], frozen=words)
 
 
-register_whole(
-    *("rng_bit_generator", "rng_uniform"), reason="one stream of bits: what an element gets depends on all before it"
-)
+@rule_for("rng_bit_generator")
+def rng_bit_generator(op: OpNode) -> FactorRule:
+    """key', bits[d...] = one stream of bits, counted on from the key: the first dim of more than one element is split.
+
+    A device begins to count where its shard begins. A count gives several elements, which stay together.
+    """
+    dims = [f"d{d}" for d in range(op.outs[1].ndim)]
+    first = counted_dim(op)
+    keys, after = (["key"] if op.ins[0].ndim == 1 else [f"{name}{d}" for d in range(op.ins[0].ndim)] for name in "kq")
+    rest = [factor for d, factor in enumerate(dims) if d != first]
+    shape = op.outs[1].shape
+
+    def traffic(parts: int) -> tuple[Traffic, ...] | None:
+        return None if prod(shape) // parts % elements_of_a_count(op) else ()
+
+    return FactorRule.of(
+        op,
+        ins=[keys],
+        outs=[after, dims],
+        frozen=[*keys, *after, *rest],
+        offsets=[] if first is None else [dims[first]],
+        exchanged={} if first is None else {dims[first]: traffic},
+    )
+
+
+register_whole("rng_uniform", reason="one stream of bits: what an element gets depends on all before it")
 register_whole("random_gamma", reason="draws are rejected in a loop that runs until the last element is accepted")

@@ -5,16 +5,28 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 
-from autopar.core.graph import OpGraph
+from autopar.core.graph import OpGraph, OpNode
 from autopar.core.mesh import DeviceMesh
 from autopar.core.plan import Stage
-from autopar.errors import FoundRuleWarning, UnsplitDataWarning, UnsupportedPrimitiveWarning, users_level
+from autopar.errors import (
+    FoundRuleWarning,
+    UnsplitDataWarning,
+    UnsupportedPrimitiveWarning,
+    WholeBitsWarning,
+    users_level,
+)
 from autopar.price.pricing import Pricing
+from autopar.rules import rule_of
 from autopar.rules.enumerate import enumerate_strategies
 from autopar.rules.notation import show
 from autopar.rules.registry import has_rule, whole
 from autopar.search.constraints import Constraint, Pin
 from autopar.search.resolve import FindRule, found_rules, note_of
+
+_STREAMS = frozenset({"rng_bit_generator", "rng_uniform"})
+_MUCH = 0.01
+_FEW_BYTES = 1 << 16
+"""Fewer bits take no longer than a kernel that makes none."""
 
 
 def warn_unwritten(graph: OpGraph, mesh: DeviceMesh, pricing: Pricing, find: FindRule) -> None:
@@ -41,6 +53,28 @@ def warn_unsplit(graph: OpGraph, stage: Stage, constraints: Sequence[Constraint]
         f"{stage.mesh.size} devices of mesh {stage.mesh}, nor does that of any other data, so every device computes "
         f"all of it. Pass a batch that divides, name a smaller mesh, or choose mode='auto'.",
         UnsplitDataWarning,
+        stacklevel=users_level(),
+    )
+
+
+def warn_whole_bits(graph: OpGraph, stage: Stage, pricing: Pricing, step_s: float) -> None:
+    """Warns of random bits that every device has to make whole, if that takes a hundredth of a step or more."""
+
+    def is_whole(op: OpNode) -> bool:
+        return all(s.split == 1 for s in pricing.keep(op, enumerate_strategies(rule_of(op), stage.mesh)))
+
+    drawn = [op for op in graph.ops if op.kind in _STREAMS and op.outs[-1].size_bytes >= _FEW_BYTES and is_whole(op)]
+    taken_s = sum(graph.tree.weight(op.region) * pricing.op_cost(op, stage.strategies[op.id]) for op in drawn)
+    if stage.mesh.size == 1 or not drawn or taken_s < _MUCH * step_s:
+        return
+    largest = max(drawn, key=lambda op: op.outs[-1].size_bytes)
+    warnings.warn(
+        f"every device makes all random bits of {len(drawn)} draws, which takes {taken_s:.3g} s of a step of "
+        f"{step_s:.3g} s: the largest, of shape {largest.outs[-1].shape} ({largest.source}), cannot be split. Its "
+        f"generator counts on through all elements, in a way that is the device's own or does not fit the shards. Use "
+        f"the generator that makes every element for itself: jax.config.update('jax_default_prng_impl', "
+        f"'threefry2x32'), or jax.random.key(seed, impl='threefry2x32').",
+        WholeBitsWarning,
         stacklevel=users_level(),
     )
 

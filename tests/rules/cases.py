@@ -428,7 +428,28 @@ RANDOM = [
     case("threefry2x32", lambda k: threefry_prng_impl.random_bits(k, 32, (4, 8)), ints((2,), 9, dtype="uint32")),
     case("random_wrap", jax.random.wrap_key_data, ints((4, 2), 9, dtype="uint32")),
     case("random_unwrap", lambda x: jax.random.key_data(jax.random.wrap_key_data(x)), ints((4, 2), 9, dtype="uint32")),
-    case("rng_bit_generator", lambda k: lax.rng_bit_generator(k, (4, 4)), ints((4,), 9, dtype="uint32")),
+    *(
+        case(
+            "rng_bit_generator",
+            lambda k, shape=shape, dtype=dtype: lax.rng_bit_generator(k, shape, dtype),
+            ints((4,), high, high - 9, dtype="uint32"),
+            name=f"{shape} {dtype}",
+        )
+        for shape, dtype, high in [
+            ((4, 4), "uint32", 9),
+            ((8,), "uint32", 9),
+            ((1, 16, 2), "uint8", 2**32),
+            ((32,), "uint16", 2**32),
+            ((4, 3), "uint32", 9),
+            ((1, 1), "uint32", 9),
+        ]
+    ),
+    case(
+        "rng_bit_generator",
+        lambda k: lax.rng_bit_generator(k, (16,), algorithm=lax.RandomAlgorithm.RNG_THREE_FRY),
+        ints((4,), 9, dtype="uint32"),
+        name="of another kind",
+    ),
 ]
 
 # --- windows -------------------------------------------------------------------------------------------------------

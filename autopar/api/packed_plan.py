@@ -7,20 +7,34 @@ strategies, and numbers.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import asdict
 from itertools import chain
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, cast
 
-from pydantic import BaseModel, ConfigDict, Field, GetPydanticSchema, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetPydanticSchema, model_validator
 from pydantic_core import core_schema
 
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement, StepKind
 from autopar.core.plan import Plan, Stage
 from autopar.core.recompute import Recomputed
-from autopar.core.strategy import Exchange, Strategy
+from autopar.core.strategy import MIRROR, NEXT, PREVIOUS, Exchange, Strategy
 
 Item = TypeVar("Item", bound=Hashable)
 Index = Annotated[int, Field(ge=0)]
+
+
+_NAMED_HOPS = {str(hop): asdict(hop) for hop in (NEXT, PREVIOUS, MIRROR)}
+
+
+def _with_hop(exchange: Any) -> Any:
+    """An exchange as older files have it, whose hop is a name, as it is now."""
+    if not isinstance(exchange, dict):
+        return exchange
+    fields = cast("dict[str, Any]", exchange)
+    hop, axes = fields.get("hop"), fields.get("axes")
+    named = {"hop": _NAMED_HOPS.get(hop, hop)} if isinstance(hop, str) else {}
+    return fields | named | ({"axes": tuple(cast("list[Any]", axes))} if isinstance(axes, list) else {})
 
 
 class Strict(BaseModel):
@@ -38,7 +52,7 @@ class PackedStrategy(Strict):
     outs: tuple[Index, ...]
     factors: tuple[tuple[str, tuple[str, ...]], ...]
     split: Annotated[int, Field(ge=1)]
-    exchanges: tuple[Exchange, ...] = ()
+    exchanges: tuple[Annotated[Exchange, BeforeValidator(_with_hop)], ...] = ()
 
 
 class PackedStage(Strict):

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from autopar.api.packed_plan import PackedPlan
+from autopar.api.packed_plan import PackedPlan, PackedStrategy
 from autopar.api.plan_file import PlanFile, Signature, dump, load, plan_file, to_json
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
@@ -366,3 +366,12 @@ def test_a_file_that_contradicts_itself_cannot_be_made() -> None:
     file = example()
     with pytest.raises(ValidationError, match="the report is for mesh"):
         plan_file(file.plan, replace(file.report, mesh=(("x", 8),)), file.cluster, file.signature)
+
+
+def test_hops_by_name_as_older_files_have_them_are_read() -> None:
+    for name, hop in (("next", NEXT), ("previous", PREVIOUS), ("mirror", MIRROR)):
+        fields = {"kind": "permute", "axes": ("x",), "size_bytes": 4, "tensor": 0, "hop": name}
+        packed = PackedStrategy.model_validate_json(
+            json.dumps({"ins": [], "outs": [], "factors": [], "split": 1, "exchanges": [fields]})
+        )
+        assert packed.exchanges[0].hop == hop

@@ -232,10 +232,7 @@ def without_mesh() -> AbstractContextManager[Any]:
 
 
 def sparse_function(name: str) -> Callable[..., Any] | None:
-    """What the primitive `name` of jax.experimental.sparse is lowered to, which is written in JAX; None for others.
-
-    Whoever has an equation of one has imported its module.
-    """
+    """What a primitive of jax.experimental.sparse is lowered to, which is written in JAX; None for others."""
     module = sys.modules.get(f"jax.experimental.sparse.{name.partition('_')[0]}")
     return getattr(module, f"_{name}_impl", None)
 

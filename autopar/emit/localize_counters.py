@@ -82,7 +82,10 @@ def rng_bit_generator(local: LocalOp) -> Run:
         after, bits = whole(key)
         return [after, slice_at(bits, local.start(axes, local.op.outs[1].shape[dim]), shape[dim], dim)]
 
-    return lambda key: lax.platform_dependent(key, cpu=counted, cuda=counted, rocm=counted, default=cut)
+    def run(key: Array) -> Sequence[Array]:
+        return lax.platform_dependent(key, cpu=counted, cuda=counted, rocm=counted, default=cut)
+
+    return run
 
 
 def _counted_on(key: Array, counts: Words) -> Array:

@@ -135,7 +135,8 @@ def _cut(local: LocalOp, operands: Sequence[Array], run: JoinedRun, axis: int, s
 
 def roll(local: LocalOp) -> Run:
     """Along a split dim, what moves on to the next shards is sent round a ring."""
-    axis, begin = local.op.params["dimension"], local.op.params["begin"]
+    axis: int = local.op.params["dimension"]
+    begin: int = local.op.params["begin"]
     axes, size = local.strategy.ins[0].dims[axis], local.op.ins[0].shape[axis]
     pieces = ring_pieces(size, local.mesh.product(axes), begin)
 

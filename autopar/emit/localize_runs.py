@@ -10,15 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
+from autopar._compat import untyped_jax
 from autopar._payload import Payload
 from autopar.core.graph import TensorInfo
 from autopar.core.placement import Placement
 from autopar.emit.localize_shard import Array, LocalOp
 
+lax, jnp = untyped_jax.lax, untyped_jax.numpy
 Ints = tuple[int, ...]
 
 

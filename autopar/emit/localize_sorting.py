@@ -1,4 +1,4 @@
-"""Sorts along a split dim, by devices that sort what they hold and deal it out (`core.columns`)."""
+"""Sorts along a split dim, by devices that sort what they hold and deal it out (`core.columnsort`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from autopar._compat import untyped_jax
-from autopar.core.columns import Columns, columns, is_numbered
+from autopar.core.columnsort import Columns, columns, is_numbered
 from autopar.core.strategy import NEXT, PREVIOUS
 from autopar.emit.localize_shard import Array, LocalOp, Run
 from autopar.emit.slicing import slice_at

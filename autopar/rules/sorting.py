@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autopar.core.columns import columns, is_numbered
+from autopar.core.columnsort import columns, is_numbered
 from autopar.core.graph import OpNode
 from autopar.core.strategy import NEXT, PREVIOUS
 from autopar.rules.exchange import gathered
@@ -19,7 +19,7 @@ def sort(op: OpNode) -> FactorRule:
     """outs[d..., :] = the operands [d..., :] in the order of the first ones.
 
     Where the sorted dim is split, devices sort their shards and deal them out among each other, four times in all
-    (`core.columns`). What is equal stays in order: the place of every element is sent with it, if that can be seen.
+    (`core.columnsort`). What is equal stays in order: the place of every element is sent with it, if that can be seen.
     """
     dims = [f"d{d}" for d in range(op.ins[0].ndim)]
     axis: int = op.params["dimension"]

@@ -63,8 +63,10 @@ def _elementwise(function: Callable[..., Any], _: Any, *operands: Value) -> Any:
 
 
 def _iota(params: Any) -> Value:
-    shape, dim = params["shape"], params["dimension"]
-    return np.broadcast_to(np.arange(shape[dim]).reshape([-1 if d == dim else 1 for d in range(len(shape))]), shape)
+    shape: tuple[int, ...] = params["shape"]
+    dim: int = params["dimension"]
+    along = np.arange(shape[dim]).reshape([-1 if d == dim else 1 for d in range(len(shape))])
+    return np.broadcast_to(along, shape)
 
 
 def _broadcast(params: Any, x: Value) -> Value:

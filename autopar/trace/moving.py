@@ -20,6 +20,7 @@ from autopar.trace.moving_ops import (
     MOVING,
     VIEWS,
     Config,
+    Ints,
     adding,
     alone,
     begin_of,
@@ -266,7 +267,8 @@ def _repadded(op: DraftOp, maker: DraftOp) -> DraftOp | TensorInfo:
 
 def _is_idle(op: DraftOp) -> bool:
     """Whether only dims of one element are reversed."""
-    return op.kind == "rev" and all(op.ins[0].shape[d] == 1 for d in op.params["dimensions"])
+    dims: Ints = op.params["dimensions"] if op.kind == "rev" else ()
+    return op.kind == "rev" and all(op.ins[0].shape[d] == 1 for d in dims)
 
 
 def _is_view(op: DraftOp) -> bool:

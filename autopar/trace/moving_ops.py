@@ -142,7 +142,8 @@ def dynamic_roll(op: DraftOp, maker: DraftOp | None) -> DraftOp | None:
     """The roll of a tensor that is cut out of two of it side by side, in the place of `op`; None where it is not."""
     if maker is None or maker.kind != "concatenate" or len(maker.ins) != 2 or maker.ins[0].id != maker.ins[1].id:
         return None
-    source, dim = maker.ins[0], maker.params["dimension"]
+    source = maker.ins[0]
+    dim: int = maker.params["dimension"]
     if op.outs[0].shape != source.shape:
         return None
     size = source.shape[dim]

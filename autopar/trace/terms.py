@@ -34,8 +34,10 @@ def terms_of(op: DraftOp, maker_of: MakerOf, opens: Opens) -> list[Term]:
     found: list[Term] = []
     for operand in op.ins:
         maker = maker_of(operand)
-        is_one = maker is None or maker.kind == "add_any"
-        found += [Term(Box(operand, *whole), whole[0])] if is_one else _through(maker, operand, *whole, maker_of, opens)
+        if maker is None or maker.kind == "add_any":
+            found.append(Term(Box(operand, *whole), whole[0]))
+        else:
+            found += _through(maker, operand, *whole, maker_of, opens)
     return found
 
 

@@ -26,9 +26,14 @@ _MUCH = 2
 _MUCH_STRIDED = 8
 """The same for rows with gaps between them, which a compiler writes one by one."""
 
+
+def _written(_: Any, update: Any) -> Any:
+    return update
+
+
 _COMBINED: dict[str, Function] = {
-    "dynamic_update_slice": lambda x, update: update,
-    "scatter": lambda x, update: update,
+    "dynamic_update_slice": _written,
+    "scatter": _written,
     "scatter-add": _lax.add,
     "scatter-max": _lax.max,
     "scatter-min": _lax.min,
@@ -180,13 +185,21 @@ def _laid_out(window: Window, order: Ints, last: int) -> Function:
     before = _slices_order(window, order, last)
     back = tuple(int(d) for d in np.argsort(before))
     laid = tuple(window.counts[d] for d in before)
-    return lambda update: _lax.transpose(_lax.reshape(update, laid), back)
+
+    def lay_out(update: Any) -> Any:
+        return _lax.transpose(_lax.reshape(update, laid), back)
+
+    return lay_out
 
 
 def _updating(window: Window, order: Ints, ndim: int) -> Function:
     """A write of a run of places, which can be done in place."""
     lay_out = _laid_out(window, order, ndim + 1)
-    return lambda x, _, update: _lax.dynamic_update_slice(x, lay_out(update), window.starts)
+
+    def write(x: Any, _: Any, update: Any) -> Any:
+        return _lax.dynamic_update_slice(x, lay_out(update), window.starts)
+
+    return write
 
 
 def _selecting(kind: str, window: Window, order: Ints, shape: Ints) -> Function:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autopar.core.columns import Columns, columns
+from autopar.core.columnsort import Columns, columns
 
 
 def dealt(shape: Columns, matrix: np.ndarray) -> np.ndarray:
-    """Columns as rows of `matrix`, sorted as `core.columns` says."""
+    """Columns as rows of `matrix`, sorted as `core.columnsort` says."""
     parts = len(matrix)
     x = np.sort(matrix, 1)
     x = np.sort(x.reshape(parts, shape.dealt, parts).transpose(2, 0, 1).reshape(parts, -1), 1)

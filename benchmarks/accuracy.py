@@ -35,6 +35,7 @@ from autopar.core.graph import OpGraph
 from autopar.emit.measure import use_virtual_devices
 from autopar.passes.account import Account
 from autopar.passes.program import Compute, Instruction, Move, ShardedProgram
+from autopar.price.local_steps import FUSED_S
 from autopar.price.pricing import Roofline
 from autopar.redistribute.step import changes_inside
 from autopar.search.attempt import account_of
@@ -185,6 +186,8 @@ def predicted(graph: OpGraph, program: ShardedProgram, cluster: Cluster) -> Acco
     pricing = Roofline(graph, program.mesh, cluster)
 
     def priced(move: Move) -> Move:
+        if not move.is_collective and move.time_s <= FUSED_S:
+            return move
         turned = sum(pricing.turn_cost(move.kind, size) for size in _turned_bytes(program, move))
         sizes = [max(map(program.local_bytes, pair)) for pair in zip(move.ins, move.outs, strict=True)]
         packed = pricing.pack_cost(move.kind, move.axes, sizes) if len(sizes) > 1 else 0.0

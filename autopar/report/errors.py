@@ -9,6 +9,7 @@ from math import hypot
 from autopar.core.strategy import Strategy
 from autopar.passes.program import Compute, Move
 from autopar.passes.schedule import Event, Schedule
+from autopar.price.local_steps import FUSED_S
 from autopar.price.local_work import LocalWork
 from autopar.price.pricing import Roofline
 from autopar.price.remembered import Remembered
@@ -91,15 +92,20 @@ class _Kernel:
 
 
 def _kernels(planned: Planned, step: Schedule, cluster: Cluster) -> list[_Kernel]:
-    """The events of `step` in groups of one price each; those that weigh nothing are left out."""
+    """The events of `step` in groups of one price each.
+
+    Those that weigh nothing are left out, and local moves that are done in their reader's loop, whatever numbers say.
+    """
     numbered, pricing = _numbered(planned), Roofline(planned.graph, planned.plan.stage.mesh, cluster)
     weights: dict[object, float] = {}
     first: dict[object, Event] = {}
     for event in step.events:
-        if event.weight_s > 0:
-            one = event.instruction
-            is_compute = isinstance(one, Compute)
-            key = (numbered.context(one.op), id(one.strategy)) if is_compute else (one.kind, one.axes, one.size_bytes)
+        one, is_fused = event.instruction, not event.communicates and event.time_s <= FUSED_S
+        if event.weight_s > 0 and not is_fused:
+            if isinstance(one, Compute):
+                key: tuple[object, ...] = numbered.context(one.op), id(one.strategy)
+            else:
+                key = one.kind, one.axes, one.size_bytes, event.time_s
             weights[key] = weights.get(key, 0.0) + event.weight_s
             first.setdefault(key, event)
     return [

@@ -11,7 +11,7 @@ from tests.fuzz.source import Var
 
 TYPES = ("int32", "int32", "int64", "uint32", "int16", "int8", "uint8")
 NARROW = 100
-"""Dims of more elements take no index of 8 bits: JAX (0.10.2, CPU) writes outside of its memory where those end first."""
+"""Dims of more elements take no index of 8 bits: XLA (0.10.2, CPU) writes outside of memory where those end first."""
 
 
 def _type(s: Scope, largest: int) -> str:

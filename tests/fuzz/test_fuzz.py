@@ -65,6 +65,7 @@ WORDS = (
     *("@", "dot_general", "conv", "reduce_window", "jnp.sum", "jnp.max", "argm", "sort", "cum", "concatenate", "split"),
     *("reshape", "transpose", "lax.pad", "at[", "segment_sum", "jnp.take", "one_hot", "iota", "random", "where"),
     *("astype", "dynamic_", "checkpoint", "grad", "scan", "while_loop", "cond", "fori_loop", "vmap"),
+    *("mode='drop'", "mode='fill'", "promise_in_bounds", "int64')", "uint32')", "jnp.zeros((0"),
 )
 
 

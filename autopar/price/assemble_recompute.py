@@ -258,7 +258,7 @@ class RecomputeBuilder(Builder):
         is_slice = self.graph.producers[kept.id].kind == "scan_slice"
         if kept.id in self.stored or is_slice or self._lasting_uses(kept) < 2:
             return part(self._same(placements, candidates))
-        return part(self._matrix(kept, placements, candidates, *[self.graph.made_in(kept)] * 2))
+        return part(self._matrix(kept, placements, candidates, self.graph.made_in(kept), self.graph.made_in(kept)))
 
     def _lasting_uses(self, tensor: TensorInfo) -> int:
         """How many uses a tensor has that are always there, those of its join included: of several a copy is stored."""

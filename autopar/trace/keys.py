@@ -25,7 +25,7 @@ Function = Callable[..., Any]
 
 MOVES = frozenset({
     "broadcast_in_dim", "concatenate", "dynamic_slice", "dynamic_update_slice", "gather", "pad", "reshape", "rev",
-    "scatter", "select_n", "slice", "split", "squeeze", "stack", "tile", "transpose", "unstack",
+    "scatter", "slice", "split", "squeeze", "stack", "tile", "transpose", "unstack",
 })  # fmt: skip
 COMPARISONS = frozenset({"eq", "ne"})
 
@@ -50,7 +50,9 @@ def data_dtype(aval: Any) -> np.dtype[Any]:
 def decompose(eqn: Any) -> Any | None:
     """A closed jaxpr on data that computes the equation, to be walked in its place; None: it must stay whole."""
     name = eqn.primitive.name
-    if name in _RANDOM:
+    if name == "select_n":
+        function: Function = _chosen
+    elif name in _RANDOM:
         function = _RANDOM[name](eqn)
     elif name in MOVES:
         function = _over_key_dims(eqn)
@@ -130,6 +132,11 @@ def _over_key_dims(eqn: Any) -> Function:
     for _ in _compat.key_implementation(aval.dtype).key_shape:
         function = untyped_jax.vmap(function, in_axes=axes, out_axes=-1)
     return function
+
+
+def _chosen(which: Any, *cases: Any) -> Any:
+    """The case that is chosen for each key: of all of its data."""
+    return lax.select_n(lax.broadcast_in_dim(which, cases[0].shape, range(which.ndim)), *cases)
 
 
 def _comparison(eqn: Any) -> Function:

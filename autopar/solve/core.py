@@ -42,7 +42,7 @@ def by_all(
     `prices` of times are those to begin with.
     """
     search = partial(in_rounds, prices=prices, within=minimise)
-    return _after(reduced_fully, search, problem, options, watch, upper, depth)
+    return _after(reduced_fully, search, problem, options, watch, upper, depth, at_last=True)
 
 
 def _after(
@@ -53,15 +53,20 @@ def _after(
     watch: Watch,
     upper: float,
     depth: int,
+    *,
+    at_last: bool = False,
 ) -> Answer:
-    """What elimination finds after reductions, or, where it does not fit, what a search does."""
+    """What elimination finds after reductions, or, where it does not fit, what a search does.
+
+    `at_last`: that search has no quick means left.
+    """
     try:
         reduction = reduce(problem, options)
     except Infeasible as error:
         watch.raise_bound(upper, error.witness or ())
         return NOTHING
     inner = Inner(watch, reduction, upper)
-    found = exactly(reduction.problem, options)
+    found = exactly(reduction.problem, options, at_last=at_last)
     if found is None:
         found = search(reduction.problem, options, inner, upper - reduction.offset, depth)
     else:

@@ -1,7 +1,7 @@
 """Exact optimum of a problem without limit by elimination of all nodes, if the tables it needs are small enough.
 
-The order is planned first, on sizes alone: always a node whose table is smallest. Nothing is computed unless the
-whole plan fits.
+The order is planned first, on sizes alone: always a node whose table is smallest, or one that joins the fewest
+others (min-fill). Nothing is computed unless the whole plan fits.
 """
 
 from __future__ import annotations
@@ -72,10 +72,11 @@ class Elimination:
         return tuple(choice)
 
 
-def plan_elimination(problem: Problem, most_entries: float = math.inf) -> EliminationPlan:
-    """The greedy order by table size, ties by node, with its largest and total table entries and its additions.
+def plan_elimination(problem: Problem, most_entries: float = math.inf, *, by_fill: bool = False) -> EliminationPlan:
+    """A greedy order, with its largest and total table entries and its additions.
 
-    It ends, without the rest of the nodes, at the first table of more than `most_entries`.
+    Always the node that leaves the smallest table, or, `by_fill`, of those that join the fewest others the one that
+    does; ties by node. It ends, without the rest of the nodes, at the first table of more than `most_entries`.
     """
     counts = problem.counts
     near = _neighbours(problem)
@@ -89,14 +90,19 @@ def plan_elimination(problem: Problem, most_entries: float = math.inf) -> Elimin
                 break
         return table
 
-    cost = {v: entries(v) for v in range(len(counts))}
-    queue = [(table, v) for v, table in cost.items()]
+    def rank(v: int) -> tuple[int, int]:
+        joined = sum(len(near[v]) - 1 - len(near[u] & near[v]) for u in near[v]) if by_fill else 0
+        return joined, entries(v)
+
+    cost = {v: rank(v) for v in range(len(counts))}
+    queue = [(ranked, v) for v, ranked in cost.items()]
     heapify(queue)
     order, largest, total, work = list[int](), 0, 0, 0.0
     while cost:
-        table, v = heappop(queue)
-        if cost.get(v) != table:  # it was put in again with another
+        ranked, v = heappop(queue)
+        if cost.get(v) != ranked:  # it was put in again with another
             continue
+        table = ranked[1]
         del cost[v]
         order.append(v)
         if table > most_entries:
@@ -105,8 +111,9 @@ def plan_elimination(problem: Problem, most_entries: float = math.inf) -> Elimin
         for u in near[v]:
             near[u] |= near[v]
             near[u] -= {u, v}
-        for u in near[v]:
-            cost[u] = entries(u)
+        around = near[v].union(*(near[u] for u in near[v])) if by_fill else near[v]
+        for u in around:
+            cost[u] = rank(u)
             heappush(queue, (cost[u], u))
     return EliminationPlan(tuple(order), largest, total, work)
 

@@ -24,18 +24,29 @@ NOTHING = Answer(None, np.inf, np.inf)
 """That there is no choice."""
 
 
-def exactly(problem: Problem, options: SolveOptions) -> Answer | None:
-    """The optimum of a problem without usages by elimination; None if it has some, or that does not fit, or in time."""
+def exactly(problem: Problem, options: SolveOptions, *, at_last: bool = False) -> Answer | None:
+    """The optimum of a problem without usages by elimination; None if it has some, or that does not fit, or in time.
+
+    `at_last`: what comes after it takes longer, so that another order is worth planning, on few nodes.
+    """
     if problem.usages:
         return None
     plan = plan_elimination(problem, options.max_table_entries)
     if not plan.fits(options):
-        return None
+        if not at_last or len(problem.node_costs) > _FEW_NODES:
+            return None
+        plan = plan_elimination(problem, options.max_table_entries, by_fill=True)
+        if not plan.fits(options) or plan.work > _MOST_WORK:
+            return None
     try:
         choice, cost = minimise_exactly(problem, plan)
     except TimeUp:
         return None
     return Answer(choice if np.isfinite(cost) else None, cost, cost, (Eliminate(plan.order),) if plan.order else ())
+
+
+_FEW_NODES = 300  # their min-fill order is planned in hundredths of a second
+_MOST_WORK = 4e9  # additions of that order: some seconds, where CP-SAT takes ten
 
 
 def reduced(problem: Problem, options: SolveOptions) -> Reduction:

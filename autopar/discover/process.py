@@ -80,7 +80,12 @@ class Process:
             self._known.add(number)
         arrays = tuple(np.asarray(operand) for run in operands for operand in run)
         answer = self._ask(Message("run", number, arrays=arrays, runs=len(operands)))
-        return None if answer.what == "refused" else worker.by_run(answer)
+        if answer.what == "refused":
+            return None
+        if answer.runs != len(operands):
+            self.stop()
+            raise Ended("its process answered nonsense")
+        return worker.by_run(answer)
 
     def _start(self) -> None:
         self.stop()
@@ -130,7 +135,7 @@ class Process:
             return answer
         if late.is_set():
             raise Ended(f"it took longer than {LONGEST_S:g} s")
-        if code == 0:
+        if code == 0:  # it was idle; or an operator left it so, which it will do again
             raise _Idle
         raise Ended(f"it ended its process (exit code {code})")
 

@@ -60,6 +60,18 @@ def test_indices_far_outside(fn: Callable[..., Any], spec: P) -> None:
         assert_same(run(X, np.int32(start)), plain(X, np.int32(start)))
 
 
+@pytest.mark.parametrize("start", [-100, -17, 40])
+@pytest.mark.parametrize("fn", [written, read, filled, scattered])
+def test_known_indices_far_outside(fn: Callable[..., Any], start: int) -> None:
+    """Numbers while the function is traced."""
+
+    def known(x: Array) -> Any:
+        return fn(x, jnp.int32(start))
+
+    plan = autopar.plan(known, X, mesh={"d": 8}, cluster=SLOW, constraints=(autopar.pin("x", P("d")),))
+    assert_same(plan.compile()(X), jax.jit(known)(X))
+
+
 @pytest.mark.parametrize("dtype", ["int4", "int8", "uint8", "uint32"])
 def test_indices_of_other_types(dtype: str) -> None:
     """Four bits too, which numpy has no limits of."""

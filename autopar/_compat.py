@@ -30,6 +30,7 @@ source_info_util.register_exclusion(f"{_PACKAGE}/")
 _JAXPRS = (jex.Jaxpr, jex.ClosedJaxpr)
 _FRAME = re.compile(r"^(?P<file>.*?):(?P<line>\d+)(?::\d+)? \((?P<function>.*)\)$")
 _LIBRARY = str(Path(jax.__file__).parent)
+_current_trace: Any = jex.find_top_trace
 _NOTHING: AbstractContextManager[Any] = nullcontext()
 _NO_MESH = Mesh(np.empty((), dtype=object), ())
 
@@ -72,9 +73,7 @@ def is_tracer(value: object) -> bool:
 
 def is_tracing() -> bool:
     """Whether a trace of JAX is under way: what is called becomes part of a function; no mesh is told."""
-    untyped: Any = jex
-    with untyped.take_current_trace() as trace:
-        return type(trace).__name__ != "EvalTrace"
+    return type(_current_trace(())).__name__ != "EvalTrace"
 
 
 def is_mapped(value: object) -> bool:

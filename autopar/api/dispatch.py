@@ -44,7 +44,11 @@ class Dispatch:
         call = read_call(args, kwargs, self._static_argnums)
         for runner in self._runners.get(call.kind, ()):
             misplaced = runner.misplaced(call.leaves)
-            if misplaced is not None and self._may_move(call.leaves, misplaced):
+            if misplaced is None:
+                continue
+            if not misplaced:
+                return runner.run(call.leaves)
+            if self._may_move(call.leaves, misplaced):
                 return self._run(runner, misplaced, call.leaves)
         return UNKNOWN
 

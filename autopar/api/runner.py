@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 import jax
@@ -21,6 +22,9 @@ from autopar.emit.wrap import Keys, device_mesh, of_keys, placements, shardings,
 from autopar.search.task import Planned
 from autopar.trace import Traced, fingerprint
 from cost_models import Cluster
+
+_LYING = attrgetter("aval", "sharding")
+"""How an array lies, and its type."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +47,7 @@ class Runner:
     """A bound plan on its devices: the jitted program, its shardings, and the constants where they belong.
 
     It remembers, for each argument, the type and sharding of the last array that lay in place. JAX shares these objects
-    between arrays, so that a call whose arrays lie in place is known by their identity.
+    between arrays, so that a call whose arrays lie in place is known at a glance.
     """
 
     def __init__(self, bound: Bound, devices: Sequence[Any]) -> None:
@@ -54,7 +58,8 @@ class Runner:
         self._traced = traced
         self._shardings = shardings(of_keys(placements(program, program.inputs), keys.inputs), jax_mesh)
         self._types = tuple(map(type_of, traced.input_avals))
-        self._seen: list[tuple[Any, Any, Any]] = [(None, None, None)] * len(self._types)
+        self._kinds: list[Any] = [None] * len(self._types)
+        self._lying: list[Any] = [None] * len(self._types)
         self._names = tuple(tensor.name for tensor in traced.graph.inputs)
         self._devices = tuple(devices)
         self._is_local = not spans_processes(devices)
@@ -78,14 +83,23 @@ class Runner:
 
         `leaves` are those of arguments of the planned structure.
         """
+        # Whole lists are compared, as that runs no Python for each leaf; what is the same object is equal.
+        kinds: list[Any] = list(map(type, leaves))
+        if kinds == self._kinds and list(map(_LYING, leaves)) == self._lying:
+            return []
+        return self._looked_at(leaves)
+
+    def _looked_at(self, leaves: Sequence[Any]) -> list[int] | None:
+        """As `misplaced`, leaf by leaf; those in place are remembered."""
         found: list[int] = []
-        for n, (leaf, (kind, aval, sharding)) in enumerate(zip(leaves, self._seen, strict=True)):
-            if type(leaf) is kind and leaf.aval is aval and leaf.sharding is sharding:
+        for n, (leaf, kind, lying) in enumerate(zip(leaves, self._kinds, self._lying, strict=True)):
+            if type(leaf) is kind and _LYING(leaf) == lying:
                 continue
             if not _is_of_type(leaf, self._types[n]):
                 return None
             if _lies(leaf, self._shardings[n]):
-                self._seen[n] = (type(leaf), leaf.aval, leaf.sharding)
+                self._kinds[n] = type(leaf)
+                self._lying[n] = _LYING(leaf)
             else:
                 found.append(n)
         return found

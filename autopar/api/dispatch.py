@@ -42,15 +42,11 @@ class Dispatch:
     def attempt(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The same, if there was a call that they fit; else UNKNOWN."""
         call = read_call(args, kwargs, self._static_argnums)
-        for runner in self._runners.get(call.kind, ()):
-            misplaced = runner.misplaced(call.leaves)
-            if misplaced is None:
-                continue
-            if not misplaced:
-                return runner.run(call.leaves)
-            if self._may_move(call.leaves, misplaced):
-                return self._run(runner, misplaced, call.leaves)
-        return UNKNOWN
+        found = self._known(call)
+        if found is None:
+            return UNKNOWN
+        runner, misplaced = found
+        return self._run(runner, misplaced, call.leaves) if misplaced else runner.run(call.leaves)
 
     def in_place(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a call, those moved that do not lie in place."""
@@ -60,13 +56,21 @@ class Dispatch:
 
     def _fitting(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Runner, list[int]]:
         """The runner for a call, and which of its arguments do not lie in place."""
+        found = self._known(call)
+        if found is not None:
+            return found
         runner = self._find(args, kwargs)
         misplaced = runner.misplaced(call.leaves)
         assert misplaced is not None, "found for arguments of these types"
-        known = self._runners.setdefault(call.kind, [])
-        if runner not in known:
-            known.append(runner)
+        self._runners.setdefault(call.kind, []).append(runner)
         return runner, misplaced
+
+    def _known(self, call: Call) -> tuple[Runner, list[int]] | None:
+        for runner in self._runners.get(call.kind, ()):
+            misplaced = runner.misplaced(call.leaves)
+            if misplaced is not None and (not misplaced or self._may_move(call.leaves, misplaced)):
+                return runner, misplaced
+        return None
 
     def _run(self, runner: Runner, misplaced: Sequence[int], leaves: Sequence[Any]) -> Any:
         if misplaced and not self._has_told:

@@ -136,7 +136,7 @@ def _over_key_dims(eqn: Any) -> Function:
 
 def _chosen(which: Any, *cases: Any) -> Any:
     """The case that is chosen for each key: of all of its data."""
-    return lax.select_n(lax.broadcast_in_dim(which, cases[0].shape, range(which.ndim)), *cases)
+    return untyped_jax.lax.select_n(untyped_jax.lax.broadcast_in_dim(which, cases[0].shape, range(which.ndim)), *cases)
 
 
 def _comparison(eqn: Any) -> Function:

@@ -104,7 +104,7 @@ def test_what_lies_in_place_costs_no_call_for_each_array(number: int, monkeypatc
         state, x = compiled(state, x)
         assert not moved
     # What donation costs: one call an array.
-    assert python_calls(compiled, state, x) <= 13 + number
+    assert python_calls(compiled, state, x) <= 14 + number
 
 
 def test_a_call_in_place_is_not_traced_again() -> None:

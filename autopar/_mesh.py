@@ -60,6 +60,14 @@ def _explicit_part(sharding: NamedSharding) -> PartitionSpec:
     return PartitionSpec(*(tuple(axis for axis in axes if axis not in hidden) or None for axes in named))
 
 
+def typed_as(value: Any, aval: Any) -> Any:
+    """`value` with the sharding that stands in the type of `aval` in its own; as it is where that speaks of no mesh."""
+    wanted = sharding_in_type(aval)
+    if wanted is None or sharding_in_type(value) == wanted:
+        return value
+    return untyped_jax.sharding.reshard(value, wanted)
+
+
 def typed_spec_of(aval: Any, sharding: NamedSharding | None) -> jax.ShapeDtypeStruct:
     """As `spec_of`, with `sharding` in its type."""
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=sharding, weak_type=aval.weak_type)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import lax
-from jax.sharding import PartitionSpec
+from jax.sharding import AxisType, PartitionSpec
 
 import autopar
 from autopar.errors import InvalidConstraint
@@ -290,30 +290,30 @@ def test_both_directions_of_a_function_meet_where_one_plan_says() -> None:
 
 
 def tied(p: Any, x: Any) -> Any:
-    """`w` is used twice, `idle` not at all."""
+    """`w` is used twice, `gate` on one path only, `idle` not at all."""
     hidden = jnp.tanh(x @ p["w"] + p["b"])
-    return ((hidden @ p["w"].T - x) ** 2).mean()
+    gated = lax.cond(p["b"][0] > 5, lambda h: h * p["gate"], lambda h: h, hidden)
+    return ((gated @ p["w"].T - x) ** 2).mean()
 
 
 def test_each_gradient_is_reduced_once_over_the_axes_of_its_parameter() -> None:
     """Data over `a`, `w` split over `b`: its gradient, of two uses, is reduced over `a` once.
 
-    That of `b`, whole on all devices, is reduced over both axes once; that of `idle` never.
+    Those of `b` and `gate`, whole on all devices, are reduced over both axes once; that of `idle` never.
     """
     w, x, spec = np.tile(W, (64, 64)), np.tile(X, (64, 64)), PartitionSpec
-    params = {"w": w, "b": w[0], "idle": w}
+    params = {"w": w, "b": w[0], "gate": w[1], "idle": w}
     pins = (
         autopar.pin("x", spec("a")),
         autopar.pin("p['w']", spec(None, "b")),
-        autopar.replicate("p['b']"),
-        autopar.replicate("p['idle']"),
+        *(autopar.replicate(f"p['{name}']") for name in ("b", "gate", "idle")),
     )
     compiled = autopar.compile(tied, cluster="8xh100", devices=jax.devices(), mesh=MESH, constraints=pins)
     gradient = jax.grad(compiled)(params, x)
     assert_close(gradient, jax.grad(tied)(params, x), close=1e-4)
     (plan,) = compiled.plans
     reductions = [(row.kind, row.axes, row.size_bytes) for row in plan.collectives if row.role == "mirror"]
-    assert sorted(reductions) == [("all_reduce", ("a",), w.nbytes // 4), ("all_reduce", ("a", "b"), w[0].nbytes)]
+    assert sorted(reductions) == [("all_reduce", ("a",), w.nbytes // 4), ("all_reduce", ("a", "b"), 2 * w[0].nbytes)]
     assert gradient["w"].sharding.spec == spec(None, "b")
     assert gradient["idle"].sharding.is_fully_replicated
 
@@ -321,11 +321,11 @@ def test_each_gradient_is_reduced_once_over_the_axes_of_its_parameter() -> None:
 @pytest.mark.parametrize("transform", [jax.grad, lambda f: jax.jit(jax.grad(f))])
 def test_data_parallel_reduces_all_gradients_in_one_bucket(transform: Any) -> None:
     compiled = autopar.compile(tied, cluster="8xh100", devices=jax.devices(), mode="data_parallel")
-    params = {"w": W, "b": W[0], "idle": W}
+    params = {"w": W, "b": W[0], "gate": W[1], "idle": W}
     assert_close(transform(compiled)(params, X), jax.grad(tied)(params, X))
     (plan,) = compiled.plans
     (bucket,) = [row for row in plan.collectives if row.role == "mirror"]
-    assert (bucket.kind, bucket.size_bytes) == ("all_reduce", W.nbytes + W[0].nbytes)
+    assert (bucket.kind, bucket.size_bytes) == ("all_reduce", W.nbytes + 2 * W[0].nbytes)
     text = jax.jit(jax.grad(compiled)).lower(params, X).as_text()
     assert text.count("stablehlo.all_reduce") == len(plan.collectives)
 
@@ -423,6 +423,17 @@ def test_static_arguments() -> None:
     compiled = autopar.compile(lambda n, x: x * n, cluster=SLOW, static_argnums=0)
     np.testing.assert_array_equal(jax.jit(lambda x: compiled(3, x))(X), 3 * X)
     np.testing.assert_array_equal(jax.grad(lambda x: compiled(4, x).sum())(X), np.full_like(X, 4))
+
+
+@pytest.mark.parametrize("fn", [loss, net])
+def test_gradients_have_the_types_of_an_explicit_mesh(fn: Any) -> None:
+    mesh = jax.make_mesh((8,), ("z",), axis_types=(AxisType.Explicit,))
+    with jax.set_mesh(mesh):
+        x = jax.device_put(X, PartitionSpec("z"))
+        for transform in (jax.grad, lambda f: jax.jit(jax.grad(f))):
+            found, wanted = (transform(lambda x, f=f: f(PARAMS, x).sum())(x) for f in (autopar.compile(fn), fn))
+            assert jax.typeof(found) == jax.typeof(wanted)
+            assert_close(np.asarray(found), np.asarray(wanted))
 
 
 def test_placements_of_results_are_named_where_the_mesh_is_known() -> None:

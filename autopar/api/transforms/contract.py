@@ -18,6 +18,7 @@ from jax.interpreters import ad, batching, mlir
 
 from autopar import _compat
 from autopar._compat import untyped_jax
+from autopar._mesh import typed_as
 
 untyped_ad: Any = ad
 untyped_batching: Any = batching
@@ -56,7 +57,10 @@ def _transpose(cotangent: Any, *operands: Any, dtype: Any) -> list[Any]:
     gradients, tangents = _halves(operands)
     linear = [untyped_ad.is_undefined_primal(operand) for operand in operands]
     others = [*tangents, *gradients]
-    return [_scaled(cotangent, other) if is_linear else None for is_linear, other in zip(linear, others, strict=True)]
+    return [
+        typed_as(_scaled(cotangent, other), operand.aval) if is_linear else None
+        for operand, is_linear, other in zip(operands, linear, others, strict=True)
+    ]
 
 
 def _scaled(factor: Any, value: Any) -> Any:

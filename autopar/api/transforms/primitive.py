@@ -21,7 +21,7 @@ from jax.interpreters import partial_eval as pe
 
 from autopar import _compat
 from autopar._compat import untyped_jax
-from autopar._mesh import names_devices
+from autopar._mesh import names_devices, typed_as
 from autopar.api.transforms import derived
 from autopar.api.transforms.contract import contract
 from autopar.api.transforms.derived import Mapped, Positions, inexact
@@ -149,7 +149,7 @@ def _transpose(cotangents: Sequence[Any], *operands: Any, planned: Planned, devi
     avals = [operands[n].aval for n in linear]
     known = [operand for n, operand in enumerate(operands) if n not in linear]
     pulled = planned.once(("transpose", linear, given), lambda: derived.transposed(planned, linear, given, avals))
-    found = call(pulled, [*known, *at(cotangents, given)])
+    found = list(map(typed_as, call(pulled, [*known, *at(cotangents, given)]), avals))
     return spread(len(operands), linear, found, [None] * len(known))
 
 

@@ -30,7 +30,7 @@ source_info_util.register_exclusion(f"{_PACKAGE}/")
 _JAXPRS = (jex.Jaxpr, jex.ClosedJaxpr)
 _FRAME = re.compile(r"^(?P<file>.*?):(?P<line>\d+)(?::\d+)? \((?P<function>.*)\)$")
 _LIBRARY = str(Path(jax.__file__).parent)
-_current_trace: Any = jex.find_top_trace
+_current_trace: Any = untyped_jax.extend.core.find_top_trace
 _NOTHING: AbstractContextManager[Any] = nullcontext()
 _NO_MESH = Mesh(np.empty((), dtype=object), ())
 

@@ -16,6 +16,7 @@ from autopar.core.strategy import Strategy
 from autopar.passes.in_place import in_arguments, kind_of, written_over
 from autopar.passes.program import Compute, Instruction, Ints, Move, ShardedProgram
 from autopar.price.exchanged import lengthening, message_bytes
+from autopar.price.work import is_fusible
 
 Bools = NDArray[np.bool_]
 
@@ -194,11 +195,20 @@ def _taken_over(program: ShardedProgram, donated: Sequence[int]) -> int:
 
 
 def _registers(program: ShardedProgram, in_memory: Collection[int]) -> Bools:
-    """The values that never reach memory: fused into the loop that reads them. What moves read is in memory."""
-    links, by_operators = program.links, _computes(program)
+    """The values that never reach memory: fused into the loop that reads them, also where that reads only a part.
+
+    What other moves read is in memory.
+    """
+    links, in_loops = program.links, _taken_in_loops(program)
+    by_loops = _computes(program)
+    by_loops[in_loops] = True
     found = _made_of(program, lambda tensor: tensor not in in_memory)
-    found[links.read[~by_operators[links.reader]]] = False
-    return found & (np.bincount(links.read, minlength=links.end) > 0)
+    found[links.read[~by_loops[links.reader]]] = False
+    found &= np.bincount(links.read, minlength=links.end) > 0
+    for position in in_loops:
+        move = program.instructions[position]
+        found[[*move.outs]] = found[[*move.ins]]
+    return found
 
 
 def _anew(program: ShardedProgram, recomputed: Collection[int]) -> Bools:
@@ -217,6 +227,31 @@ def _made_of(program: ShardedProgram, is_meant: Callable[[int], bool]) -> Bools:
     found = _marked(links.end, [value for value in made if is_meant(program.values[value].tensor.id)])
     found[[*program.inputs, *program.outputs]] = False
     return found
+
+
+def _taken_in_loops(program: ShardedProgram) -> list[int]:
+    """The local moves, by position, that all readers of their part do in their loops (`price.local_steps`)."""
+    instructions, links = program.instructions, program.links
+    local = [p for p, i in enumerate(instructions) if isinstance(i, Move) and not i.is_collective]
+    if not local:
+        return []
+    readers: dict[int, list[int]] = {value: [] for position in local for value in instructions[position].outs}
+    for value, reader in zip(links.read.tolist(), links.reader.tolist(), strict=True):
+        if value in readers:
+            readers[value].append(reader)
+    found: set[int] = set()
+    for position in reversed(local):
+        move = instructions[position]
+        mine = [reader for value in move.outs for reader in readers[value]]
+        is_taken = all(reader in found or _is_fusible(instructions[reader]) for reader in mine)
+        is_near = all(instructions[reader].region == move.region for reader in mine)
+        if mine and is_taken and is_near and not any(value in program.outputs for value in move.outs):
+            found.add(position)
+    return sorted(found)
+
+
+def _is_fusible(instruction: Instruction) -> bool:
+    return isinstance(instruction, Compute) and is_fusible(instruction.op)
 
 
 def _marked(count: int, values: Sequence[int]) -> Bools:

@@ -85,6 +85,10 @@ class Builder:
         p = self.values[value].placement
         return self.move("all_gather", p.dims[0], value, Placement(((), *p.dims[1:])), role=role, dim=0)
 
+    def slice(self, value: int, axis: str, *, role: Role = "forward") -> int:
+        p = self.values[value].placement
+        return self.move("slice", (axis,), value, Placement(((*p.dims[0], axis), *p.dims[1:])), role=role, dim=0)
+
     def program(self, outputs: Sequence[int], **rest: Any) -> ShardedProgram:
         parts = self.values, tuple(self.inputs), tuple(outputs), tuple(self.instructions)
         return ShardedProgram(self.mesh, *parts, **rest)
@@ -131,11 +135,16 @@ def programs(draw: st.DrawFn) -> ShardedProgram:
             role: Role = "mirror" if phase != "forward" else "forward"
             reduce = build.reduce_scatter if draw(st.booleans()) else build.all_reduce
             ready.append(reduce(value, role=role))
+        whole = [v for v in ready if build.values[v].placement == WHOLE]
+        if whole and draw(st.booleans()):
+            ready.append(build.slice(draw(st.sampled_from(whole)), draw(st.sampled_from("xy"))))
         ins = draw(st.lists(st.sampled_from(ready), min_size=1, max_size=2))
-        out = build.compute(ins, draw(st.sampled_from(PLACEMENTS)), phase=phase, size=draw(st.sampled_from([8, 16])))
+        placement, size = draw(st.sampled_from(PLACEMENTS)), draw(st.sampled_from([8, 16]))
+        kind = draw(st.sampled_from(["dot_general", "add"]))
+        out = build.compute(ins, placement, kind=kind, phase=phase, size=size)
         (pending if build.values[out].placement.unreduced else ready).append(out)
     ready += [build.all_reduce(value, role="mirror") for value in pending]
     outputs = draw(st.lists(st.sampled_from(ready), min_size=1, max_size=4))
     split = [v for v in dict.fromkeys(outputs) if build.values[v].placement.dims[0]]
-    whole = {v: build.all_gather(v) for v in split if draw(st.booleans())}
-    return build.program([whole.get(v, v) for v in outputs])
+    gathered = {v: build.all_gather(v) for v in split if draw(st.booleans())}
+    return build.program([gathered.get(v, v) for v in outputs])

@@ -9,19 +9,32 @@ from hypothesis import strategies as st
 from autopar.core.placement import Placement
 from autopar.passes.account import account
 from autopar.passes.fuse_collectives import FuseCollectives
-from autopar.passes.program import Compute, Move, ShardedProgram
+from autopar.passes.program import Compute, Instruction, Move, ShardedProgram
+from autopar.price.work import is_fusible
 from tests.passes.build import SPLIT, WHOLE, Builder, price, programs
 
 PARTIAL = Placement(((),), ("x",))
 
 
+def is_taken(program: ShardedProgram, move: Instruction) -> bool:
+    """Whether `move` is local and only loops read its part, by themselves or through such moves."""
+    if not isinstance(move, Move) or move.is_collective or move.outs[0] in program.outputs:
+        return False
+    readers = [i for i in program.instructions for v in i.ins if v == move.outs[0]]
+    in_loops = [is_fusible(i.op) if isinstance(i, Compute) else is_taken(program, i) for i in readers]
+    return bool(readers) and all(in_loops) and all(i.region == move.region for i in readers)
+
+
 def in_registers(program: ShardedProgram, value: int, in_memory: set[int]) -> bool:
-    """A result that is not said to reach memory, read by operators only."""
+    """A result that is not said to reach memory, read by operators only, or such a result's part that loops take."""
     maker = [i for i in program.instructions if value in i.outs]
     readers = [i for i in program.instructions for v in i.ins if v == value]
     if not maker or value in program.outputs or program.values[value].tensor.id in in_memory:
         return False
-    return isinstance(maker[0], Compute) and bool(readers) and all(isinstance(i, Compute) for i in readers)
+    if is_taken(program, maker[0]):
+        return in_registers(program, maker[0].ins[0], in_memory)
+    of_operator = isinstance(maker[0], Compute) and bool(readers)
+    return of_operator and all(isinstance(i, Compute) or is_taken(program, i) for i in readers)
 
 
 def anew(program: ShardedProgram, value: int, recomputed: set[int]) -> bool:
@@ -107,6 +120,15 @@ def test_the_peak_by_hand() -> None:
     spent = account(program, lambda *_: 0.0, {v.tensor.id for v in build.values.values()})
     assert (spent.peak_memory_bytes, spent.peak_at) == (16 + 32 + 32 + 32, 1)
     assert set(spent.peak_values) == {rows, partial, total, out}
+
+
+def test_what_loops_take_a_part_of_is_not_written() -> None:
+    """The whole value and the part that an addition takes of it stay in registers; a product reads a part in memory."""
+    for kind, expected in (("add", 32 + 16), ("dot_general", 32 + 32 + 16 + 16)):
+        build = Builder()
+        part = build.slice(build.compute([build.input()], WHOLE, kind="add"), "x")
+        program = build.program([build.compute([part], SPLIT, kind=kind)])
+        assert account(program, lambda *_: 0.0, set()).peak_memory_bytes == expected
 
 
 def test_a_result_takes_the_memory_of_a_donated_argument_of_its_type() -> None:

@@ -16,13 +16,14 @@ from autopar.core.regions import BOUNDARY
 from autopar.passes.account import account
 from autopar.passes.pipeline import build_program
 from autopar.passes.program import Compute, Move, ShardedProgram
+from autopar.price.exchanged import lengthening, message_bytes
 from autopar.price.work import materialised
 from autopar.redistribute.route import Router
 from tests.equivalence.cases import Case
 from tests.equivalence.draw import local_plan, uniform_plan
 from tests.equivalence.loops import LOOPS, loop_case
 from tests.passes.build import price
-from tests.passes.test_account import needs_a_copy
+from tests.passes.test_account import in_registers, needs_a_copy
 from tests.rounds import Event, events, made_by, positions_held
 
 MESH = DeviceMesh.of({"x": 2, "y": 4})
@@ -33,16 +34,9 @@ def kinds(program: ShardedProgram) -> list[tuple[str, int | None]]:
 
 
 def fused(program: ShardedProgram, in_memory: set[int]) -> set[int]:
-    """The values that stay in registers: not said to reach memory, made by an operator and read by others only."""
-    found: set[int] = set()
-    for maker in program.instructions:
-        for value in maker.outs:
-            readers = [i for i in program.instructions for v in i.ins if v == value]
-            by_operators = all(isinstance(i, Compute) for i in (maker, *readers))
-            kept = value in program.outputs or program.values[value].tensor.id in in_memory
-            if readers and by_operators and not kept:
-                found.add(value)
-    return found
+    """The values that stay in registers."""
+    every = {value for instruction in program.instructions for value in instruction.outs}
+    return {value for value in every if in_registers(program, value, in_memory)}
 
 
 def reading(program: ShardedProgram, registers: set[int], value: int) -> set[int]:
@@ -129,6 +123,13 @@ def carried_out(program: ShardedProgram, entering: int) -> int:
     return next(position for position in leaving if carry(position) == carry(entering))
 
 
+def exchanging(program: ShardedProgram, compute: Compute) -> int:
+    """The bytes of the messages of an operator, and of the operands that it holds lengthened."""
+    longer = {(e.tensor, e.axes) for e in lengthening(compute.op, compute.strategy, program.mesh)}
+    copies = [program.local_bytes(compute.ins[tensor]) for tensor, _ in longer if tensor < len(compute.ins)]
+    return message_bytes(compute.exchanges) + sum(copies)
+
+
 def slow_peak(program: ShardedProgram, in_memory: set[int]) -> int:
     """The most bytes at any position: arguments, results, and what is held there."""
     registers = fused(program, in_memory)
@@ -140,6 +141,7 @@ def slow_peak(program: ShardedProgram, in_memory: set[int]) -> int:
     for position, instruction in enumerate(program.instructions):
         alive = [v for v, positions in held.items() if position in positions]
         beside = instruction.size_bytes if isinstance(instruction, Move) and needs_a_copy(instruction) else 0
+        beside += exchanging(program, instruction) if isinstance(instruction, Compute) else 0
         most = max(most, base + beside + sum(program.local_bytes(v) for v in alive))
     return most
 

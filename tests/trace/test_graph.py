@@ -126,8 +126,6 @@ def test_other_effects_are_refused_with_their_line() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"static_argnums": 2}, "static_argnums names argument 2"),
-        ({"donate_argnums": (0, -3)}, "donate_argnums names argument -3"),
         ({"static_argnums": 0, "donate_argnums": 0}, "both static and donated"),
         ({"carry": "always"}, "carry must be"),
         ({"carry": ((2, 0),)}, "carry names result 2"),

@@ -181,6 +181,24 @@ def test_a_module_that_is_compiled_is_an_argument() -> None:
     close(plan.compile()(X), model(X))
 
 
+@pytest.mark.parametrize("flags", [(True, 1, 1.0), (0, False), ((1, 2), (True, 2))])
+def test_static_values_that_are_equal_but_of_other_types(flags: tuple[Any, ...]) -> None:
+    from flax import nnx
+
+    class Flagged(nnx.Module):
+        def __init__(self, flag: Any) -> None:
+            self.scale = nnx.Param(jnp.full(8, 3.0), note=flag)
+            self.flag = flag
+
+        def __call__(self, x: jax.Array) -> Any:
+            return x * self.scale, type(self.flag).__name__, str(self.flag), str(self.scale.note)
+
+    compiled = on(lambda model, x: jnp.full(4, len(str(model(x)[1:]))))
+    for flag in flags:
+        model = Flagged(flag)
+        close(compiled(model, X), len(str(model(X)[1:])))
+
+
 def test_a_saved_plan_of_a_step(tmp_path: Any) -> None:
     losses, _, _, step = trained(on, donate_argnums=(0, 1))
     step.plans[0].save(tmp_path / "plan.json")

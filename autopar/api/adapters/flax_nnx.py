@@ -7,7 +7,7 @@ optimizer) is one array. A call may change variables, add new ones or change the
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import update_wrapper
@@ -28,10 +28,14 @@ _INNER = "autopar's function"
 
 @dataclass(frozen=True)
 class Definition:
-    """An object without its arrays: its graph, and the structure of its state."""
+    """An object without its arrays: its graph, the structure of its state, the types of what is static in it.
+
+    To the library graphs are equal whose static values are, and 1 is equal to True.
+    """
 
     graph: Any
     state: Any
+    types: tuple[Any, ...]
 
 
 @dataclass(frozen=True)
@@ -198,10 +202,24 @@ def _split_all(context: Any, structure: Any) -> tuple[Any, tuple[Definition, ...
             return value
         graph, state = context.split(value)
         keyed, state_structure = tree_util.tree_flatten_with_path(state)
-        definitions.append(Definition(graph, state_structure))
+        definitions.append(Definition(graph, state_structure, _static_types(graph)))
         return Leaves([_name(path) for path, _ in keyed], [leaf for _, leaf in keyed])
 
     return tree.map(split, structure, is_leaf=_is_object), tuple(definitions)
+
+
+def _static_types(graph: Any) -> tuple[Any, ...]:
+    """The types of the attributes of a graph's objects, and of what describes its variables."""
+    attributes = [_type(attribute.value) for _, attribute in graph.attributes if hasattr(attribute, "value")]
+    described = [_type(node.metadata) for node in graph.nodes if isinstance(getattr(node, "metadata", None), Mapping)]
+    return (*attributes, *described)
+
+
+def _type(value: Any) -> Any:
+    """The type of `value`, or those of its elements."""
+    if isinstance(value, tuple | list):
+        return tuple(map(_type, value))
+    return tuple(map(_type, value.values())) if isinstance(value, Mapping) else type(value)
 
 
 def _merge(context: Any, definition: Definition, values: Sequence[Any]) -> Any:

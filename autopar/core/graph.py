@@ -16,6 +16,8 @@ from autopar.core.regions import LEAVING, Region, RegionTree
 Phase = Literal["forward", "backward", "update"]
 Effect = Literal["ordered", "unordered"]
 Scalar = bool | int | float | complex
+CONSTANT = "constant["
+"""What the names of hoisted constants begin with."""
 
 
 @dataclass(frozen=True)

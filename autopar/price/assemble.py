@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autopar.core.dataflow import Dataflow, Use
-from autopar.core.graph import OpGraph, OpNode, TensorInfo
+from autopar.core.graph import CONSTANT, OpGraph, OpNode, TensorInfo
 from autopar.core.placement import Placement
 from autopar.core.space import Space
 from autopar.price.buckets import waiting
 from autopar.price.columns import Column
 from autopar.price.local_steps import in_loops
-from autopar.price.pricing import Layout, Pricing, costs_of
+from autopar.price.pricing import Layout, Pricing, arrival_cost, costs_of
 from autopar.price.usages import Usages
 from autopar.price.variables import Caches
 from autopar.redistribute.route import Router
@@ -74,7 +74,7 @@ class Builder(Usages):
         def none(count: int) -> Floats:
             return free[count] if count in free else free.setdefault(count, np.zeros(count))
 
-        costs: list[Floats] = [none(len(candidates)) for candidates in self.space.inputs]
+        costs = self._arrivals(pricing)
         known, weigh = self._costs, self.graph.tree.weight
         for op, strategies, alike in zip(self.graph.ops, self.space.strategies, self.graph.alike, strict=True):
             if op.id in self.entering:
@@ -88,6 +88,21 @@ class Builder(Usages):
         costs += [none(len(c) * (2 if self._doubled(copy) else 1)) for copy, c in self._copies()]
         costs += [none(len(candidates)) for candidates in self.space.outputs if candidates]
         return tuple(costs)
+
+    def _arrivals(self, pricing: Pricing) -> list[Floats]:
+        """What it costs to be given the inputs in each placement; the state of the call before is there."""
+        kept, mesh = {position for _, position in self.graph.carry}, self.space.mesh
+        known: dict[tuple[int, tuple[int, ...], int, bool], Floats] = {}
+        found: list[Floats] = []
+        for position, (tensor, candidates) in enumerate(zip(self.graph.inputs, self.space.inputs, strict=True)):
+            is_there = position in kept or tensor.name.startswith(CONSTANT)
+            key = id(candidates), tensor.shape, tensor.itemsize, is_there
+            if key not in known:
+                sizes = [placement.local_size(tensor.shape, mesh) * tensor.itemsize for placement in candidates]
+                prices = [0.0 if is_there else arrival_cost(pricing, size) for size in sizes]
+                known[key] = np.array(prices, dtype=np.float64)
+            found.append(known[key])
+        return found
 
     def _layout(self, op: OpNode) -> Layout:
         """The arrays of an operator's strategies; shared by all operators that share these."""

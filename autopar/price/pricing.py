@@ -88,6 +88,20 @@ class Sharing(Protocol):
         ...
 
 
+@runtime_checkable
+class Arriving(Protocol):
+    """A pricing under which arguments that come anew with every call cost something by themselves."""
+
+    def arrival_cost(self, size_bytes: int) -> float:
+        """The cost of so many bytes that one device is given."""
+        ...
+
+
+def arrival_cost(pricing: Pricing, size_bytes: int) -> float:
+    """`Arriving.arrival_cost` of a pricing that has it; else nothing."""
+    return pricing.arrival_cost(size_bytes) if isinstance(pricing, Arriving) else 0.0
+
+
 def shares(pricing: Pricing) -> bool:
     """`Sharing.shares` of a pricing that has it; else False."""
     return isinstance(pricing, Sharing) and pricing.shares
@@ -185,6 +199,10 @@ class Restricted:
     def shares(self) -> bool:
         """As `pricing`."""
         return shares(self.pricing)
+
+    def arrival_cost(self, size_bytes: int) -> float:
+        """As `pricing`."""
+        return arrival_cost(self.pricing, size_bytes)
 
     def keep(self, op: OpNode, strategies: tuple[Strategy, ...]) -> tuple[Strategy, ...]:
         """As `pricing`, without those that exchange by steps that are not allowed."""
@@ -343,6 +361,10 @@ class Roofline:
     def pack_cost(self) -> PackPrice:
         """Seconds that a bucket takes beside its collective."""
         return bucket_pack_price(self.cluster.device, self.step_cost)
+
+    def arrival_cost(self, size_bytes: int) -> float:
+        """Writing it to memory, which whatever brings it does at least: so nothing is whole for next to no gain."""
+        return size_bytes / self.cluster.device.memory_bandwidth_bytes_per_s
 
     @property
     def shares(self) -> bool:

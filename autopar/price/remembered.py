@@ -9,7 +9,7 @@ from functools import cached_property
 from autopar.core.graph import OpGraph, OpNode
 from autopar.core.placement import StepKind
 from autopar.core.strategy import Strategy
-from autopar.price.pricing import Batched, Floats, Layout, Pricing, pack_price, shares, turn_price
+from autopar.price.pricing import Batched, Floats, Layout, Pricing, arrival_cost, pack_price, shares, turn_price
 from autopar.redistribute.step import PackPrice, TurnPrice
 
 
@@ -73,6 +73,10 @@ class Remembered:
     def pack_cost(self) -> PackPrice:
         """As `pricing`."""
         return pack_price(self.pricing)
+
+    def arrival_cost(self, size_bytes: int) -> float:
+        """As `pricing`."""
+        return arrival_cost(self.pricing, size_bytes)
 
     @property
     def shares(self) -> bool:

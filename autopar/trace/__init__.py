@@ -1,7 +1,7 @@
 """JAX in: a Python function becomes an OpGraph."""
 
+from autopar.core.graph import CONSTANT as CONSTANT
 from autopar.trace.arguments import input_signature as input_signature
 from autopar.trace.capture import Traced as Traced
 from autopar.trace.capture import trace as trace
 from autopar.trace.fingerprint import fingerprint as fingerprint
-from autopar.trace.finish import CONSTANT as CONSTANT

@@ -7,14 +7,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from autopar.core.graph import OpNode, Phase, TensorInfo
+from autopar.core.graph import CONSTANT, OpNode, Phase, TensorInfo
 from autopar.core.regions import CONTROL, Region, RegionTree
 from autopar.trace.draft import Draft, DraftOp
 from autopar.trace.merge import merged
 from autopar.trace.moving import composed
 
-CONSTANT = "constant["
-"""What the names of hoisted constants begin with."""
 _TRANSPOSE, _JVP = "transpose", "jvp"
 _DIFFERENTIATION = re.compile(r"\b(transpose|jvp)(?=\()")
 

@@ -78,7 +78,7 @@ def test_a_fourier_transform_is_row_major() -> None:
     check(case, program)
     with case.precision():
         emitted = wrap(program, device_mesh(program.mesh, jax.devices()))
-        assert str(jax.make_jaxpr(emitted)(*case.args)).count("layout_constraint") == 2
+        assert str(jax.make_jaxpr(emitted)(*case.args)).count("layout_constraint") == 3
 
 
 def test_an_update_of_another_shard_is_dropped_where_the_operand_is_computed_in_place() -> None:

@@ -28,7 +28,7 @@ from autopar.passes.pipeline import program_states
 from autopar.passes.program import Convert, ShardedProgram
 from autopar.price.assemble import Builder, assemble, placement_choice
 from autopar.price.buckets import router_of, waiting
-from autopar.price.pricing import Pricing, Roofline
+from autopar.price.pricing import Pricing, Roofline, cost_of
 from autopar.price.variables import Caches
 from autopar.price.work import is_fusible, materialised, recomputed, workspace_bytes
 from autopar.redistribute.route import Router
@@ -98,6 +98,9 @@ def traced(case: Any) -> tuple[OpGraph, Dataflow]:
     return graph, dataflow(graph)
 
 
+MEMORY = load_cluster("cpu8").device.memory_bandwidth_bytes_per_s
+
+
 def price_of(graph: OpGraph, flow: Dataflow, stage: Stage, pricing: Pricing, router: Router) -> float:
     """Operators, then for every copy and every use the way from what it is made from; each as often as it runs.
 
@@ -117,7 +120,11 @@ def price_of(graph: OpGraph, flow: Dataflow, stage: Stage, pricing: Pricing, rou
     for op, strategy in zip(graph.ops, stage.strategies, strict=True):
         made.update((t.id, p) for t, p in zip(op.outs, strategy.outs, strict=True))
     pairs = zip(graph.ops, stage.strategies, strict=True)
-    total = sum(pricing.op_cost(op, s) * tree.weight(op.region) for op, s in pairs)
+    total = sum(cost_of(pricing, op, s) * tree.weight(op.region) for op, s in pairs)
+    anew = {*range(len(graph.inputs))} - {position for _, position in graph.carry}
+    for position in anew:  # what is no state is brought with every call, and written
+        tensor, placement = graph.inputs[position], stage.inputs[position]
+        total += placement.local_size(tensor.shape, stage.mesh) * tensor.itemsize / MEMORY
     for copy in flow.copies:
         source = made[copy.tensor.id] if copy.source is None else stage.copies[copy.source]
         made_in = graph.made_in(copy.tensor) if copy.source is None else flow.copies[copy.source].region

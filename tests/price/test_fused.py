@@ -88,10 +88,10 @@ def test_parts_of_one_array_are_each_read() -> None:
 
 
 def test_operators_that_are_not_fused_pay_for_themselves() -> None:
-    """A sort reads what it reads and ends the kernel before it."""
+    """A sort reads what it reads, once for every byte of a number, and ends the kernel before it."""
     graph = graph_of(lambda x: jnp.sort(x * x) + x, SHAPE)
     shares = {op.kind: share for op, share in zip(graph.ops, moved(graph), strict=True)}
-    assert shares == {"mul": (0.5, 0.5, 1.0), "sort": (1.0, 1.0), "add": (1.0, 1.0, 1.0)}
+    assert shares == {"mul": (0.5, 0.5, 1.0), "sort": (4.0, 4.0), "add": (1.0, 1.0, 1.0)}
     assert not bounds(graph, PLAIN.device, 8)  # no kernel has several operators
 
 
@@ -147,4 +147,4 @@ def test_in_a_function_treated_as_one_operator_too(cluster: Cluster, slower_s: f
     whole: Any = operator("r c -> r c", frozen=("r", "c"))(gate)
     kept = autopar.SearchOptions(operators="kept")
     plan = autopar.plan(whole, jax.ShapeDtypeStruct(SHAPE, "float32"), cluster=cluster, mesh={"x": 8}, options=kept)
-    assert plan.objective_s == pytest.approx(slower_s + 0.5)
+    assert plan.compute_time_s == pytest.approx(slower_s + 0.5)

@@ -34,7 +34,7 @@ class PriceExchanges:
             exchange.kind,
             exchange.axes,
             (value,),
-            compute.outs if value in compute.ins else (value,),
+            _served(compute, exchange) if value in compute.ins else (value,),
             exchange.size_bytes,
             self.price(exchange.kind, exchange.axes, exchange.size_bytes),
             "exchange",
@@ -43,3 +43,11 @@ class PriceExchanges:
             reason=f"inside {compute.op.kind}{where}",
             hop=exchange.hop,
         )
+
+
+def _served(compute: Compute, exchange: Exchange) -> tuple[int, ...]:
+    """The results for which an operand is sent: in a sort what is no key, or goes back at the end, for one only."""
+    op = compute.op
+    if op.kind == "sort" and (exchange.tensor >= op.params["num_keys"] or exchange.hop == PREVIOUS):
+        return (compute.outs[exchange.tensor],)
+    return compute.outs

@@ -26,7 +26,7 @@ def check(case: Case, program: ShardedProgram) -> Comparison:
     assert comparison.explained, str(comparison)
     assert not comparison.merged, str(comparison)
     assert not comparison.widened, str(comparison)
-    assert {vanished.reason for vanished in comparison.vanished} <= {"constant"}, str(comparison)
+    assert {vanished.reason for vanished in comparison.vanished} <= {"constant", "unused"}, str(comparison)
     return comparison
 
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import update_wrapper
 from types import MethodType
-from typing import Any
+from typing import Any, cast
 
 from autopar._compat import untyped_jax
 from autopar.api.adapters.names import named_leaves
@@ -217,9 +217,10 @@ def _static_types(graph: Any) -> tuple[Any, ...]:
 
 def _type(value: Any) -> Any:
     """The type of `value`, or those of its elements."""
-    if isinstance(value, tuple | list):
-        return tuple(map(_type, value))
-    return tuple(map(_type, value.values())) if isinstance(value, Mapping) else type(value)
+    elements: Any = (*cast("Mapping[Any, Any]", value).values(),) if isinstance(value, Mapping) else value
+    if isinstance(elements, tuple | list):
+        return tuple(map(_type, cast("Sequence[Any]", elements)))
+    return cast("Any", type(elements))
 
 
 def _merge(context: Any, definition: Definition, values: Sequence[Any]) -> Any:

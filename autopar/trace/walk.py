@@ -59,6 +59,8 @@ IMPLEMENTED = frozenset({
     "linear_solve", "nonbatchable", "nontraceable", "select_if_vmap", "unvmap_all", "unvmap_any", "unvmap_max", "vprim",
 })  # fmt: skip
 """Primitives of autopar, equinox and lineax written in JAX's own operators: these are walked in their place."""
+_PER_OPERAND = ("copy_semantics", "devices", "srcs")
+"""The parameters of device_put that say something of each operand."""
 
 Tensors = list[TensorInfo]
 
@@ -200,6 +202,18 @@ class Walker:
         with TRACING(True):
             return self._instead(eqn, partial(eqn.primitive.impl, **eqn.params), ins, place)
 
+    def put(self, eqn: Any, ins: Tensors, place: Place) -> Tensors:
+        """A device_put of several arrays, as one of each: they need not be split alike."""
+        if len(ins) == 1:
+            return self._key_operator(eqn, ins, place) if keys.has_keys(eqn) else self._plain(eqn, ins, place)
+        outs: Tensors = []
+        for n, tensor in enumerate(ins):
+            own = slice(n, n + 1)
+            params = {**eqn.params, **{name: eqn.params[name][own] for name in _PER_OPERAND}}
+            one = eqn.replace(invars=eqn.invars[own], outvars=eqn.outvars[own], params=params)
+            outs += self._equation(one, [tensor], place)
+        return outs
+
     def remat(self, eqn: Any, ins: Tensors, place: Place) -> Tensors:
         """The body of a rematerialised block, in a region of its own."""
         payload = {name: value for name, value in eqn.params.items() if name != "jaxpr"}
@@ -292,6 +306,7 @@ def _body(closed: Any, avals: list[Any], while_trips: float) -> OpGraph:
 
 _WALKERS: dict[str, Callable[[Walker, Any, Tensors, Place], Tensors]] = {
     "custom_linear_solve": Walker.linear_solve,
+    "device_put": Walker.put,
     **dict.fromkeys(IMPLEMENTED, Walker.implemented),
     **dict.fromkeys(REMATS, Walker.remat),
     **control.WALKERS,

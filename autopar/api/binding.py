@@ -22,7 +22,8 @@ def bind(given: Plan, fn: Function, settings: Settings, args: tuple[Any, ...], k
     wanted, rest = signature.inputs[: len(passed)], signature.inputs[len(passed) :]
     if wanted != passed or not all(name.startswith(CONSTANT) for name, _, _ in rest):
         raise SignatureMismatch(_mismatch(signature.inputs, passed))
-    traces, expected = alternatives(fn, settings, args, kwargs), given.file.plan.fingerprint
+    cluster = Cluster.from_dict(given.file.cluster)
+    traces, expected = alternatives(fn, settings, args, kwargs, cluster), given.file.plan.fingerprint
     traced = next((t for t in traces if fingerprint(t.graph) == expected), traces[0])
     if signature.inputs != signature_of(traced, settings).inputs:
         raise PlanFileError(
@@ -33,7 +34,6 @@ def bind(given: Plan, fn: Function, settings: Settings, args: tuple[Any, ...], k
             f"the plan was made for another function than {name_of(fn)}: inputs agree, but the traced operators do not "
             f"(plan {expected[:12]}, function {fingerprint(traced.graph)[:12]}). Plan it again."
         )
-    cluster = Cluster.from_dict(given.file.cluster)
     planned = restore(task_of(traced, settings, cluster), given.record)
     return Plan(
         given.record, lambda: given.summary, lambda _: given.file, Bound(fn, settings, traced, planned, cluster)

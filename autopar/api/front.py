@@ -137,7 +137,7 @@ def _front(fn: Function, settings: Settings, args: tuple[Any, ...], kwargs: dict
     with collection_paused():
         settings = kept(followed(settings, fn, args, kwargs), fn, args, kwargs)
         target = settings.target()
-        traces = alternatives(fn, settings, args, kwargs)
+        traces = alternatives(fn, settings, args, kwargs, target.cluster)
         settings = pinned(settings, Shapes.of(traces[0]), fn.leading if isinstance(fn, Opened) else 0)
         tasks = [task_of(traced, settings, target.cluster) for traced in traces]
         found = find_front(tasks, meshes_of(traces[0], settings, target), points)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from pathlib import Path
@@ -31,7 +31,7 @@ from autopar.search.pinned import own_mesh
 from autopar.search.resolve import found_rules
 from autopar.search.search import announced, find_on, restore
 from autopar.search.task import Task
-from autopar.trace import Traced, fingerprint, trace
+from autopar.trace import Traced, fingerprint, padded_sizes, trace
 from autopar.trace.flat import FlatFunction
 from cost_models import Cluster
 
@@ -49,7 +49,7 @@ def make_plan(
     with collection_paused():
         settings = kept(followed(settings, fn, args, kwargs), fn, args, kwargs)
         target = settings.target()
-        traces = alternatives(fn, settings, args, kwargs)
+        traces = alternatives(fn, settings, args, kwargs, target.cluster)
         settings = _held(fn, settings, traces[0])
         for plan in known:
             bound = plan.bound
@@ -196,8 +196,24 @@ def task_of(traced: Traced, settings: Settings, cluster: Cluster) -> Task:
     )
 
 
-def alternatives(fn: Function, settings: Settings, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Traced]:
-    """The traces of `fn` that may be planned: functions that were made operators kept whole, then expanded."""
+def alternatives(
+    fn: Function, settings: Settings, args: tuple[Any, ...], kwargs: dict[str, Any], cluster: Cluster
+) -> list[Traced]:
+    """The traces of `fn` that may be planned.
+
+    Functions that were made operators are kept whole, then expanded; then, where dims are uneven that much lies in,
+    these are padded for the devices of `cluster`.
+    """
+    traces = _kept_or_expanded(fn, settings, args, kwargs)
+    plain = traces[-1]
+    sizes = padded_sizes(plain.graph, cluster.topology.device_count)
+    if plain.mesh or not sizes:
+        return traces
+    with KEEP(settings.options.operators == "kept"):
+        return [*traces, _trace(fn, settings, args, kwargs, sizes)]
+
+
+def _kept_or_expanded(fn: Function, settings: Settings, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Traced]:
     wanted = settings.options.operators
     if wanted == "expanded":
         return [_trace(fn, settings, args, kwargs)]
@@ -208,7 +224,13 @@ def alternatives(fn: Function, settings: Settings, args: tuple[Any, ...], kwargs
     return [kept, _trace(fn, settings, args, kwargs)]
 
 
-def _trace(fn: Function, settings: Settings, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Traced:
+def _trace(
+    fn: Function,
+    settings: Settings,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    padding: Mapping[int, int] | None = None,
+) -> Traced:
     return trace(
         fn,
         args,
@@ -218,6 +240,7 @@ def _trace(fn: Function, settings: Settings, args: tuple[Any, ...], kwargs: dict
         donate_argnames=tuple(settings.donate_argnames),
         carry=settings.carry,
         while_trips=settings.options.while_trips,
+        padding=padding,
     )
 
 

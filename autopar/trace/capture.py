@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from autopar.errors import TraceError
 from autopar.trace.arguments import Arguments, Donated, function_name, positions, read_arguments
 from autopar.trace.carry import Carry, Results, find_carry
 from autopar.trace.draft import Place
-from autopar.trace.finish import Parts, finish
+from autopar.trace.finish import Padding, Parts, finish
 from autopar.trace.flat import TRACING, FlatFunction
 from autopar.trace.pins import on_one_mesh
 from autopar.trace.returned import held_in_objects
@@ -69,6 +69,7 @@ def trace(
     donate_argnames: Sequence[str] = (),
     carry: Carry = "auto",
     while_trips: float = WHILE_TRIPS,
+    padding: Mapping[int, int] | None = None,
 ) -> Traced:
     """The graph of `fn(*args, **kwargs)`, traced under the mesh that is set; nothing is computed.
 
@@ -82,6 +83,7 @@ def trace(
       donate_argnames: names of such arguments that are passed by name.
       carry: which results become the next call's inputs, see `find_carry`.
       while_trips: how often a while loop, whose trips only its run can tell, is held to go round.
+      padding: what sizes of dims become inside (`padding.padded_sizes`); None: no dim is padded.
 
     Raises:
       TraceError: if JAX cannot trace `fn`, `fn` has side effects, or an argument or option is not valid.
@@ -95,10 +97,11 @@ def trace(
     inputs = [walker.draft.tensor(aval, name) for aval, name in zip(arguments.avals, arguments.leaf_names, strict=True)]
     jaxpr, consts = _compat.open_jaxpr(closed)
     outputs = walker.walk(jaxpr, consts, list(inputs), Place(_compat.empty_name_stack()))
-    parts = finish(walker.draft, inputs, outputs)
     pairs = find_carry(carry, arguments, results, donated)
     raw_keys = {i for i, tensor in enumerate(inputs) if tensor.id in walker.draft.raw_keys}
     state = raw_keys.union(fn.state if isinstance(fn, FlatFunction) else known_state(arguments, results, pairs))
+    resting = frozenset(tensor.id for i, tensor in enumerate(inputs) if i in state)
+    parts = finish(walker.draft, inputs, outputs, Padding(padding or {}, resting))
     graph = on_one_mesh(_graph(parts, pairs, arguments, results, state, donated))
     if isinstance(fn, FlatFunction):
         graph = replace(graph, output_names=fn.outputs)

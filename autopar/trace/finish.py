@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,9 +12,21 @@ from autopar.core.regions import CONTROL, Region, RegionTree
 from autopar.trace.draft import Draft, DraftOp
 from autopar.trace.merge import merged
 from autopar.trace.moving import composed
+from autopar.trace.padding import padded
 
 _TRANSPOSE, _JVP = "transpose", "jvp"
 _DIFFERENTIATION = re.compile(r"\b(transpose|jvp)(?=\()")
+
+
+@dataclass(frozen=True)
+class Padding:
+    """What sizes of dims become inside, and the ids of inputs that are state, which lies as it comes."""
+
+    sizes: Mapping[int, int]
+    state: frozenset[int]
+
+
+NO_PADDING = Padding({}, frozenset())
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,9 +40,17 @@ class Parts:
     constants: tuple[Any, ...]
 
 
-def finish(draft: Draft, inputs: list[TensorInfo], outputs: list[TensorInfo]) -> Parts:
+def finish(
+    draft: Draft,
+    inputs: list[TensorInfo],
+    outputs: list[TensorInfo],
+    padding: Padding = NO_PADDING,
+) -> Parts:
     """The numbered graph of what `outputs` depend on; hoisted constants that are used follow `inputs`."""
     ops, outputs = composed(draft, outputs)
+    if padding.sizes:
+        ops, _ = _live_operators(ops, draft.regions, outputs)
+        ops, outputs = padded(draft, ops, inputs, outputs, padding.sizes, padding.state)
     ops, live = _live_operators(ops, draft.regions, outputs)
     ops, outputs = merged(ops, outputs)
     constants = [(value, tensor) for value, tensor in draft.constants.values() if tensor.id in live]

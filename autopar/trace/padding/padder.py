@@ -1,0 +1,190 @@
+"""Padder: the forms of every tensor, true and padded, and how one is made of another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from autopar import _compat
+from autopar._compat import untyped_jax
+from autopar._mesh import without_shardings
+from autopar._payload import Payload
+from autopar.core.graph import TensorInfo
+from autopar.core.regions import RegionTree
+from autopar.trace.draft import Draft, DraftOp
+from autopar.trace.padding.sizes import can_pad
+from autopar.trace.params import plain_params
+
+Shape = tuple[int, ...]
+Value = bool | int | float
+lax: Any = untyped_jax.lax
+
+
+@dataclass(frozen=True, eq=False)
+class Form:
+    """A tensor that holds another one at the beginning of its dims, and anything behind.
+
+    In the dims `zero` everything behind is zero, whatever the places in other dims. `region` is where it is seen first.
+    """
+
+    tensor: TensorInfo
+    zero: frozenset[int] = frozenset()
+    region: int | None = None
+
+    @property
+    def shape(self) -> Shape:
+        """The padded shape."""
+        return self.tensor.shape
+
+
+@dataclass(eq=False)
+class Padder:
+    """Operators as they are rewritten into `ops`; `forms` of each tensor by its id, the first one in front.
+
+    `sizes` are the sizes that are padded. `resting` are tensors of the state, and what is computed from these alone
+    element by element: they lie split along another dim, and stay as they are.
+    """
+
+    draft: Draft
+    sizes: Mapping[int, int]
+    resting: set[int]
+    tree: RegionTree
+    ops: list[DraftOp] = field(default_factory=list[DraftOp])
+    forms: dict[int, list[Form]] = field(default_factory=dict[int, list[Form]])
+    _calls: dict[Any, Any] = field(default_factory=dict[Any, Any])
+
+    def wanted(self, tensor: TensorInfo) -> Shape:
+        """The shape with every dim padded whose size is to be."""
+        return tuple(self.sizes.get(size, size) for size in tensor.shape) if can_pad(tensor) else tensor.shape
+
+    def now(self, tensor: TensorInfo) -> Shape:
+        """The shape of the form that a tensor was made in."""
+        found = self.forms.get(tensor.id)
+        return found[0].shape if found else tensor.shape
+
+    def grown(self, tensor: TensorInfo) -> Shape:
+        """The shape in which a reader takes a tensor: as it was made, with every uneven dim padded."""
+        if tensor.id in self.resting:
+            return tensor.shape
+        sides = zip(tensor.shape, self.now(tensor), self.wanted(tensor), strict=True)
+        return tuple(made if made != true else wanted for true, made, wanted in sides)
+
+    def need(self, tensor: TensorInfo, shape: Shape, op: DraftOp, region: int | None = None) -> Form:
+        """The form of `tensor` of this shape that is seen where `op` stands (else in `region`), or is made there."""
+        if tensor.literal is not None:
+            return Form(tensor)
+        where = op.region if region is None else region
+        seen = [form for form in self.forms[tensor.id] if self._is_seen(form, where)]
+        found = next((form for form in seen if form.shape == shape), None)
+        if found is not None:
+            return found
+        made = self._resized(tensor, seen[0], shape, replace(op, region=where))
+        self.forms[tensor.id].append(made)
+        return made
+
+    def _is_seen(self, form: Form, reader: int | None) -> bool:
+        path = self.tree.path(reader)
+        return all(r in path for r in self.tree.path(form.region) if self.tree.kind(r) != "remat")
+
+    def _resized(self, tensor: TensorInfo, form: Form, shape: Shape, op: DraftOp) -> Form:
+        """A form cut or padded with zeros to `shape`."""
+        sides = list(zip(form.shape, shape, strict=True))
+
+        def resize(x: Any) -> Any:
+            kept = tuple(map(min, form.shape, shape))
+            cut = x if kept == form.shape else lax.slice(x, (0,) * len(kept), kept)
+            config = [(0, size - low, 0) for low, size in zip(kept, shape, strict=True)]
+            return cut if kept == shape else lax.pad(cut, np.zeros((), jnp.dtype(tensor.dtype)), config)
+
+        (made,) = self.call(resize, [form.tensor], op)
+        grown = {d for d, (was, size) in enumerate(sides) if size > was == tensor.shape[d]}
+        return Form(made, frozenset(grown | form.zero), op.region)
+
+    def masked(self, tensor: TensorInfo, form: Form, dims: Iterable[int], value: Value, op: DraftOp) -> Form:
+        """A form with `value` behind the true elements in `dims`."""
+        behind = [d for d in dims if form.shape[d] != tensor.shape[d]]
+        dtype = jnp.dtype(tensor.dtype)
+        if value == 0:
+            behind = [d for d in behind if d not in form.zero]
+        if not behind:
+            return form
+
+        def mask(x: Any) -> Any:
+            inside = None
+            for d in behind:
+                along = lax.lt(lax.iota(np.int32, x.shape[d]), np.int32(tensor.shape[d]))
+                part = lax.broadcast_in_dim(along, x.shape, (d,))
+                inside = part if inside is None else lax.bitwise_and(inside, part)
+            return lax.select(inside, x, lax.full(x.shape, value, dtype))
+
+        (made,) = self.call(mask, [form.tensor], op)
+        return Form(made, form.zero.union(behind) if value == 0 else frozenset(), op.region)
+
+    def call(self, function: Callable[..., Any], tensors: Sequence[TensorInfo], op: DraftOp) -> list[TensorInfo]:
+        """The results of `function` on `tensors`, computed in the place of `op`."""
+        specs = [untyped_jax.ShapeDtypeStruct(tensor.shape, jnp.dtype(tensor.dtype)) for tensor in tensors]
+        with _compat.without_mesh():
+            closed = untyped_jax.make_jaxpr(function)(*specs)
+        return self._walk(closed, tensors, op)
+
+    def _walk(self, closed: Any, tensors: Sequence[TensorInfo], op: DraftOp) -> list[TensorInfo]:
+        jaxpr, consts = _compat.open_jaxpr(closed)
+        env: dict[Any, TensorInfo] = dict(zip(jaxpr.invars, tensors, strict=True))
+        env |= {v: self.draft.constant(value, v.aval) for v, value in zip(jaxpr.constvars, consts, strict=True)}
+
+        def read(atom: Any) -> TensorInfo:
+            return self.draft.constant(atom.val, atom.aval) if _compat.is_literal(atom) else env[atom]
+
+        for eqn in jaxpr.eqns:
+            ins = tuple(map(read, eqn.invars))
+            if _compat.is_jaxpr(inner := eqn.params.get("jaxpr")):
+                outs = tuple(self._walk(inner, ins, op))
+            else:
+                outs = tuple(self.draft.tensor(var.aval) for var in eqn.outvars)
+                payload = Payload(eqn.primitive, dict(eqn.params))
+                params = plain_params(without_shardings(eqn.params))
+                made = replace(op, kind=eqn.primitive.name, ins=ins, outs=outs, params=params, payload=payload)
+                self.ops.append(replace(made, effect=None, body=None))
+            env.update(zip(eqn.outvars, outs, strict=True))
+        return [read(atom) for atom in jaxpr.outvars]
+
+    def put(
+        self, op: DraftOp, ins: Sequence[Form], shapes: Sequence[Shape], zeros: Sequence[Collection[int]] = ()
+    ) -> None:
+        """Adds `op` on these forms, as it is otherwise, with results of these shapes."""
+        outs = [self.like(out, shape) for out, shape in zip(op.outs, shapes, strict=True)]
+        self.ops.append(replace(op, ins=tuple(form.tensor for form in ins), outs=tuple(outs)))
+        self.record(op, outs, zeros)
+
+    def made(self, op: DraftOp, function: Callable[..., Any], ins: Sequence[Form], zero: Collection[int] = ()) -> None:
+        """Adds `function` of these forms as what makes the one result of `op`."""
+        self.record(op, self.call(function, [form.tensor for form in ins], op), [zero])
+
+    def bound(self, op: DraftOp, ins: Sequence[Form], zero: Collection[int] = (), **changed: Any) -> None:
+        """Adds the primitive of `op` on these forms, with these parameters changed."""
+        assert op.payload is not None
+        primitive, params = op.payload.primitive, {**op.payload.params, **changed}
+        self.made(op, lambda *xs: primitive.bind(*xs, **primitive.get_bind_params(params)), ins, zero)
+
+    def record(self, op: DraftOp, outs: Sequence[TensorInfo], zeros: Sequence[Collection[int]] = ()) -> None:
+        """Notes what the results of `op` were made as."""
+        region = self.tree.made_in(op.kind, op.region) if op.region is not None else None
+        for n, (out, made) in enumerate(zip(op.outs, outs, strict=True)):
+            zero = frozenset(zeros[n]) if zeros else frozenset[int]()
+            self.forms[out.id] = [Form(made, zero, region)]
+
+    def whole(self, op: DraftOp) -> None:
+        """Adds `op` as it was, on true operands."""
+        ins = [self.need(tensor, tensor.shape, op) for tensor in op.ins]
+        self.ops.append(replace(op, ins=tuple(form.tensor for form in ins)))
+        self.record(op, op.outs)
+
+    def like(self, tensor: TensorInfo, shape: Shape) -> TensorInfo:
+        """A new tensor of this shape and of the type of another; that one itself where it has the shape."""
+        if tensor.shape == shape:
+            return tensor
+        return self.draft.tensor(untyped_jax.ShapeDtypeStruct(shape, jnp.dtype(tensor.dtype)))

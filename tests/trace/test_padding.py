@@ -1,0 +1,207 @@
+"""Padded graphs compute what the true ones do, whatever stands behind the true elements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax import lax
+
+from autopar.core.graph import TensorInfo
+from autopar.core.regions import BOUNDARY
+from autopar.trace import padded_sizes, trace
+from autopar.trace.draft import DraftOp
+from autopar.trace.padding import padder as padder_module
+from autopar.trace.padding.padder import Form, Padder
+from autopar.trace.padding.sizes import padded_size
+from tests.trace.evaluate import as_function, assert_same
+
+SIZES = {5: 8, 6: 8, 7: 8, 9: 12, 10: 12, 11: 12, 13: 16, 14: 16, 15: 16}
+
+
+def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Writes what destroys any value behind the true elements of whatever is not said to be zero there."""
+    record = Padder.record
+
+    def record_poisoned(self: Padder, op: DraftOp, outs: Sequence[TensorInfo], zeros: Sequence[Any] = ()) -> None:
+        record(self, op, outs, zeros)
+        for true in op.outs if op.kind not in BOUNDARY else ():
+            (form,) = self.forms[true.id]
+            dims = [d for d in range(true.ndim) if form.shape[d] != true.shape[d] and d not in form.zero]
+            dtype = jnp.dtype(true.dtype)
+            if not dims or dtype.kind == "b":
+                continue
+            value = 77 if not jnp.issubdtype(dtype, jnp.inexact) else float("nan")
+            worse = self.masked(true, form, dims, value, op)
+            clean = [d for d in form.zero if form.shape[d] != true.shape[d]]
+            kept = self.masked(true, worse, clean, 0, op)
+            self.forms[true.id] = [Form(kept.tensor, form.zero, form.region)]
+
+    monkeypatch.setattr(padder_module.Padder, "record", record_poisoned)
+
+
+def check(function: Callable[..., Any], *args: Any) -> None:
+    """Compares a function with its padded graph; some dim has been padded."""
+    assert compare(function, *args)
+
+
+def compare(function: Callable[..., Any], *args: Any) -> bool:
+    """Compares a function with its padded graph; whether any dim has been padded."""
+    grown = set(SIZES.values())
+    padded = trace(function, args, padding=SIZES)
+    assert_same(jax.jit(function)(*args), as_function(padded)(*args), 1e-5)
+    return any(not grown.isdisjoint(t.shape) for op in padded.graph.ops for t in op.outs)
+
+
+def array(*shape: int, seed: int = 0) -> Any:
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape).astype(np.float32))
+
+
+X, Y, PLACES = array(7, 10), array(7, 10, seed=1), jnp.asarray([[3], [-9], [0], [6], [99]])
+DIMS = lax.GatherDimensionNumbers((1,), (0,), (0,))
+ADDED = lax.ScatterDimensionNumbers((1,), (0,), (0,))
+
+
+def heat(u: Any) -> Any:
+    """A step of the heat equation by slices."""
+    inner = u[1:-1, 1:-1]
+    around = u[2:, 1:-1] + u[:-2, 1:-1] + u[1:-1, 2:] + u[1:-1, :-2]
+    return u.at[1:-1, 1:-1].set(inner + 0.1 * (around - 4 * inner))
+
+
+def loop(x: Any) -> Any:
+    """A loop with a carry, slices and a stack of uneven dims, and a choice in it."""
+
+    def body(carry: Any, row: Any) -> tuple[Any, Any]:
+        grown = lax.cond(row.sum() > 0, lambda c: c + row, lambda c: -c, carry)
+        return grown, jnp.max(grown) + row
+
+    return lax.scan(body, jnp.zeros(10), x)
+
+
+def loss(params: dict[str, Any], ids: Any) -> Any:
+    """A tied embedding with its cross entropy."""
+    hidden = jnp.tanh(params["table"][ids] @ params["w"])
+    scores = jax.nn.log_softmax(hidden @ params["table"].T)
+    return -jnp.mean(jnp.take_along_axis(scores, ids[..., None], -1))
+
+
+OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
+    "elementwise": lambda x, y: jnp.exp(x) / y + jnp.where(x > 0, x, 2.0),
+    "sum": lambda x, y: (x / y).sum(0) + (x / y).sum() + jnp.mean(x * y, 1)[0],
+    "max": lambda x, y: (jnp.max(x, 0), jnp.min(x * y, 1), jnp.prod(x), jnp.argmax(y, 1), jnp.argmin(y, 0)),
+    "negative": lambda x, y: (jnp.max(-jnp.abs(x), 1), jnp.min(jnp.abs(y), 0), (x > 9).any(1), (x < 9).all(0)),
+    "integers": lambda x, y: (jnp.max((-x * 9).astype(int) - 99, 0), jnp.sum(x.astype(int), 1)),
+    "product": lambda x, y: (x @ y.T, x.T @ y, jnp.einsum("ij,ij->i", x, y), jnp.einsum("ij,kl->ikjl", x, y)),
+    "softmax": lambda x, y: jax.nn.softmax(x) @ jax.nn.log_softmax(y, 0).T,
+    "cumulative": lambda x, y: (jnp.cumsum(x, 0), lax.cumsum(y, 1, reverse=True), lax.cummax(x, 1)),
+    "reshape": lambda x, y: (x.reshape(70), x.reshape(7, 2, 5), x.reshape(70).reshape(7, 10) * y),
+    "layout": lambda x, y: (x.T + y.T, x[:, None] + y[None], jnp.broadcast_to(x[0], (14, 10)), x[:, None].squeeze(1)),
+    "slices": lambda x, y: (x[1:] - x[:-1], x[::2], x[2:5, 1:9] + y[1:4, 2:], x[:, 3:]),
+    "pads": lambda x, y: (jnp.pad(x, 1) + 1, jnp.pad(x, ((0, 2), (3, 0)), constant_values=5.0)),
+    "cut pads": lambda x, y: lax.pad(x, 0.0, [(1, -2, 0)] * 2) + lax.pad(y, 1.0, [(-3, 2, 0)] * 2),
+    "gaps": lambda x, y: lax.pad(x * y, x[0, 0], [(1, 2, 0), (0, 1, 1)]),
+    "turned": lambda x, y: (x[::-1], x[:, ::-1] + y, jnp.roll(x, 2, 0), jnp.roll(y, (1, -3), (0, 1))),
+    "joined": lambda x, y: (jnp.concatenate([x, y]), jnp.stack([x, y]), jnp.hstack([x[:, :2], x, y[:, 1:]])),
+    "sorted": lambda x, y: (jnp.sort(x, 0), jnp.sort(y, 1), jnp.argsort(x, 1)),
+    "split": lambda x, y: jnp.split(x, [2, 7], 1)[1] * y[:, :5],
+    "updates": lambda x, y: (x.at[2:4].set(0.0), x.at[:, 1:-1].add(y[:, :8]), x.at[0].multiply(y[1])),
+    "dynamic": lambda x, y: lax.dynamic_update_slice(x, lax.dynamic_slice(y, (jnp.int32(2), 0), (3, 10)), (5, 0)),
+    "random": lambda x, y: x + jax.random.normal(jax.random.key(0), x.shape),
+    "complex": lambda x, y: jnp.abs((x + 1j * y).sum(0)),
+    "barrier": lambda x, y: sum(lax.optimization_barrier((x * y, x + y))),
+    "heat": lambda x, y: jax.grad(lambda u: (heat(heat(u)) * y).sum())(x),
+    "loop": lambda x, y: (loop(x), jax.grad(lambda u: loop(u)[1].sum())(y)),
+    "while": lambda x, y: lax.while_loop(lambda c: (c * c).sum() < 1e4, lambda c: c * 2 + y, x),
+    "remat": lambda x, y: jax.grad(lambda u: jax.checkpoint(lambda v: jnp.sin(v @ y.T).sum())(u))(x),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_nothing_behind_the_true_elements_changes_a_value(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    poisoned(monkeypatch)
+    check(OPERATORS[name], X, Y)
+
+
+@pytest.mark.parametrize("mode", ["clip", "fill", "promise_in_bounds"])
+@pytest.mark.parametrize("state", [True, False])
+def test_indices_mean_places_of_the_true_dim(mode: str, state: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    poisoned(monkeypatch)
+    indices = jnp.clip(PLACES, 0, 6) if mode == "promise_in_bounds" else PLACES
+    rows = array(5, 10, seed=2)
+
+    def read(x: Any, i: Any, rows: Any) -> Any:
+        x = x if state else x * 2
+        taken = lax.gather(x, i, DIMS, (1, 10), mode=mode)
+        added = lax.scatter_add(x, i, rows, ADDED, mode=mode)
+        written = lax.scatter_max(x, i, rows, ADDED, mode=mode)
+        return (
+            taken,
+            added.sum(0),
+            written * 2,
+            jnp.take_along_axis(x, jnp.abs(i) % 7 * jnp.ones((1, 10), int), 0, mode=mode),
+        )
+
+    check(read, X, indices, rows)
+
+
+def test_a_step_with_a_tied_embedding(monkeypatch: pytest.MonkeyPatch) -> None:
+    poisoned(monkeypatch)
+    params = {"table": array(13, 16), "w": array(16, 16, seed=1)}
+    ids = jnp.asarray(np.random.default_rng(0).integers(0, 13, size=(6, 5)))
+
+    def step(params: Any, ids: Any) -> Any:
+        return jax.tree.map(lambda p, g: p - 0.1 * g, params, jax.grad(loss)(params, ids))
+
+    check(step, params, ids)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.sampled_from(sorted(OPERATORS)), min_size=2, max_size=4), st.randoms(use_true_random=False))
+def test_chains_of_operators(names: list[str], random: Any) -> None:
+    picks = [random.random() for _ in names]
+
+    def chain(x: Any, y: Any) -> Any:
+        for name, pick in zip(names, picks, strict=True):
+            found = jax.tree.leaves(OPERATORS[name](x, y))
+            same = [value for value in found if value.shape == x.shape and value.dtype == x.dtype]
+            if same:
+                x, y = jnp.tanh(same[int(pick * len(same))]), jnp.cos(x)
+        return x, y
+
+    with pytest.MonkeyPatch.context() as patch:
+        poisoned(patch)
+        compare(chain, X, Y)
+
+
+def test_a_missing_mask_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    poisoned(monkeypatch)
+    masked = Padder.masked
+
+    def unmasked(self: Padder, tensor: Any, form: Form, dims: Any, value: Any, op: DraftOp) -> Form:
+        return form if op.kind == "reduce_sum" and value == 0 else masked(self, tensor, form, dims, value, op)
+
+    monkeypatch.setattr(Padder, "masked", unmasked)
+    with pytest.raises(AssertionError):
+        check(OPERATORS["sum"], X, Y)
+
+
+@given(st.integers(1, 100_000), st.integers(1, 64))
+def test_padded_sizes_are_even_and_add_little(size: int, devices: int) -> None:
+    found = padded_size(size, devices)
+    assert size <= found <= 1.15 * size
+    assert found == size or any(found % parts == 0 for parts in range(2, devices + 1) if devices % parts == 0)
+
+
+def test_even_graphs_are_not_padded() -> None:
+    even = trace(partial(OPERATORS["product"]), (array(8, 16), array(8, 16)))
+    assert padded_sizes(even.graph, 8) == {}
+    uneven = trace(partial(OPERATORS["product"]), (array(15, 63), array(15, 63)))
+    assert padded_sizes(uneven.graph, 8) == {15: 16, 63: 64}

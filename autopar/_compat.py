@@ -313,6 +313,11 @@ def scan_counts(params: dict[str, Any]) -> tuple[int, int]:
     return len(tuple(consts)), len(tuple(carry))
 
 
+def has_batching_rule(primitive: Any) -> bool:
+    """Whether `jax.vmap` knows what to do with this primitive."""
+    return primitive in untyped_jax.interpreters.batching.fancy_primitive_batchers
+
+
 def callback_of(name: str, params: dict[str, Any]) -> Callable[..., Any]:
     """What an operator of the kind `name` calls on the host, with its operands as flat arguments."""
     return partial(_print_debug, params) if name == "debug_print" else params["callback"]

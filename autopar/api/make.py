@@ -201,27 +201,38 @@ def alternatives(
 ) -> list[Traced]:
     """The traces of `fn` that may be planned.
 
-    Functions that were made operators are kept whole, then expanded; then, where dims are uneven that much lies in,
-    these are padded for the devices of `cluster`.
+    Functions that were made operators are kept whole, then expanded. Loops over samples go round by round, then in a
+    part for each device of `cluster`; then, where dims are uneven that much lies in, these are padded for the devices.
     """
-    traces = _kept_or_expanded(fn, settings, args, kwargs)
+    devices, wanted = cluster.topology.device_count, settings.options.loops
+    parts = devices if wanted == "parts" else 1
+    traces = _kept_or_expanded(fn, settings, args, kwargs, parts)
     plain = traces[-1]
-    sizes = padded_sizes(plain.graph, cluster.topology.device_count)
+    if wanted == "best" and _has_scans(plain):
+        in_parts = _kept_or_expanded(fn, settings, args, kwargs, devices)
+        traces = [*traces, *(traced for traced in in_parts if traced.has_parts)]
+    sizes = padded_sizes(plain.graph, devices)
     if plain.mesh or not sizes:
         return traces
     with KEEP(settings.options.operators == "kept"):
-        return [*traces, _trace(fn, settings, args, kwargs, sizes)]
+        return [*traces, _trace(fn, settings, args, kwargs, parts, sizes)]
 
 
-def _kept_or_expanded(fn: Function, settings: Settings, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Traced]:
+def _has_scans(traced: Traced) -> bool:
+    return any(region.kind == "scan" for region in traced.graph.regions)
+
+
+def _kept_or_expanded(
+    fn: Function, settings: Settings, args: tuple[Any, ...], kwargs: dict[str, Any], loop_parts: int
+) -> list[Traced]:
     wanted = settings.options.operators
     if wanted == "expanded":
-        return [_trace(fn, settings, args, kwargs)]
+        return [_trace(fn, settings, args, kwargs, loop_parts)]
     with KEEP(True):
-        kept = _trace(fn, settings, args, kwargs)
+        kept = _trace(fn, settings, args, kwargs, loop_parts)
     if wanted == "kept" or all(op.body is None for op in kept.graph.ops):
         return [kept]
-    return [kept, _trace(fn, settings, args, kwargs)]
+    return [kept, _trace(fn, settings, args, kwargs, loop_parts)]
 
 
 def _trace(
@@ -229,6 +240,7 @@ def _trace(
     settings: Settings,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
+    loop_parts: int,
     padding: Mapping[int, int] | None = None,
 ) -> Traced:
     return trace(
@@ -240,6 +252,7 @@ def _trace(
         donate_argnames=tuple(settings.donate_argnames),
         carry=settings.carry,
         while_trips=settings.options.while_trips,
+        loop_parts=loop_parts,
         padding=padding,
     )
 

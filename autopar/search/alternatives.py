@@ -1,4 +1,4 @@
-"""Alternatives: several graphs of one function, with operators kept whole or expanded; the best plan of all."""
+"""Alternatives: several graphs of one function, operators kept or expanded, loops whole or in parts; the best plan."""
 
 from __future__ import annotations
 
@@ -44,7 +44,15 @@ def search_best(tasks: Sequence[Task], meshes: Sequence[DeviceMesh]) -> tuple[in
     position = next(n for n, planned in found.items() if planned.plan.objective_s <= least * (1 + TIE))
     plan = found[position].plan
     bound = min(plan.objective_s, *(planned.plan.lower_bound_s for planned in found.values()))
-    space = f"{plan.space}, operators kept or expanded" if len(found) > 1 else plan.space
+    space = plan.space + (_variants(tasks) if len(found) > 1 else "")
     stopped = str(tasks[position].halt)
     planned = replace(found[position], plan=replace(plan, lower_bound_s=bound, space=space, stopped=stopped))
     return position, announced(tasks[position], planned)
+
+
+def _variants(tasks: Sequence[Task]) -> str:
+    """In what the graphs of the tasks differ, as words behind those for a space."""
+    operators = {any(op.body is not None for op in task.graph.ops) for task in tasks}
+    loops = {tuple((region.kind, region.trips) for region in task.graph.regions) for task in tasks}
+    kept = ", operators kept or expanded" if len(operators) > 1 else ""
+    return kept + (", loops whole or in parts" if len(loops) > 1 else "")

@@ -44,7 +44,9 @@ class SearchOptions:
     many times as long; `max_tightenings` (>= 1) how often a memory limit is tightened for what only the program counts,
     where each limit is solved fully (`SolveOptions.large_gap` 0); `while_trips` how often a while loop is held to go
     round. `operators` says what becomes of functions that were made operators
-    (`autopar.operator`): "kept" whole, "expanded", or "best": both are planned and the better plan is kept. `recompute`
+    (`autopar.operator`): "kept" whole, "expanded", or "best": both are planned and the better plan is kept. `loops`
+    says how loops over samples (scans whose rounds need nothing of one another but sums) run: "whole", round by round,
+    in "parts", one for each device where they divide evenly, or "best" in the same way. `recompute`
     says whether activations may be computed once more in the backward pass, rather than kept: "never", or "auto": it is
     looked into where nothing fits in the memory limit otherwise, or the limit costs more than 5 % of the objective, as
     that is a second search. A point of a front is worked on until its gap is `front_gap` (>= 0); on large ones it is
@@ -59,6 +61,7 @@ class SearchOptions:
     max_tightenings: int = 8
     while_trips: float = WHILE_TRIPS
     operators: Literal["best", "kept", "expanded"] = "best"
+    loops: Literal["best", "whole", "parts"] = "best"
     recompute: Literal["auto", "never"] = "auto"
     data_parallel: Literal["never", "compared"] = "never"
     front_gap: float = FRONT_GAP
@@ -77,6 +80,8 @@ class SearchOptions:
             raise InvalidOption(f"front_gap is {gap!r}: pass the gap that a point of a front may have, a number >= 0")
         if self.recompute not in ("auto", "never"):
             raise InvalidOption(f"recompute is {self.recompute!r}: pass 'auto' or 'never'")
+        if self.loops not in ("best", "whole", "parts"):
+            raise InvalidOption(f"loops is {self.loops!r}: pass 'best', 'whole' or 'parts'")
         if self.data_parallel not in ("never", "compared"):
             raise InvalidOption(f"data_parallel is {self.data_parallel!r}: pass 'never' or 'compared'")
         if self.on_progress is not None and not callable(self.on_progress):

@@ -39,6 +39,7 @@ class Traced:
     runner applies `jax.random.key_data` on the way in and `jax.random.wrap_key_data` on the way out. Constants that
     are keys are data already. `output_names` are paths in the result. `static_argnums` were left out of the inputs.
     `mesh` are the axes of the mesh of whose Explicit axes types speak, () if they speak of none.
+    `has_parts` says that a loop over samples goes through its rounds in parts.
     """
 
     graph: OpGraph
@@ -52,6 +53,7 @@ class Traced:
     output_names: tuple[str, ...]
     static_argnums: tuple[int, ...]
     mesh: TypedAxes = ()
+    has_parts: bool = False
 
     def explicit_axes(self, mesh: DeviceMesh) -> frozenset[str]:
         """The axes of `mesh` of which types speak where the function is called; none if they speak of another."""
@@ -70,6 +72,7 @@ def trace(
     carry: Carry = "auto",
     while_trips: float = WHILE_TRIPS,
     padding: Mapping[int, int] | None = None,
+    loop_parts: int = 1,
 ) -> Traced:
     """The graph of `fn(*args, **kwargs)`, traced under the mesh that is set; nothing is computed.
 
@@ -84,6 +87,7 @@ def trace(
       carry: which results become the next call's inputs, see `find_carry`.
       while_trips: how often a while loop, whose trips only its run can tell, is held to go round.
       padding: what sizes of dims become inside (`padding.padded_sizes`); None: no dim is padded.
+      loop_parts: into how many parts, at most, the rounds of a loop over samples are divided, see `trace.loop_parts`.
 
     Raises:
       TraceError: if JAX cannot trace `fn`, `fn` has side effects, or an argument or option is not valid.
@@ -93,7 +97,7 @@ def trace(
     leaves = arguments.leaves(args, kwargs or {})
     mesh = mesh_of_types(leaves)
     closed, results = make_jaxpr(fn, arguments, leaves, mesh)
-    walker = Walker(while_trips)
+    walker = Walker(while_trips, 1 if mesh is not None else loop_parts)
     inputs = [walker.draft.tensor(aval, name) for aval, name in zip(arguments.avals, arguments.leaf_names, strict=True)]
     jaxpr, consts = _compat.open_jaxpr(closed)
     outputs = walker.walk(jaxpr, consts, list(inputs), Place(_compat.empty_name_stack()))
@@ -117,6 +121,7 @@ def trace(
         output_names=results.names,
         static_argnums=tuple(position for position, _ in arguments.static),
         mesh=typed_axes(mesh),
+        has_parts=walker.has_parts,
     )
 
 

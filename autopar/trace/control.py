@@ -15,6 +15,7 @@ from autopar._mesh import sharding_in_type
 from autopar.core.graph import TensorInfo
 from autopar.core.regions import RegionKind
 from autopar.trace.draft import DraftOp, Place
+from autopar.trace.loop_parts import in_parts, part_count
 from autopar.trace.types import typed_specs
 
 if TYPE_CHECKING:
@@ -57,7 +58,11 @@ class Control:
 
 
 def scan(walker: Walker, eqn: Any, ins: Tensors, place: Place) -> list[TensorInfo]:
-    """A scan: carry, ys[i] = body(consts, carry, xs[i]) for each i."""
+    """A scan: carry, ys[i] = body(consts, carry, xs[i]) for each i; in parts where that is wanted and can be."""
+    parts = 1 if place.in_parts or place.alone else part_count(eqn, walker.loop_parts)
+    if parts > 1:
+        walker.has_parts = True
+        return walker.inline(eqn, in_parts(eqn, parts), list(ins), replace(place, in_parts=True))
     control, body = Control(walker, eqn, place), eqn.params["jaxpr"]
     consts, carried = _compat.scan_counts(eqn.params)
     avals = list(body.in_avals)

@@ -20,13 +20,15 @@ from autopar.trace.keys import data_dtype, data_shape
 class Place:
     """Where a jaxpr stands: the name stack around it, its region, and the source line if it has none of its own.
 
-    `alone` are the mesh axes, of one device each, of the shard_maps around it that are walked in place.
+    `alone` are the mesh axes, of one device each, of the shard_maps around it that are walked in place;
+    `in_parts` that a loop around it goes through its rounds in parts (`loop_parts`).
     """
 
     stack: Any
     region: int | None = None
     source: str | None = None
     alone: frozenset[str] = frozenset()
+    in_parts: bool = False
 
 
 @dataclass(frozen=True, eq=False)

@@ -69,10 +69,13 @@ Tensors = list[TensorInfo]
 class Walker:
     """Walks jaxprs into `draft`. `while_trips` is how often a while loop is held to go round.
 
+    Loops over samples go through their rounds in up to `loop_parts` parts at once; `has_parts` says that one does.
     The caches hold what depends on an equation only.
     """
 
     while_trips: float = WHILE_TRIPS
+    loop_parts: int = 1
+    has_parts: bool = False
     draft: Draft = field(default_factory=Draft)
     _sources: dict[Any, str] = field(default_factory=dict[Any, str])
     _scopes: dict[Any, str] = field(default_factory=dict[Any, str])

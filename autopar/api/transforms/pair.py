@@ -213,9 +213,11 @@ def _example(specs: tuple[Any, ...], _operands: Sequence[Any]) -> Call:
 
 
 def _one_trace(settings: Settings) -> Settings:
-    """The function is a jaxpr already, so operators in it are kept or expanded for good."""
-    kept = settings.options.operators == "kept"
-    return replace(settings, options=replace(settings.options, operators="kept" if kept else "expanded"))
+    """One way to trace: operators in a jaxpr are kept or expanded for good, and loops are whole where both would do."""
+    options = settings.options
+    operators = "kept" if options.operators == "kept" else "expanded"
+    loops = "whole" if options.loops == "best" else options.loops
+    return replace(settings, options=replace(options, operators=operators, loops=loops))
 
 
 def _as_in(joint: Planned, settings: Settings) -> Settings:

@@ -334,6 +334,11 @@ def _print_debug(params: dict[str, Any], *values: Any) -> None:
         print(text)
 
 
+def side_effects(holder: Any) -> list[Any]:
+    """The effects of an equation or a jaxpr that reach out of the program; that it names a mesh axis is none."""
+    return [effect for effect in holder.effects if type(effect).__name__ != "NamedAxisEffect"]
+
+
 def is_ordered(eqn: Any) -> bool:
     """Whether the effects of an equation come in the order of the program."""
     return any("Ordered" in type(effect).__name__ for effect in eqn.effects)

@@ -59,6 +59,10 @@ class WholeBitsWarning(UserWarning):
     """Random bits are made whole on every device, though that takes much of a step."""
 
 
+class UnpricedWarning(UserWarning):
+    """Nobody but its author can look into an operator, and what it costs is not stated."""
+
+
 class PlanCacheWarning(UserWarning):
     """A plan that is kept in a cache cannot be used, or one cannot be kept there."""
 

@@ -26,7 +26,8 @@ class TensorInfo:
 
     `name` is the argument's path ("params['w1']") for inputs, "constant[0]" for hoisted constants, else "".
     `literal` is the value of a scalar constant; such a tensor has shape () and no producer. `multiple_of` is the id of
-    the tensor that this one is a number times, if it is known to be one.
+    the tensor that this one is a number times, if it is known to be one. `manual` are the mesh axes along which
+    the user placed it by hand (`core.manual`): the shape is that of one position along them.
     """
 
     id: int
@@ -36,6 +37,7 @@ class TensorInfo:
     name: str = ""
     literal: Scalar | None = None
     multiple_of: int | None = None
+    manual: tuple[str, ...] = ()
 
     @property
     def root(self) -> int:
@@ -88,11 +90,11 @@ class OpNode:
         first: dict[int, int] = {}
         ins = tuple(
             [
-                (t.shape, t.dtype, first.setdefault(t.root, i), t.literal is None, t.literal == 0)
+                (t.shape, t.dtype, first.setdefault(t.root, i), t.literal is None, t.literal == 0, t.manual)
                 for i, t in enumerate(self.ins)
             ]
         )
-        outs = tuple([(t.shape, t.dtype) for t in self.outs])
+        outs = tuple([(t.shape, t.dtype, t.manual) for t in self.outs])
         return (self.kind, ins, outs, _text(self.params))
 
 
@@ -125,7 +127,7 @@ class _Looks:
         return (op.kind, tuple(ins), tuple(outs), related, _text(op.params) if op.params else "[]")
 
     def _number(self, tensor: TensorInfo) -> int:
-        look = tensor.shape, tensor.dtype, tensor.literal is None, tensor.literal == 0
+        look = tensor.shape, tensor.dtype, tensor.literal is None, tensor.literal == 0, tensor.manual
         number = self.known[tensor.id] = self.numbers.setdefault(look, len(self.numbers) + 1)
         return number
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-PINNED = frozenset({"reshard", "sharding_constraint", "shard_map"})
+from autopar.core.manual import BORDERS
+
+BY_HAND = frozenset({"shard_map", *BORDERS})
+"""Those whose bodies know the axes of one mesh, and no other."""
+
+PINNED = frozenset({"reshard", "sharding_constraint", *BY_HAND})
 """Their parameters: `axes`, the user's mesh axes (name, size), () where the function names no axis of any mesh; `ins`
 and `outs`, a Spec for each operand and result."""
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from autopar.core.placement import Placement, StepKind
 
-Path = Literal["line", "ring", "mirror"]
+Path = Literal["line", "ring", "mirror", "stated"]
 
 
 @dataclass(frozen=True)
@@ -16,18 +16,24 @@ class Hop:
 
     On a "line" devices at an end send to nobody, and those that nobody sends to receive zeros. In a "ring" the first
     device comes after the last. On a "mirror" it is the device as far from the end as this one is from the beginning.
+    Where they are "stated" these pairs (from, to) are all there are.
     """
 
     distance: int
     path: Path = "line"
+    stated: tuple[tuple[int, int], ...] = ()
 
     def __str__(self) -> str:
+        if self.path == "stated":
+            return f"{len(self.stated)} pairs"
         names = {Hop(1): "next", Hop(-1): "previous", Hop(0, "mirror"): "mirror"}
         around = " in a ring" if self.path == "ring" else ""
         return names.get(self, f"{self.distance:+d}{around}")
 
     def pairs(self, count: int) -> list[tuple[int, int]]:
         """The pairs (from, to) of the permute among `count` devices."""
+        if self.path == "stated":
+            return [*self.stated]
         if self.path == "mirror":
             return [(n, count - 1 - n) for n in range(count)]
         if self.path == "ring":
@@ -40,7 +46,7 @@ NEXT, PREVIOUS, MIRROR = Hop(1), Hop(-1), Hop(0, "mirror")
 
 @dataclass(frozen=True)
 class Exchange:
-    """A collective that an operator runs inside itself: a permute, an all-gather or an all-to-all.
+    """A collective that an operator runs inside itself, or is itself (`core.manual`).
 
     `axes` stand in mesh order; devices are counted along them, major to minor. `size_bytes` is what one device holds of
     the message before or after, whichever is larger. `tensor` is the operand that is sent (results count on behind the
@@ -54,8 +60,8 @@ class Exchange:
     hop: Hop | None = None
 
     def __post_init__(self) -> None:
-        if self.kind not in ("permute", "all_gather", "all_to_all"):
-            raise ValueError(f"an operator exchanges by permute, all_gather or all_to_all, not by {self.kind}")
+        if self.kind in ("slice", "mask"):
+            raise ValueError(f"an operator exchanges by collectives, not by {self.kind}")
         if (self.kind == "permute") != (self.hop is not None):
             raise ValueError(f"an exchange by {self.kind} goes to {self.hop}")
         if not self.axes or self.size_bytes < 0 or self.tensor < 0:

@@ -16,12 +16,14 @@ from autopar._compat import (
     key_data,
     open_jaxpr,
     pcast_varying,
+    row_major,
     single,
     untyped_jax,
     varying_axes_of,
     with_shape,
 )
 from autopar.core.graph import OpNode
+from autopar.core.manual import BORDERS
 from autopar.core.mesh import DeviceMesh
 from autopar.core.strategy import Strategy
 from autopar.emit.exchange import Exchanger, InShardMap
@@ -158,6 +160,12 @@ def _identity(local: LocalOp) -> Run:
     return run
 
 
+def _all_to_all(local: LocalOp) -> Run:
+    """As it is. XLA's CPU compiler may lay the parts out differently, and then refuses what it made."""
+    run = local.bind()
+    return run if not local.xla_cpu else lambda *operands: run(*map(row_major, operands))
+
+
 _LOCALISERS: dict[str, Callable[[LocalOp], Run]] = {
     "conv_general_dilated": conv_general_dilated,
     "dot_general": dot_general,
@@ -167,6 +175,7 @@ _LOCALISERS: dict[str, Callable[[LocalOp], Run]] = {
     "fft": fft,
     "gather": gather,
     "iota": iota,
+    "manual_all_to_all": _all_to_all,
     "iota_2x32_shape": iota_2x32_shape,
     "pad": pad,
     "ragged_dot_general": ragged_dot_general,
@@ -186,7 +195,7 @@ _LOCALISERS: dict[str, Callable[[LocalOp], Run]] = {
     **dict.fromkeys(("broadcast_in_dim", "empty"), _made),
     **dict.fromkeys(("concatenate", "splice"), join),
     **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"), cumulative),
-    **dict.fromkeys(("device_put", "reshard", "sharding_constraint"), _identity),
+    **dict.fromkeys(("device_put", "reshard", "sharding_constraint", *BORDERS), _identity),
     **dict.fromkeys(("ffi_call", "pure_callback"), _foreign),
     **dict.fromkeys(("pmax", "pmin", "psum"), _reduce_over_axis),
     **dict.fromkeys(("reduce_window", "reduce_window_sum", "reduce_window_max", "reduce_window_min"), reduce_window),

@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autopar.core.graph import OpNode
+from autopar.core.manual import BORDERS
 from autopar.core.mesh import DeviceMesh
 from autopar.core.regions import BOUNDARY, LOOPS
 from autopar.core.strategy import Strategy
 from autopar.passes.in_place import in_arguments, kind_of, written_over
 from autopar.passes.program import Compute, Instruction, Ints, Move, ShardedProgram
-from autopar.price.exchanged import lengthening, message_bytes
+from autopar.price.exchanged import lengthening, sent_bytes
 from autopar.price.work import is_fusible
 
 Bools = NDArray[np.bool_]
@@ -102,10 +103,11 @@ def _peak(
     parts of its flat buffer. What is written over another value takes its memory (`passes.in_place`).
     """
     registers = _registers(program, in_memory)
-    last, over = _last_uses(program, registers | _anew(program, recomputed), donated)
+    aliases, early = _other_names(program, registers)
+    last, over = _last_uses(program, registers | aliases | _anew(program, recomputed), donated)
     size = np.zeros(program.links.end, dtype=np.int64)
     size[[*program.values]] = [*map(program.local_bytes, program.values)]
-    size[registers] = 0
+    size[registers | aliases | early] = 0
     size[in_arguments(program, over, donated)] = 0
     before = int(size[[*program.inputs, *program.outputs]].sum()) - _taken_over(program, donated)
     values, start, stop = _alive(program, last, over)
@@ -176,7 +178,7 @@ def _beside(mesh: DeviceMesh, instruction: Instruction, size: Sequence[int], wor
             return held
         beside = lengthening(instruction.op, instruction.strategy, mesh)
         copies = {(instruction.ins[e.tensor], e.axes) for e in beside if e.tensor < len(instruction.ins)}
-        return held + sum(size[value] for value, _ in copies) + message_bytes(instruction.exchanges)
+        return held + sum(size[value] for value, _ in copies) + sent_bytes(instruction.op, instruction.exchanges)
     if not isinstance(instruction, Move) or not instruction.is_collective:
         return 0
     is_packed = len(instruction.ins) > 1 and instruction.kind != "all_reduce"
@@ -209,6 +211,27 @@ def _registers(program: ShardedProgram, in_memory: Collection[int]) -> Bools:
         move = program.instructions[position]
         found[[*move.outs]] = found[[*move.ins]]
     return found
+
+
+def _other_names(program: ShardedProgram, registers: Bools) -> tuple[Bools, Bools]:
+    """The values that are others under another name, at the borders of what a user splits by hand (`price.work`).
+
+    First those that are what they are made of, which lives as long as they do; then those of which results are made,
+    whose memory is there all along.
+    """
+    aliases, early = list[int](), list[int]()
+    borders = [i for i in program.instructions if isinstance(i, Compute) and i.op.kind in BORDERS]
+    readers: Counter[int] = Counter(program.links.read.tolist() if borders else ())
+    fixed = {*program.inputs, *program.outputs}
+    for border in borders:
+        (before,), (after,) = border.ins, border.outs
+        if registers[before]:
+            continue
+        if after not in program.outputs:
+            aliases.append(after)
+        elif before not in fixed and readers[before] == 1:
+            early.append(before)
+    return _marked(program.links.end, aliases), _marked(program.links.end, early)
 
 
 def _anew(program: ShardedProgram, recomputed: Collection[int]) -> Bools:

@@ -73,15 +73,17 @@ class InsertRedistribution:
         return moves
 
     def _router(self, program: ShardedProgram, convert: Convert, fused: frozenset[int]) -> Router:
-        if program.values[convert.before].tensor.id in self.waiting and program.runs(convert) == 1:
-            return self.router.shared
-        return self.router.fused if convert.after in fused else self.router
+        tensor = program.values[convert.before].tensor
+        router = self.router.without(tensor.manual) if tensor.manual else self.router
+        if tensor.id in self.waiting and program.runs(convert) == 1:
+            return router.shared
+        return router.fused if convert.after in fused else router
 
     def _route(
         self, router: Router, tensor: TensorInfo, source: Placement, target: Placement, mesh: DeviceMesh
     ) -> tuple[_Priced, ...]:
         shape, itemsize = tensor.shape, tensor.itemsize
-        price = self.router if router is self.router.shared else router
+        price = self.router if router is self.router.without(tensor.manual).shared else router
         return tuple(
             _Priced(
                 step,

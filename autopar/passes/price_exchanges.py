@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from autopar.core.manual import COLLECTIVES
 from autopar.core.strategy import NEXT, PREVIOUS, Exchange
 from autopar.passes.program import Compute, Instruction, Move, ShardedProgram
 from autopar.redistribute.step import StepPrice
@@ -29,6 +30,7 @@ class PriceExchanges:
 
     def _move(self, compute: Compute, exchange: Exchange) -> Move:
         value = (*compute.ins, *compute.outs)[exchange.tensor]
+        named = compute.op.params.get("primitive") if compute.op.kind in COLLECTIVES else None
         where = f" to the {exchange.hop}" if exchange.hop in (NEXT, PREVIOUS) else ""
         return Move(
             exchange.kind,
@@ -40,7 +42,7 @@ class PriceExchanges:
             "exchange",
             region=compute.region,
             source=compute.op.source,
-            reason=f"inside {compute.op.kind}{where}",
+            reason=f"the function's own {named}" if named else f"inside {compute.op.kind}{where}",
             hop=exchange.hop,
         )
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autopar.core.graph import OpNode, TensorInfo
+from autopar.core.manual import KINDS as MANUAL
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement, StepKind
 from autopar.core.regions import BOUNDARY, Region, RegionTree
@@ -166,7 +167,7 @@ class ShardedProgram:
 
         Three things are right but beyond it: a permute that changes over which axes a value is replicated; a bucket of
         values that are replicated over different axes (its result counts as varying wherever one does); and what cannot
-        be looked into: a shard_map in the user's function that is not checked there, a kernel that is called anew, a
+        be looked into: what a user splits by hand, a kernel that is called anew, a
         loop in a function treated as one operator, or of JAX's own making, which knows nothing of how what it carries
         varies.
         """
@@ -222,6 +223,8 @@ def _linked(sides: list[tuple[int, ...]]) -> tuple[Ints, Ints]:
 def _is_checked(op: OpNode) -> bool:
     """Whether JAX's check can look into the operator."""
     if op.body is not None and any(inner.kind in _UNFOLLOWED or not _is_checked(inner) for inner in op.body.ops):
+        return False
+    if op.kind in MANUAL:
         return False
     return op.kind not in _LOWERED_TO_LOOPS and (op.kind != "shard_map" or bool(op.params["proves"]))
 

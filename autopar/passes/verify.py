@@ -8,6 +8,7 @@ from itertools import chain
 from operator import attrgetter
 
 from autopar.core.graph import TensorInfo
+from autopar.core.manual import COLLECTIVES
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Dims, Placement
 from autopar.errors import ProgramError
@@ -143,6 +144,10 @@ def _verify_exchanges(program: ShardedProgram, where: str, compute: Compute) -> 
             raise ProgramError(f"{where} ({compute.op.kind}) exchanges tensor {exchange.tensor}, which it has not")
         if program.mesh.sort(exchange.axes) != exchange.axes:
             raise ProgramError(f"{where} ({compute.op.kind}) exchanges over {exchange.axes}, not in mesh order")
+        if compute.op.kind in COLLECTIVES:
+            if not set(exchange.axes) <= set(compute.op.params["axes"]):
+                raise ProgramError(f"{where} ({compute.op.kind}) exchanges over {exchange.axes}, not its own")
+            continue
         placed = [axes for p in (*compute.strategy.ins, *compute.strategy.outs) for axes in p.dims]
         if exchange.axes not in placed:
             raise ProgramError(f"{where} ({compute.op.kind}) exchanges over {exchange.axes}, which split no dim of it")

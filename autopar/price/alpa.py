@@ -66,7 +66,7 @@ class Alpa:
 
         None of them exchanges anything inside an operator.
         """
-        ordered = tuple(sorted(without_exchanges(strategies), key=lambda strategy: -strategy.split))
+        ordered = tuple(sorted(without_exchanges(op, strategies), key=lambda strategy: -strategy.split))
         if op.kind not in _HEAVY:
             return ordered
         return tuple(strategy for strategy in ordered if strategy.split == ordered[0].split)

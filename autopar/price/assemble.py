@@ -217,10 +217,11 @@ class Builder(Usages):
         return found
 
     def _router(self, tensor: TensorInfo, weight: float, region: int | None, uses: Sequence[Use]) -> Router:
-        """What waits for others is shared; what all readers can is done in their loops."""
+        """What waits for others is shared; what all readers can is done in their loops; nothing along manual axes."""
+        router = self.router.without(tensor.manual) if tensor.manual else self.router
         if weight == 1 and tensor.id in self._waiting:
-            return self.router.shared
-        return self.router.fused if in_loops(self.graph, region, uses) else self.router
+            return router.shared
+        return router.fused if in_loops(self.graph, region, uses) else router
 
     def _read(
         self,

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from autopar.core.graph import OpNode
+from autopar.core.manual import COLLECTIVES
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import StepKind
 from autopar.core.strategy import Exchange, Strategy
@@ -32,11 +33,23 @@ def lengthening(op: OpNode, strategy: Strategy, mesh: DeviceMesh) -> tuple[Excha
 
     Where it only moves elements from shard to shard of one size, what was sent and what stayed are the result.
     """
+    if op.kind in COLLECTIVES:
+        return ()
     if op.kind in _ONLY_MOVING:
         before = strategy.ins[0].local_shape(op.ins[0].shape, mesh)
         if before == strategy.outs[0].local_shape(op.outs[0].shape, mesh):
             return ()
     return tuple(exchange for exchange in strategy.exchanges if exchange.kind != "all_to_all")
+
+
+def sent_bytes(op: OpNode, sent: Iterable[Sent]) -> int:
+    """What is held of what `op` sends, beside its operands and results.
+
+    The user's own collective sends these themselves; on a copy in which the dim that it splits or joins comes first.
+    """
+    if op.kind in COLLECTIVES:
+        return sum(one.size_bytes for one in sent) if any(map(any, op.params["dims"])) else 0
+    return message_bytes(sent)
 
 
 def message_bytes(sent: Iterable[Sent]) -> int:

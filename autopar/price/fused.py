@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Literal
 
 from autopar.core.graph import OpGraph, OpNode
+from autopar.core.manual import BORDERS, manual_axes
 from autopar.core.memo import once_per_graph
 from autopar.price.rate_kind import rate_kind
 from autopar.price.touched import touched
@@ -39,19 +41,21 @@ def moved(graph: OpGraph) -> tuple[tuple[float, ...], ...]:
     return tuple([found[graph.original(op).id] for op in graph.ops])
 
 
-def bounds(graph: OpGraph, device: Device, devices: int) -> Mapping[int, Bound]:
+def bounds(graph: OpGraph, device: Device, devices: int, sizes: Mapping[str, int] | None = None) -> Mapping[int, Bound]:
     """What bounds the kernel that an operator runs in with others, by the operator's id; all else runs alone.
 
         kernel: max(sum of computing, sum of moving)
 
     So an operator costs its part of the one or of the other. Which of both bounds a kernel is decided once, with all
-    that it does split over all `devices`, so that its operators have prices of their own.
+    that it does split over all `devices`, so that its operators have prices of their own. Along manual axes, of these
+    `sizes`, it is split already.
     """
     shares, known = moved(graph), dict[tuple[object, ...], Bound]()
     found: dict[int, Bound] = {}
     for look, kernel in _shared(graph):
         if look not in known:
-            known[look] = _bound(kernel, shares, device, devices)
+            parts = prod([sizes.get(axis, 1) for axis in manual_axes(kernel[0])]) if sizes else 1
+            known[look] = _bound(kernel, shares, device, devices // parts)
         found |= dict.fromkeys([op.id for op in kernel], known[look])
     for op in graph.ops:
         if op.recomputes in found:
@@ -77,6 +81,8 @@ def _kernels(graph: OpGraph) -> tuple[tuple[OpNode, ...], ...]:
 
 
 def _in_memory(graph: OpGraph, op: OpNode, kept: frozenset[int]) -> tuple[float, ...]:
+    if op.kind in BORDERS and op.ins[0].id in kept and op.outs[0].id in kept:  # one array under two names
+        return (0.0, 0.0)
     shares = zip((*op.ins, *op.outs), touched(graph, op), strict=True)
     return tuple([share if tensor.id in kept else 0.0 for tensor, share in shares])
 

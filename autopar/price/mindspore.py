@@ -78,7 +78,7 @@ class MindSpore:
 
     def keep(self, op: OpNode, strategies: tuple[Strategy, ...]) -> tuple[Strategy, ...]:
         """The strategies that use all devices, or the most; unreduced operands and exchanges are unknown here."""
-        known = [s for s in without_exchanges(strategies) if not any(p.unreduced for p in s.ins)]
+        known = [s for s in without_exchanges(op, strategies) if not any(p.unreduced for p in s.ins)]
         if op.kind in VIEWS:
             return tuple(known)
         most = max(s.split for s in known)

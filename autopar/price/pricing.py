@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autopar.core.graph import OpGraph, OpNode
+from autopar.core.manual import BORDERS, COLLECTIVES
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import StepKind
 from autopar.core.strategy import Strategy
@@ -23,7 +24,7 @@ from autopar.price.picked import picked_runs
 from autopar.price.rate_kind import rate_kind
 from autopar.price.touched import reads_what_it_writes
 from autopar.price.turns import bucket_pack_price, folded, product_turns_s, step_turn_price, turned_products
-from autopar.price.work import VIEWS, materialised, work_flops, written_out
+from autopar.price.work import VIEWS, materialised, stated_bytes, work_flops, written_out
 from autopar.redistribute.step import PackPrice, TurnPrice, no_pack, no_turn
 from cost_models import Cluster, Group, collective_time_s, compute_times_s, group
 from cost_models.compute import moving_time_s
@@ -146,9 +147,9 @@ def cost_of(pricing: Pricing, op: OpNode, strategy: Strategy) -> float:
     return pricing.op_cost(op, strategy) + exchanges
 
 
-def without_exchanges(strategies: tuple[Strategy, ...]) -> tuple[Strategy, ...]:
-    """Those that communicate nothing inside the operator; the replicated one is among them."""
-    return tuple(strategy for strategy in strategies if not strategy.exchanges)
+def without_exchanges(op: OpNode, strategies: tuple[Strategy, ...]) -> tuple[Strategy, ...]:
+    """Those that communicate nothing inside the operator, the replicated one among them; all of a user's collective."""
+    return strategies if op.kind in COLLECTIVES else tuple(s for s in strategies if not s.exchanges)
 
 
 def compiler_of(pricing: object) -> str:
@@ -205,9 +206,10 @@ class Restricted:
         return arrival_cost(self.pricing, size_bytes)
 
     def keep(self, op: OpNode, strategies: tuple[Strategy, ...]) -> tuple[Strategy, ...]:
-        """As `pricing`, without those that exchange by steps that are not allowed."""
-        allowed = (s for s in strategies if all(e.kind in self.step_kinds for e in s.exchanges))
-        return self.pricing.keep(op, tuple(allowed))
+        """As `pricing`, without those that exchange by steps that are not allowed; the user's own are."""
+        if op.kind not in COLLECTIVES:
+            strategies = tuple(s for s in strategies if all(e.kind in self.step_kinds for e in s.exchanges))
+        return self.pricing.keep(op, strategies)
 
 
 def restricted(pricing: Pricing, step_kinds: tuple[StepKind, ...]) -> Pricing:
@@ -258,6 +260,8 @@ class Roofline:
         if reads_what_it_writes(op):
             sizes = [min(size, sizes[-1]) for size in sizes]
         size = sum(share * size for size, share in zip(sizes, self._moved(op), strict=True))
+        if (stated := stated_bytes(op)) is not None:
+            size = stated / strategy.split
         flops, elements = self._flops(op) / strategy.split, None
         if strategy.exchanges:
             times = rounds(op, strategy)
@@ -277,13 +281,12 @@ class Roofline:
             return None
         if self._is_free(op):
             return np.zeros(len(strategies))
-        size = np.zeros(len(strategies))
         sizes = [t.size_bytes // parts for t, parts in zip((*op.ins, *op.outs), layout.parts, strict=True)]
         if reads_what_it_writes(op):
             sizes = [np.minimum(mine, sizes[-1]) for mine in sizes]
-        for mine, share in zip(sizes, self._moved(op), strict=True):
-            if share:
-                size += share * mine
+        moving = (share * mine for mine, share in zip(sizes, self._moved(op), strict=True) if share)
+        stated = stated_bytes(op)
+        size = sum(moving, np.zeros(len(strategies))) if stated is None else stated / layout.split
         device = self.cluster.device
         dtype = op.ins[0].dtype if op.ins else op.outs[0].dtype
         flops, elements = self._flops(op) / layout.split, None
@@ -313,10 +316,12 @@ class Roofline:
 
     @cached_property
     def _bounds(self) -> Mapping[int, Bound]:
-        return bounds(self.graph, self.cluster.device, self.mesh.size)
+        return bounds(self.graph, self.cluster.device, self.mesh.size, dict(self.mesh.axes))
 
     def _is_free(self, op: OpNode) -> bool:
         """Whether nothing is computed or moved for `op` itself."""
+        if op.kind in BORDERS:
+            return not any(self._shares[op.id])
         return (op.kind in VIEWS and op.id not in self._written_out) or not (op.ins or op.outs)
 
     @cached_property

@@ -19,7 +19,7 @@ from autopar.price.anew import Anew, Longer
 from autopar.price.columns import Column, Columns
 from autopar.price.held import Held, held
 from autopar.price.pricing import Layout
-from autopar.price.work import materialised
+from autopar.price.work import materialised, other_names
 from autopar.redistribute.route import Router
 from autopar.solve.thin import Matrix
 
@@ -80,8 +80,8 @@ class Variables:
 
     @cached_property
     def in_memory(self) -> frozenset[int]:
-        """The ids of the tensors that reach memory."""
-        return materialised(self.graph)
+        """The ids of the tensors that take memory of their own."""
+        return materialised(self.graph) - other_names(self.graph)
 
     @cached_property
     def held(self) -> Held:

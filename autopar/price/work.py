@@ -8,15 +8,18 @@ from math import prod
 
 from autopar.core.dataflow import Use, uses_of
 from autopar.core.graph import OpGraph, OpNode
+from autopar.core.manual import BORDERS, COLLECTIVES, INDEX
 from autopar.core.memo import once_per_graph
 from autopar.core.mesh import DeviceMesh
 from autopar.core.regions import BOUNDARY
 from autopar.core.strategy import Strategy
-from autopar.price.exchanged import lengthening, message_bytes
+from autopar.price.exchanged import lengthening, sent_bytes
 from autopar.price.matrix_work import MATRIX_FLOPS
 
 VIEWS = BOUNDARY | {
-    *("broadcast_in_dim", "reshape", "squeeze", "expand_dims", "iota", "copy", "stop_gradient", "optimization_barrier")
+    *COLLECTIVES,
+    INDEX,
+    *("broadcast_in_dim", "reshape", "squeeze", "expand_dims", "iota", "copy", "stop_gradient", "optimization_barrier"),
 }
 _REPEATING = frozenset({"broadcast_in_dim", "iota"})
 _RESHAPING = frozenset({"reshape", "squeeze", "expand_dims"})
@@ -25,6 +28,8 @@ SCALINGS = frozenset({"neg", "mul", "div"})
 _UNFUSED = frozenset(
     {
         *MATRIX_FLOPS,
+        *COLLECTIVES,
+        *("call_exported", "core_map", "ffi_call", "pallas_call", "shard_map"),
         *("approx_top_k", "pmax", "pmin", "psum", "random_gamma", "rng_bit_generator", "scaled_dot"),
         *("dot_general", "conv_general_dilated", "sort", "top_k", "gather", "dynamic_update_slice"),
         *(
@@ -67,6 +72,7 @@ def work_flops(op: OpNode) -> float:
 
     dot_general: 2 |batch| |m| |n| |k|     convolution: 2 |out| |window| |in channels per group|
     decompositions, solvers, transforms, products of groups: `matrix_work`
+    borders of what a user splits by hand: none
     slices and gathers: one for every element of the result; updates of a slice: of the update
     otherwise one for every element of the larger of operands and results; views none; a function treated as one
     operator has those of all operators in it, as often as its loops run them
@@ -120,6 +126,26 @@ def materialised(graph: OpGraph) -> frozenset[int]:
 def loops(graph: OpGraph) -> tuple[int, ...]:
     """By operator: the last one of the fused loop that it runs in; itself where nothing that it gives is fused."""
     return _fusion(graph)[1]
+
+
+@once_per_graph
+def other_names(graph: OpGraph) -> frozenset[int]:
+    """The ids of tensors that are others under another name, at the borders of what a user splits by hand.
+
+    A result of the function is what it is made of; elsewhere what it is made of is the one that takes memory.
+    """
+    uses, kept = uses_of(graph), materialised(graph)
+    inputs, results = ({tensor.id for tensor in side} for side in (graph.inputs, graph.outputs))
+    found: set[int] = set()
+    for op in graph.ops:
+        if op.kind not in BORDERS or op.ins[0].id not in kept:
+            continue
+        (before,), (after,) = op.ins, op.outs
+        if after.id not in results:
+            found.add(after.id)
+        elif before.id not in inputs | results and len(uses[before.id]) == 1:
+            found.add(before.id)
+    return frozenset(found)
 
 
 @once_per_graph
@@ -249,7 +275,7 @@ def beside_bytes(op: OpNode, strategy: Strategy, mesh: DeviceMesh, read: Sequenc
         for e in lengthening(op, strategy, mesh)
         if e.tensor < len(sizes)
     }
-    return workspace_bytes(op, sizes) + sum(lengthened.values()) + message_bytes(strategy.exchanges)
+    return workspace_bytes(op, sizes) + sum(lengthened.values()) + sent_bytes(op, strategy.exchanges)
 
 
 @lru_cache(maxsize=1024)
@@ -300,11 +326,40 @@ def _updated(op: OpNode) -> float:
     return float(prod(op.ins[1].shape))
 
 
+def _stated_flops(op: OpNode) -> float:
+    """Those that the author of a kernel states; none if nothing is stated."""
+    stated = _stated(op)
+    return 0.0 if stated is None else float(stated["flops"] + stated["transcendentals"])
+
+
+def stated_bytes(op: OpNode) -> float | None:
+    """What the author of a kernel says that it reads and writes; None if nothing is stated."""
+    stated = _stated(op)
+    return None if stated is None else float(stated["bytes_accessed"])
+
+
+def has_no_price(op: OpNode) -> bool:
+    """Whether nobody but its author can look into `op`, or what it consists of, and what it costs is not stated."""
+    if op.body is not None:
+        return any(map(has_no_price, op.body.ops))
+    return op.kind == "shard_map" or (op.kind == "pallas_call" and _stated(op) is None)
+
+
+def _stated(op: OpNode) -> Mapping[str, int] | None:
+    return op.params.get("cost_estimate") if op.kind == "pallas_call" else None
+
+
+def _none(_op: OpNode) -> float:
+    return 0.0
+
+
 _FLOPS: dict[str, Callable[[OpNode], float]] = {
+    **dict.fromkeys(BORDERS, _none),
     **MATRIX_FLOPS,
     **dict.fromkeys(("slice", "dynamic_slice", "gather"), _sliced),
     "dynamic_update_slice": _updated,
     "conv_general_dilated": _convolution,
     "dot_general": _dot_general,
+    "pallas_call": _stated_flops,
     "scaled_dot": _dot_general,
 }

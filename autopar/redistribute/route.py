@@ -7,7 +7,7 @@ path in the graph of all placements, so it is never dearer than any other sequen
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -95,6 +95,17 @@ class Router:
         self._routes: dict[tuple[tuple[int, ...], int, Placement, Placement], tuple[Step, ...]] = {}
         self._paths: dict[tuple[int, frozenset[Kind], int, tuple[int, ...]], ShortestPaths] = {}
         self._sides: dict[int, Side] = {}
+        self._without: dict[frozenset[str], Router] = {}
+
+    def without(self, axes: Iterable[str]) -> Router:
+        """The routes of a tensor that no step may touch along `axes`: there it is placed by hand."""
+        barred = frozenset(axes)
+        if not barred:
+            return self
+        if barred not in self._without:
+            prices = [None if other is self else _barred(other._price, barred) for other in (self.shared, self.fused)]
+            self._without[barred] = Router(self.mesh, _barred(self._price, barred), self._turn, *prices)
+        return self._without[barred]
 
     def cost_matrix(
         self, shape: Sequence[int], itemsize: int, sources: Sequence[Placement], targets: Sequence[Placement]
@@ -195,6 +206,15 @@ class Router:
             weights = weigh(graph, graph.fits([shape[dim] for dim in order]), total_bytes, self._quote)
             self._paths[key] = ShortestPaths(alike(graph, classes), weights)
         return Tensor(graph, self._paths[key], turned(graph, order))
+
+
+def _barred(price: StepPrice, barred: frozenset[str]) -> StepPrice:
+    """`price`, without the steps along some axes."""
+
+    def finite(kind: StepKind, axes: tuple[str, ...], size_bytes: int) -> float:
+        return price(kind, axes, size_bytes) if barred.isdisjoint(axes) else math.inf
+
+    return finite
 
 
 def _checked(price: float, kind: StepKind, axes: tuple[str, ...], size: int) -> float:

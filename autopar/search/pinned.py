@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autopar.core.graph import OpGraph, OpNode
+from autopar.core.manual import BORDERS
 from autopar.core.mesh import DeviceMesh
-from autopar.core.pins import PINNED, Spec
+from autopar.core.pins import BY_HAND, PINNED, Spec
 from autopar.core.placement import Placement
 from autopar.core.strategy import Strategy
 from autopar.errors import InvalidMesh, NoFeasiblePlan
+from autopar.search.by_hand import border_strategies
 
 
 def own_mesh(graph: OpGraph) -> tuple[tuple[str, int], ...] | None:
@@ -37,6 +39,8 @@ def pinned_strategies(op: OpNode, mesh: DeviceMesh, free: Sequence[Strategy]) ->
                 f"the function's own sharding ({op.source}) places a tensor of shape {tensor.shape} {stated} "
                 f"on mesh {mesh}: every dim must divide evenly. Change the sharding or the shape."
             )
+    if op.kind in BORDERS:
+        return border_strategies(op, mesh)
     if any(axes is None for spec in specs for axes in spec):
         (spec,) = op.params["outs"]
         found = dict.fromkeys(filled(strategy.outs[0], spec) for strategy in free)
@@ -54,7 +58,7 @@ def _check_axes(op: OpNode, mesh: DeviceMesh) -> None:
             f"the function's own sharding ({op.source}) names mesh axes {', '.join(missing)}, which mesh {mesh} has "
             f"not. Pass mesh={dict(own)}, or take the sharding out of the function."
         )
-    if op.kind == "shard_map" and own != there:
+    if op.kind in BY_HAND and own != there:
         raise InvalidMesh(
             f"the function's own shard_map ({op.source}) runs on the mesh {DeviceMesh(own)}, and its body knows no "
             f"other: mesh {mesh} has other axes, or the same in another order. Pass mesh={dict(own)}."

@@ -6,16 +6,19 @@ import warnings
 from collections.abc import Sequence
 
 from autopar.core.graph import OpGraph, OpNode
+from autopar.core.manual import manual_axes
 from autopar.core.mesh import DeviceMesh
 from autopar.core.plan import Stage
 from autopar.errors import (
     FoundRuleWarning,
+    UnpricedWarning,
     UnsplitDataWarning,
     UnsupportedPrimitiveWarning,
     WholeBitsWarning,
     users_level,
 )
 from autopar.price.pricing import Pricing
+from autopar.price.work import has_no_price
 from autopar.rules import rule_of
 from autopar.rules.enumerate import enumerate_strategies
 from autopar.rules.notation import show
@@ -24,6 +27,13 @@ from autopar.search.constraints import Constraint, Pin
 from autopar.search.resolve import FindRule, found_rules, note_of
 
 _STREAMS = frozenset({"rng_bit_generator", "rng_uniform"})
+_UNPRICED = {
+    "pallas_call": ("a kernel", "State it: pallas_call(..., cost_estimate=pl.CostEstimate(...))."),
+    "shard_map": (
+        "a shard_map",
+        "Take out of its body what a plan cannot walk: callbacks, collectives in groups or of ragged parts.",
+    ),
+}
 _MUCH = 0.01
 _FEW_BYTES = 1 << 16
 """Fewer bits take no longer than a kernel that makes none."""
@@ -39,6 +49,19 @@ def warn_unwritten(graph: OpGraph, mesh: DeviceMesh, pricing: Pricing, find: Fin
             stacklevel=users_level(),
         )
     _warn_replicated(graph, mesh, pricing, find)
+
+
+def warn_unpriced(graph: OpGraph) -> None:
+    """Warns once for every source line of what nobody but its author can look into, where no cost is stated."""
+    for kind, source in dict.fromkeys((op.kind, op.source) for op in graph.ops if has_no_price(op)):
+        what, remedy = _UNPRICED["shard_map" if kind == "shard_map" else "pallas_call"]
+        where = source or "at an unknown line"
+        warnings.warn(
+            f"{what} ({where}) is priced as reading its operands and writing its results, and no more: what it "
+            f"computes, sends and holds inside is not known. {remedy}",
+            UnpricedWarning,
+            stacklevel=users_level(),
+        )
 
 
 def warn_unsplit(graph: OpGraph, stage: Stage, constraints: Sequence[Constraint]) -> None:
@@ -87,7 +110,7 @@ def _warn_replicated(graph: OpGraph, mesh: DeviceMesh, pricing: Pricing, find: F
     """
     prices: dict[tuple[str, str, str], list[float]] = {}
     for op in graph.ops:
-        if not has_rule(op.kind) and find(op) is None:
+        if not has_rule(op.kind) and not manual_axes(op) and find(op) is None:
             strategy = enumerate_strategies(whole(op), mesh)[0]
             place = op.kind, op.source, note_of(find, op)
             prices.setdefault(place, []).append(pricing.op_cost(op, strategy))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
 from autopar.core.graph import OpGraph, OpNode
+from autopar.core.manual import manual_axes
 from autopar.errors import UnsupportedPrimitive
 from autopar.rules.factor_rule import FactorRule
 from autopar.rules.notation import show
@@ -38,12 +39,16 @@ def no_rule(_op: OpNode) -> FactorRule | None:
 def resolve(op: OpNode, find: FindRule, *, strict: bool = False) -> FactorRule:
     """The rule of `op`: a written one, else the one that `find` gives, else that it is whole.
 
+    In the user's own shard_map what has no rule runs as it is, on the shards that it was given.
+
     Raises:
       UnsupportedPrimitive: if no rule is written and `strict`: what is found is evidence and no proof.
     """
     try:
         return rule_of(op)
     except UnsupportedPrimitive as error:
+        if manual_axes(op):
+            return whole(op)
         found = find(op)
         if not strict:
             return found or whole(op)
@@ -59,6 +64,8 @@ def found_rules(graph: OpGraph, find: FindRule) -> dict[str, tuple[OpNode, Facto
     """The first operator of every kind that is planned by a rule found by trial, with that rule, by kind."""
     found: dict[str, tuple[OpNode, FactorRule]] = {}
     for op in graph.ops:
-        if not has_rule(op.kind) and op.kind not in found and (rule := find(op)) is not None:
+        if has_rule(op.kind) or op.kind in found or manual_axes(op):
+            continue
+        if (rule := find(op)) is not None:
             found[op.kind] = op, rule
     return found

@@ -9,6 +9,7 @@ from typing import Literal
 
 from autopar.core.dataflow import Dataflow
 from autopar.core.graph import OpGraph, OpNode, TensorInfo
+from autopar.core.manual import manual_axes
 from autopar.core.mesh import DeviceMesh
 from autopar.core.pins import PINNED, Spec
 from autopar.core.placement import Placement
@@ -17,6 +18,7 @@ from autopar.core.space import Space, carried_out
 from autopar.core.strategy import Strategy
 from autopar.errors import PlanFileError
 from autopar.rules.enumerate import enumerate_strategies
+from autopar.search.by_hand import strategies_by_hand
 from autopar.search.pinned import filled, pinned_strategies
 from autopar.search.resolve import FindRule, no_rule, resolve
 
@@ -136,6 +138,7 @@ def _strategies(
 
 def _of(op: OpNode, mesh: DeviceMesh, strict: bool, find: FindRule) -> tuple[Strategy, ...]:
     free = enumerate_strategies(resolve(op, find, strict=strict), mesh)
+    free = strategies_by_hand(op, mesh, free) if manual_axes(op) else free
     return pinned_strategies(op, mesh, free) if op.kind in PINNED else free
 
 

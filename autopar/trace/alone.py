@@ -40,7 +40,7 @@ def axes_alone(eqn: Any) -> frozenset[str]:
 
 def names_axes(eqn: Any, axes: frozenset[str]) -> bool:
     """Whether `eqn` is a collective over some of `axes`."""
-    return not axes.isdisjoint(_named(eqn))
+    return not axes.isdisjoint(named_axes(eqn))
 
 
 def alone(eqn: Any, source: str) -> Any:
@@ -74,10 +74,10 @@ def _run(eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
     return [_lax.reshape(x, aval.shape) for x, aval in zip(operands, avals, strict=True)]
 
 
-def _named(eqn: Any) -> list[str]:
+def named_axes(eqn: Any) -> list[str]:
     """The axes of a collective that have a name."""
     given: list[Any] = []
     for name in _AXES:
         value = eqn.params.get(name, ())
         given += value if isinstance(value, tuple | list | frozenset | set) else [value]
-    return [str(axis) for axis in given if not isinstance(axis, int)]
+    return [axis for axis in given if isinstance(axis, str)]

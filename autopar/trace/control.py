@@ -59,7 +59,8 @@ class Control:
 
 def scan(walker: Walker, eqn: Any, ins: Tensors, place: Place) -> list[TensorInfo]:
     """A scan: carry, ys[i] = body(consts, carry, xs[i]) for each i; in parts where that is wanted and can be."""
-    parts = 1 if place.in_parts or place.alone else part_count(eqn, walker.loop_parts)
+    is_whole = place.in_parts or place.alone or walker.draft.manual
+    parts = 1 if is_whole else part_count(eqn, walker.loop_parts)
     if parts > 1:
         walker.has_parts = True
         return walker.inline(eqn, in_parts(eqn, parts), list(ins), replace(place, in_parts=True))
@@ -82,7 +83,7 @@ def while_(walker: Walker, eqn: Any, ins: Tensors, place: Place) -> list[TensorI
     """A while loop: carry = body(consts, carry) as long as test(consts, carry)."""
     if eqn.params["cond_jaxpr"].out_avals[0].shape:
         return walker.inline(eqn, _unbatched(eqn), list(ins), place)
-    if eqn.params["cond_jaxpr"].effects:
+    if _compat.side_effects(eqn.params["cond_jaxpr"]):
         return walker.inline(eqn, _tested_in_body(eqn), list(ins), place)
     control, params = Control(walker, eqn, place), eqn.params
     of_test, of_body = params["cond_nconsts"], params["body_nconsts"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -52,7 +52,7 @@ class Draft:
     """Operators, regions and hoisted constants in the order in which they were met; the only mutable state here.
 
     `raw_keys` are the ids of tensors that are used as the data of a PRNG key. `dtypes` are the name and the item size
-    of the types met so far.
+    of the types met so far. `manual` are the mesh axes of the shard_maps around what is being walked.
     """
 
     ops: list[DraftOp] = field(default_factory=list[DraftOp])
@@ -61,6 +61,7 @@ class Draft:
     literals: dict[tuple[Any, str], TensorInfo] = field(default_factory=dict[tuple[Any, str], TensorInfo])
     raw_keys: set[int] = field(default_factory=set[int])
     dtypes: dict[Any, tuple[str, int]] = field(default_factory=dict[Any, tuple[str, int]])
+    manual: tuple[str, ...] = ()
     count: int = 0
 
     def tensor(self, aval: Any, name: str = "", literal: Scalar | None = None) -> TensorInfo:
@@ -69,7 +70,8 @@ class Draft:
         if aval.dtype not in self.dtypes:
             dtype = data_dtype(aval)
             self.dtypes[aval.dtype] = str(dtype), dtype.itemsize
-        return TensorInfo(self.count - 1, data_shape(aval), *self.dtypes[aval.dtype], name, literal)
+        same = data_shape(aval), *self.dtypes[aval.dtype], name, literal
+        return TensorInfo(self.count - 1, *same, manual=self.manual)
 
     def constant(self, value: Any, aval: Any) -> TensorInfo:
         """A scalar number as a literal, one for equal values; any other constant hoisted, one for each object.
@@ -86,10 +88,10 @@ class Draft:
             scalar = np.asarray(value)[()].item()
             key = (aval.dtype, repr(scalar))
             if key not in self.literals:
-                self.literals[key] = self.tensor(aval, literal=scalar)
+                self.literals[key] = replace(self.tensor(aval, literal=scalar), manual=())
             return self.literals[key]
         if id(value) not in self.constants:
-            self.constants[id(value)] = (value, self.tensor(aval))
+            self.constants[id(value)] = (value, replace(self.tensor(aval), manual=()))
         return self.constants[id(value)][1]
 
     def region(

@@ -40,6 +40,8 @@ def _structure(graph: OpGraph) -> str:
         kind = tensor.shape, tensor.dtype
         if kind not in types:
             types[kind] = repr((*kind, repr(None)))[1:]
+        if tensor.manual:
+            return repr((tensor.id, *kind, tensor.manual))
         return f"({tensor.id}, {types[kind]}"
 
     def tensors(side: tuple[TensorInfo, ...]) -> str:

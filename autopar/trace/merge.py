@@ -62,8 +62,13 @@ def _known(by_params: dict[str, list[DraftOp]], op: DraftOp) -> DraftOp:
 
 
 def _is_same(one: Payload | None, other: Payload | None) -> bool:
-    """Whether JAX runs both alike: also by what of their parameters is no plain data, which is compared as objects."""
-    if one is None or other is None or one.primitive is not other.primitive or one.params.keys() != other.params.keys():
+    """Whether JAX runs both alike: also by what of their parameters is no plain data, which is compared as objects.
+
+    Those that run nothing, of one kind and with equal plain parameters, are alike.
+    """
+    if one is None or other is None:
+        return one is other
+    if one.primitive is not other.primitive or one.params.keys() != other.params.keys():
         return False
     return all(_is_equal(value, other.params[name]) for name, value in one.params.items())
 

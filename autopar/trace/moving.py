@@ -229,7 +229,8 @@ class _Composer:
 
     def _new(self, op: DraftOp, like: TensorInfo, shape: tuple[int, ...]) -> DraftOp:
         """`op` with a new tensor of this shape, of the type of another one, as its result."""
-        return replace(op, outs=(self.draft.tensor(untyped_jax.ShapeDtypeStruct(shape, like.dtype)),))
+        made = self.draft.tensor(untyped_jax.ShapeDtypeStruct(shape, like.dtype))
+        return replace(op, outs=(replace(made, manual=like.manual),))
 
 
 def _moves(op: DraftOp) -> bool:

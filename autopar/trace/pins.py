@@ -9,7 +9,7 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from autopar._compat import calls_of_jax
 from autopar.core.graph import OpGraph, OpNode
-from autopar.core.pins import PINNED, Spec
+from autopar.core.pins import BY_HAND, PINNED, Spec
 from autopar.errors import TraceError
 from autopar.trace.keys import data_shape
 
@@ -51,6 +51,24 @@ def pinned_params(eqn: Any, written: bool = True) -> dict[str, Any] | None:
     spec = _spec(sharding.spec, eqn.invars[0].aval, sharding.mesh)
     any_mesh = isinstance(sharding.mesh, AbstractMesh) and not any(spec)
     return {"axes": () if any_mesh else _axes(sharding.mesh), "ins": (spec,), "outs": (spec,)}
+
+
+def border_params(eqn: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """What the borders of a shard_map say, one for each operand and result, as `pinned_params`.
+
+    `ins` and `outs` are placements along its own axes; on the inside these split nothing.
+    """
+    mesh, sides = eqn.params["mesh"], (("in_specs", eqn.invars), ("out_specs", eqn.outvars))
+    axes, manual = _axes(mesh), tuple(sorted(map(str, eqn.params["newly_manual_axes"])))
+    outside = [
+        [_spec(spec, atom.aval, mesh) for spec, atom in zip(eqn.params[name], atoms, strict=True)]
+        for name, atoms in sides
+    ]
+    enter, leave = (
+        [{"axes": axes, "manual": manual, "ins": (spec,), "outs": (((),) * len(spec),)} for spec in side]
+        for side in outside
+    )
+    return enter, [{**params, "ins": params["outs"], "outs": params["ins"]} for params in leave]
 
 
 def result_params(eqn: Any, written: bool) -> dict[str, Any] | None:
@@ -112,7 +130,7 @@ def on_one_mesh(graph: OpGraph) -> OpGraph:
     pinned = [op for op in graph.ops if op.kind in PINNED and op.params["axes"]]
     if not pinned:
         return graph
-    in_shard_maps = {op.params["axes"]: op for op in pinned if op.kind == "shard_map"}
+    in_shard_maps = {op.params["axes"]: op for op in pinned if op.kind in BY_HAND}
     several = {_of_several(op.params["axes"]): op for op in pinned}
     for meshes in (several, in_shard_maps):
         if len(meshes) > 1:

@@ -19,17 +19,18 @@ from autopar._compat import untyped_jax
 from autopar._mesh import off_mesh, without_shardings
 from autopar._payload import OPERATOR, Composite, Payload
 from autopar.core.graph import Effect, OpGraph, TensorInfo
+from autopar.core.manual import ENTER, LEAVE
 from autopar.core.pins import PINNED
 from autopar.core.regions import WHILE_TRIPS
 from autopar.errors import TraceError
-from autopar.trace import control, keys, windows
+from autopar.trace import by_hand, control, keys, windows
 from autopar.trace.alone import alone, axes_alone, names_axes
 from autopar.trace.draft import Draft, DraftOp, Place
 from autopar.trace.finish import finish
 from autopar.trace.flat import TRACING
 from autopar.trace.known import Known
 from autopar.trace.params import plain_params
-from autopar.trace.pins import check_by_hand_throughout, is_written, pinned_params, result_params
+from autopar.trace.pins import border_params, check_by_hand_throughout, is_written, pinned_params, result_params
 from autopar.trace.types import typed_specs
 
 CALLS = {
@@ -114,7 +115,7 @@ class Walker:
             return _WALKERS[name](self, eqn, ins, place)
         if name == OPERATOR:
             return self._composite(eqn, eqn.params["composite"], ins, place)
-        if eqn.effects and name not in CALLBACKS:
+        if name not in CALLBACKS and _compat.side_effects(eqn):
             raise TraceError(_effect_message(eqn, self.source(eqn, place)))
         if name in CALLBACKS or name == "pure_callback":
             return self._callback(eqn, ins, place)
@@ -126,6 +127,8 @@ class Walker:
 
     def _plain(self, eqn: Any, ins: Tensors, place: Place) -> Tensors:
         """One operator, or what says the same in others; held to where the user wrote that its result lies."""
+        if self.draft.manual and (kind := by_hand.collective_kind(eqn)) is not None:
+            return self._collective(eqn, kind, ins, place)
         if (function := _compat.sparse_function(eqn.primitive.name)) is not None:
             return self._instead(eqn, partial(function, **eqn.params), ins, place)
         outs = self._at_known_places(eqn, ins, place)
@@ -154,11 +157,43 @@ class Walker:
             if axes:
                 inner = replace(place, alone=place.alone | axes)
                 return self.inline(eqn, eqn.params["jaxpr"], ins, inner)
+            if by_hand.is_walked(eqn):
+                return self._by_hand(eqn, ins, place)
             check_by_hand_throughout(eqn, self.source(eqn, place))
         params = pinned_params(eqn, is_written(eqn, self._scope(eqn, place)))
         if params is None:
             return ins
         return self._operator(eqn, ins, place, Payload(eqn.primitive, dict(eqn.params)), params)
+
+    def _by_hand(self, eqn: Any, ins: Tensors, place: Place) -> Tensors:
+        """The body of a shard_map on the shards of one position along its axes, between its borders."""
+        around = self.draft.manual
+        inside = tuple(sorted({*around, *map(str, eqn.params["newly_manual_axes"])}))
+        enter, leave = border_params(eqn)
+        avals = [var.aval for var in _compat.open_jaxpr(eqn.params["jaxpr"])[0].invars]
+        self.draft.manual = inside
+        try:
+            entered = [
+                self._operator(eqn, [tensor], place, None, params, [aval], ENTER)[0]
+                for tensor, params, aval in zip(ins, enter, avals, strict=True)
+            ]
+            outs = self.inline(eqn, eqn.params["jaxpr"], entered, place)
+        finally:
+            self.draft.manual = around
+        return [
+            self._operator(eqn, [tensor], place, None, params, [var.aval], LEAVE)[0]
+            for tensor, params, var in zip(outs, leave, eqn.outvars, strict=True)
+        ]
+
+    def _collective(self, eqn: Any, kind: str, ins: Tensors, place: Place) -> Tensors:
+        """The user's own collective, an operator for each operand; it comes of the index of a device without any."""
+        params, payload = by_hand.collective_params(eqn), by_hand.collective_payload(eqn)
+        if not ins:
+            return self._operator(eqn, [], place, payload, params, kind=kind)
+        return [
+            self._operator(eqn, [tensor], place, payload, params, [var.aval], kind)[0]
+            for tensor, var in zip(ins, eqn.outvars, strict=True)
+        ]
 
     def _callback(self, eqn: Any, ins: Tensors, place: Place) -> Tensors:
         """A callback; typed keys come to it as their data, as in JAX. Booleans leave it as bytes, which add up."""
@@ -250,7 +285,7 @@ class Walker:
         params = plain_params(without_shardings(eqn.params)) if params is None else params
         source = self.source(eqn, place)
         effect: Effect | None = None
-        if eqn.effects:
+        if _compat.side_effects(eqn):
             effect = "ordered" if _compat.is_ordered(eqn) else "unordered"
         op = DraftOp(
             *(kind or eqn.primitive.name, tuple(ins), tuple(outs), params, source, self._scope(eqn, place)),
@@ -327,7 +362,12 @@ def _as_bytes(aval: Any) -> Any:
 
 
 def _changes_nothing(eqn: Any) -> bool:
-    """A conversion to the type that it has, or a device_put that names no device: only the weak type changes."""
+    """A conversion to the type that it has, or a device_put that names no device: only the weak type changes.
+
+    So is a mark of what varies along manual axes.
+    """
+    if eqn.primitive.name in by_hand.MARKS:
+        return True
     if eqn.primitive.name == "convert_element_type":
         return eqn.invars[0].aval.dtype == eqn.outvars[0].aval.dtype
     if eqn.primitive.name == "device_put":
@@ -336,7 +376,7 @@ def _changes_nothing(eqn: Any) -> bool:
 
 
 def _effect_message(eqn: Any, source: str) -> str:
-    effects = ", ".join(sorted(type(effect).__name__ for effect in eqn.effects))
+    effects = ", ".join(sorted(type(effect).__name__ for effect in _compat.side_effects(eqn)))
     return (
         f"{eqn.primitive.name!r} at {source or 'an unknown line'} has a side effect ({effects}), which a plan cannot "
         f"hold. Take it out of the function; debug prints, debug callbacks and io_callback can stay, but not in a "

@@ -132,7 +132,7 @@ PINS = {
 
 def pinned(plan: autopar.Plan) -> list[str]:
     graph, stage = plan.bound.planned.graph, plan.record.stage
-    kinds = ("reshard", "sharding_constraint", "shard_map")
+    kinds = ("reshard", "sharding_constraint", "leave_manual")
     return [str(s.outs[0]) for op, s in zip(graph.ops, stage.strategies, strict=True) if op.kind in kinds]
 
 

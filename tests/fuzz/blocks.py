@@ -94,7 +94,7 @@ def fori(s: Scope, fill: Fill) -> None:
 
 def while_(s: Scope, fill: Fill) -> None:
     """At most five trips, as many as the values say."""
-    if s.differentiable:
+    if s.differentiable or s.manual:
         raise NoFit
     inner = _inner(s)
     carry = s.pick("f")
@@ -109,6 +109,8 @@ def while_(s: Scope, fill: Fill) -> None:
 
 
 def cond(s: Scope, fill: Fill) -> None:
+    if s.manual:
+        raise NoFit
     flag = s.pick("b", 0, lambda v: v.ndim == 0) if s.chance(0.6) else None
     given = s.pick("fi")
     bodies: list[Block] = []
@@ -148,7 +150,7 @@ MAKERS = {
     scan: 1.5,
     fori: 0.8,
     while_: 0.8,
-    cond: 1,
+    cond: 2.5,
     mapped: 1,
     associative_scan: 0.5,
 }

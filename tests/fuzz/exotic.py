@@ -9,6 +9,9 @@ from tests.fuzz.scope import MAX_ELEMENTS, NoFit, Scope
 
 
 def fourier(s: Scope) -> None:
+    """Not along some axes by hand: XLA (0.10.2) ends the process where it splits such a transform along the others."""
+    if s.manual:
+        raise NoFit
     x = s.pick("f", 1, lambda v: v.dtype == "float64")
     d, n = s.below(x.ndim), x.ndim
     texts = [f"jnp.abs(jnp.fft.fft({x}, axis={d})) * 0.25", f"jnp.fft.rfft({x}, axis={d}).real"]

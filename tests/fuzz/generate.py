@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from tests.fuzz import arithmetic, blocks, edges, exotic, movement
+from tests.fuzz import arithmetic, blocks, by_hand, edges, exotic, movement
 from tests.fuzz.scope import NoFit, Scope
 from tests.fuzz.source import Program
 
 LEAST_LINES, MOST_LINES = 4, 24
 _SIMPLE = arithmetic.MAKERS | movement.MAKERS | exotic.MAKERS | edges.MAKERS
-_NESTING = blocks.MAKERS
+_NESTING = blocks.MAKERS | by_hand.MAKERS
 _MAKERS: list[Any] = [*_SIMPLE, *_NESTING]
 _WEIGHTS = np.array([*_SIMPLE.values(), *_NESTING.values()], float)
 _PROBABILITIES = _WEIGHTS / _WEIGHTS.sum()
@@ -31,7 +31,7 @@ def generate(rng: np.random.Generator) -> Program:
         results.append(scope.choice(scope.pool))  # read already, given twice, or an argument
     names = [v.name for v in results]
     block = scope.block(f"({', '.join(names)},)", "program")
-    return Program(block, {v.name: scope.values[v.name] for v in block.params})
+    return Program(block, {v.name: scope.values[v.name] for v in block.params}, scope.mesh)
 
 
 def fill(scope: Scope, lines: int) -> None:

@@ -10,11 +10,16 @@ from typing import Any
 import jax
 import numpy as np
 
+from autopar.core.mesh import DeviceMesh
 from tests.fuzz.source import Block, Line, Var
 from tests.reference.jaxprs import evaluate
 
 DIMS = (1, 2, 3, 4, 6, 8, 12, 16)
 MAX_ELEMENTS = 2048
+MESHES = tuple(
+    DeviceMesh.of(dict(zip("xyz", sizes, strict=False)))
+    for sizes in ((2,), (4,), (8,), (2, 2), (2, 4), (4, 2), (2, 2, 2), (3,), (2, 3))
+)
 LARGEST = {"f": 4.0, "i": 100.0, "u": 100.0}
 
 
@@ -26,12 +31,15 @@ class Scope:
     """The variables that a line may read, with values; and the lines so far.
 
     `depth` is how many functions are around it, `differentiable` whether it will be differentiated in reverse.
+    `manual` are the axes of `mesh` along which a shard_map around it is split.
     """
 
     def __init__(self, rng: np.random.Generator, around: Scope | None = None, differentiable: bool = False) -> None:
         self.rng = rng
         self.depth = 0 if around is None else around.depth + 1
         self.differentiable = differentiable or (around is not None and around.differentiable)
+        self.mesh: DeviceMesh = around.mesh if around else self.choice(MESHES)
+        self.manual: tuple[str, ...] = around.manual if around else ()
         self._numbers = count() if around is None else around._numbers
         self.dims: tuple[int, ...] = around.dims if around else self._vocabulary()
         self.mixed: bool = around.mixed if around else bool(rng.random() < 0.15)
@@ -100,6 +108,16 @@ class Scope:
         for var, value in zip(outs, results, strict=True):
             self._add(var, value)
         return tuple(self._bounded(var) for var in outs)
+
+    def stated(self, text: str, value: Any) -> Var:
+        """Adds the line `... = text`, which can be evaluated in no scope alone; `value` is one of those that it has."""
+        value = np.asarray(value)
+        var = Var(self.name("v"), value.shape, str(value.dtype))
+        line = Line((var,), text)
+        self.unread -= line.reads
+        self.lines.append(line)
+        self._add(var, value)
+        return self._bounded(var)
 
     def block(self, result: str, prefix: str = "f") -> Block:
         """The function of what was drawn."""

@@ -57,7 +57,7 @@ def candidates(program: Program) -> Iterator[Program]:
     for block in _smaller(program.block, known):
         block = block.without_dead_lines()
         params = tuple(v for v in block.params if v.name in _reads(block))
-        found = Program(replace(block, params=params), {v.name: known[v.name] for v in params})
+        found = Program(replace(block, params=params), {v.name: known[v.name] for v in params}, program.mesh)
         if (found.size, len(block.result)) < (program.size, len(program.block.result)) and _traces(found):
             yield found
 

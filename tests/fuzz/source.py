@@ -12,6 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from autopar.core.mesh import DeviceMesh
+
 NAME = re.compile(r"\b[apv]\d+\b")
 INDENT = "    "
 
@@ -118,10 +120,11 @@ class Block:
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """A block without free variables, and the values of its parameters."""
+    """A block without free variables, the values of its parameters, and the mesh that its shard_maps are for."""
 
     block: Block
     values: dict[str, np.ndarray]
+    mesh: DeviceMesh
 
     @property
     def args(self) -> tuple[np.ndarray, ...]:

@@ -55,7 +55,7 @@ def test_what_is_printed_is_what_runs() -> None:
 def test_programs_hold_most_of_what_there_is() -> None:
     found: Counter[str] = Counter()
     with jax.enable_x64(True):
-        for seed in range(40):
+        for seed in range(60):
             text = str(generate(np.random.default_rng(seed)))
             found.update(word for word in WORDS if word in text)
     assert set(found) == set(WORDS)
@@ -64,7 +64,7 @@ def test_programs_hold_most_of_what_there_is() -> None:
 WORDS = (
     *("@", "dot_general", "conv", "reduce_window", "jnp.sum", "jnp.max", "argm", "sort", "cum", "concatenate", "split"),
     *("reshape", "transpose", "lax.pad", "at[", "segment_sum", "jnp.take", "one_hot", "iota", "random", "where"),
-    *("astype", "dynamic_", "checkpoint", "grad", "scan", "while_loop", "cond", "fori_loop", "vmap"),
+    *("astype", "dynamic_", "checkpoint", "grad", "scan", "while_loop", "cond", "fori_loop", "vmap", "shard_map"),
     *("mode='drop'", "mode='fill'", "promise_in_bounds", "int64')", "uint32')", "jnp.zeros((0"),
 )
 

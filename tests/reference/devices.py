@@ -72,9 +72,13 @@ def assemble(local: Locals, placement: Placement, shape: tuple[int, ...], mesh: 
     return whole
 
 
-def check_replicas(local: Locals, placement: Placement, mesh: DeviceMesh) -> None:
-    """Raises ReplicasDiffer unless devices that differ along replicated axes only hold the same, bit for bit."""
-    for group in groups(tuple(axis for axis in mesh.names if axis not in placement.varying_axes), mesh):
+def check_replicas(local: Locals, placement: Placement, mesh: DeviceMesh, manual: tuple[str, ...] = ()) -> None:
+    """Raises ReplicasDiffer unless devices that differ along replicated axes only hold the same, bit for bit.
+
+    Along `manual` axes there is one value for each position.
+    """
+    varying = {*placement.varying_axes, *manual}
+    for group in groups(tuple(axis for axis in mesh.names if axis not in varying), mesh):
         first = local[group[0]]
         for device in group[1:]:
             if local[device] is not first and local[device].tobytes() != first.tobytes():

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from autopar._compat import is_literal, open_jaxpr, scan_counts
+from tests.reference import by_hand
 from tests.reference.primitives import TABLE, Values, run
 
 Observe = Callable[[Values], Values]
@@ -24,14 +25,15 @@ def evaluate(jaxpr: Any, values: Sequence[Any], observe: Observe = list) -> Valu
         return np.asarray(atom.val, atom.aval.dtype) if is_literal(atom) else env[atom]
 
     for eqn in inner.eqns:
-        operands = [read(atom) for atom in eqn.invars]
-        name = eqn.primitive.name
-        if name in CONTROL:
-            results = CONTROL[name](operands, eqn.params, observe)
-        else:
-            results = observe(run(eqn.primitive, eqn.params, operands))
-        env.update(zip(eqn.outvars, results, strict=True))
+        env.update(zip(eqn.outvars, _equation(eqn, [read(atom) for atom in eqn.invars], observe), strict=True))
     return [read(atom) for atom in inner.outvars]
+
+
+def _equation(eqn: Any, operands: Sequence[Any], observe: Observe) -> Values:
+    name = eqn.primitive.name
+    if name in CONTROL:
+        return CONTROL[name]([*operands], eqn.params, observe)
+    return observe(run(eqn.primitive, eqn.params, operands))
 
 
 def _call(name: str) -> Callable[..., Values]:
@@ -72,6 +74,10 @@ def _cond(values: Values, params: Mapping[str, Any], observe: Observe) -> Values
     return evaluate(branches[taken], values[1:], observe)
 
 
+def _shard_map(values: Values, params: Mapping[str, Any], observe: Observe) -> Values:
+    return by_hand.shard_map(values, params, lambda eqn, operands: _equation(eqn, operands, observe))
+
+
 CONTROL: dict[str, Callable[[Values, Mapping[str, Any], Observe], Values]] = {
     "checkpoint": _call("jaxpr"),
     "closed_call": _call("call_jaxpr"),
@@ -82,6 +88,7 @@ CONTROL: dict[str, Callable[[Values, Mapping[str, Any], Observe], Values]] = {
     "pjit": _call("jaxpr"),
     "remat2": _call("jaxpr"),
     "scan": _scan,
+    "shard_map": _shard_map,
     "while": _while,
 }
 

@@ -16,11 +16,13 @@ import numpy as np
 
 from autopar._payload import Payload
 from autopar.core.graph import OpNode
+from autopar.core.manual import BORDERS, COLLECTIVES, INDEX
 from autopar.core.regions import Region
 from autopar.emit.localize import localize
 from autopar.passes.program import Compute, Instruction, Move, ShardedProgram, changed_dim
 from autopar.redistribute.step import Step
-from tests.reference.devices import Device, Locals, assemble, check_replicas, devices, part_number, shard
+from tests.reference.by_hand import collective
+from tests.reference.devices import Device, Locals, assemble, check_replicas, devices, groups, part_number, shard
 from tests.reference.jaxprs import TABLE
 from tests.reference.moves import apply_step
 from tests.reference.primitives import Plain
@@ -104,7 +106,7 @@ class Reference:
         for device, array in local.items():
             found = (array.shape, str(array.dtype))
             assert found == expected, f"value {value} placed {v.placement} on device {device}: {found}, not {expected}"
-        check_replicas(local, v.placement, self.program.mesh)
+        check_replicas(local, v.placement, self.program.mesh, v.tensor.manual)
 
     def _move(self, move: Move, before: int, after: int) -> Locals:
         """A bucket is as many moves of one value."""
@@ -115,6 +117,10 @@ class Reference:
 
     def _compute(self, compute: Compute) -> list[Locals]:
         """Devices at the same place along the strategy's axes with the same operands share one run."""
+        if compute.op.kind in BORDERS:
+            return [self._read(value) for value in compute.ins]
+        if compute.op.kind in COLLECTIVES or compute.op.kind == INDEX:
+            return [self._by_hand(compute)]
         if compute.strategy.exchanges:
             return self._exchange(compute)
         mesh, op = self.program.mesh, _on_numpy(compute.op)
@@ -129,6 +135,20 @@ class Reference:
                 known[key] = self._on_device(op, compute, device, mine)
             for local, array in zip(results, known[key], strict=True):
                 local[device] = array
+        return results
+
+    def _by_hand(self, compute: Compute) -> Locals:
+        """The user's own collective, or the number of a device."""
+        mesh, payload = self.program.mesh, compute.op.payload
+        assert isinstance(payload, Payload)
+        axes = tuple(axis for axis in compute.op.params["axes"] if axis in mesh.names)
+        if compute.op.kind == INDEX:
+            return {d: np.asarray(part_number(d, axes, mesh), compute.op.outs[0].dtype) for d in devices(mesh)}
+        (held,) = (self._read(value) for value in compute.ins)
+        results: Locals = {}
+        for group in groups(axes, mesh):
+            sent = collective(payload.primitive.name, payload.params, [held[device] for device in group])
+            results.update(zip(group, sent, strict=True))
         return results
 
     def _exchange(self, compute: Compute) -> list[Locals]:

@@ -9,6 +9,7 @@ from collections import Counter
 import jax.extend.core
 import pytest
 
+from autopar.core.manual import KINDS as MANUAL
 from autopar.core.regions import BOUNDARY
 from autopar.rules import registered, rule_of
 from autopar.rules.registry import reason_whole
@@ -21,9 +22,9 @@ from tests.rules.build import build
 LIBRARIES = ("numpy", "nn", "random", "scipy.special", "scipy.linalg", "scipy.stats", "image", "lax", "ffi", "export")
 KERNEL_LANGUAGES = ("pallas", "mosaic", "tpu_custom_call", "triton")
 # Boundary operators of loops (equivalence/test_loops), callbacks (emit/test_effects) and what the user's function
-# shards itself (api/test_own_shardings): they are not run alone on slices.
+# shards itself (api/test_own_shardings, equivalence/test_by_hand): they are not run alone on slices.
 CALLBACKS = {"debug_callback", "debug_print", "io_callback", "pure_callback"}
-ELSEWHERE = BOUNDARY | CALLBACKS | {"reshard", "shard_map", "sharding_constraint"}
+ELSEWHERE = BOUNDARY | CALLBACKS | MANUAL | {"reshard", "shard_map", "sharding_constraint"}
 TABLES = {"TRACED": TRACED, "OPAQUE": OPAQUE, "INNER": INNER}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count, islice
 from typing import Any
 
 import jax
@@ -23,7 +24,7 @@ from tests.rules.build import Case
 EXPLICIT, MIXED, AUTO = (AxisType.Explicit,) * 2, (AxisType.Auto, AxisType.Explicit), (AxisType.Auto,) * 2
 REFUSED = frozenset({"cholesky_update", "ragged_dot_general"})
 """What JAX takes on Explicit meshes only if it is told how the result lies, or not at all."""
-SEEDS = 8
+PROGRAMS = 8
 ON_MESHES = [
     pytest.param(case, types, id=f"{case.name} {name}", marks=[pytest.mark.slow] * (types == MIXED))
     for case in CASES
@@ -88,6 +89,7 @@ def test_every_operator(case: Case, types: Any) -> None:
 @pytest.mark.parametrize("types", [EXPLICIT, MIXED, AUTO], ids=["explicit", "mixed", "auto"])
 def test_drawn_programs(types: Any) -> None:
     with jax.enable_x64(True):
-        programs = [generate(np.random.default_rng(seed)) for seed in range(SEEDS)]
+        drawn = (generate(np.random.default_rng(seed)) for seed in count())
+        programs = [*islice((p for p in drawn if "shard_map" not in str(p)), PROGRAMS)]  # these name another mesh
         taken = [is_traced_alike(program.block.function(), program.args, types) for program in programs]
-    assert sum(taken) >= SEEDS - 2
+    assert sum(taken) >= PROGRAMS - 2

@@ -29,7 +29,7 @@ from autopar.passes.compiled.node import NARROW, Node, Nodes
 from autopar.passes.compiled.products import UNFOLD
 from autopar.passes.compiled.sink import sunk
 from autopar.passes.program import Compute, Instruction, Move
-from autopar.price.exchanged import message_bytes
+from autopar.price.exchanged import sent_bytes
 from autopar.price.work import is_dear, is_fusible
 
 Workspace = Callable[..., int]
@@ -192,7 +192,7 @@ class Unfolding(Draft):
 
     def _kernel(self, position: int, compute: Compute, ins: tuple[int, ...]) -> None:
         op, outs = compute.op, compute.outs
-        beside = message_bytes(compute.exchanges)
+        beside = sent_bytes(compute.op, compute.exchanges)
         if op.kind in UNFOLD:
             UNFOLD[op.kind](self, position, compute, ins, beside)
             return

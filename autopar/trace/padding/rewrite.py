@@ -121,7 +121,7 @@ class _Rewrite:
     def _take(self, op: DraftOp) -> None:
         if op.kind in BOUNDARY:
             self._cross(op)
-        elif op.effect is not None or not _HANDLERS.get(op.kind, _never)(self.padder, op):
+        elif op.effect is not None or _is_manual(op) or not _HANDLERS.get(op.kind, _never)(self.padder, op):
             self.padder.whole(op)
 
     def _cross(self, op: DraftOp) -> None:
@@ -145,6 +145,11 @@ class _Rewrite:
             one = wanted(op.ins[0])
             return [one], [(op.outs[0].shape[0], *one)]
         return [wanted(t) for t in op.ins], [wanted(t) for t in op.outs]
+
+
+def _is_manual(op: DraftOp) -> bool:
+    """Whether `op` stands in a shard_map of the user's, or at its border."""
+    return any(tensor.manual for tensor in (*op.ins, *op.outs))
 
 
 def _never(_: Padder, __: DraftOp) -> bool:

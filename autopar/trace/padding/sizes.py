@@ -43,5 +43,6 @@ def padded_size(size: int, devices: int) -> int:
 
 
 def can_pad(tensor: TensorInfo) -> bool:
-    """Whether a tensor may be padded: it has dims with elements in all of them, and holds no typed keys."""
-    return prod(tensor.shape) > 0 and tensor.ndim > 0 and not tensor.dtype.startswith("key<")
+    """Whether a tensor may be padded: it has elements and dims, holds no typed keys, and is not manual."""
+    has_dims = prod(tensor.shape) > 0 and tensor.ndim > 0
+    return has_dims and not tensor.dtype.startswith("key<") and not tensor.manual

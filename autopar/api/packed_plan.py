@@ -28,13 +28,19 @@ _NAMED_HOPS = {str(hop): asdict(hop) for hop in (NEXT, PREVIOUS, MIRROR)}
 
 
 def _with_hop(exchange: Any) -> Any:
-    """An exchange as older files have it, whose hop is a name, as it is now."""
+    """An exchange as it is now; older files have its hop as a name. Lists are the tuples that they stand for."""
     if not isinstance(exchange, dict):
         return exchange
     fields = cast("dict[str, Any]", exchange)
-    hop, axes = fields.get("hop"), fields.get("axes")
-    named = {"hop": _NAMED_HOPS.get(hop, hop)} if isinstance(hop, str) else {}
-    return fields | named | ({"axes": tuple(cast("list[Any]", axes))} if isinstance(axes, list) else {})
+    hop = fields.get("hop")
+    named = _NAMED_HOPS.get(hop, hop) if isinstance(hop, str) else hop
+    if isinstance(named, dict):
+        named = {name: _as_tuple(value) for name, value in cast("dict[str, Any]", named).items()}
+    return {name: _as_tuple(value) for name, value in fields.items()} | ({"hop": named} if "hop" in fields else {})
+
+
+def _as_tuple(value: Any) -> Any:
+    return tuple(map(_as_tuple, cast("list[Any]", value))) if isinstance(value, list) else value
 
 
 class Strict(BaseModel):

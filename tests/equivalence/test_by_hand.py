@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -38,6 +39,7 @@ def mesh_of(sizes: dict[str, int]) -> Any:
 def steps(axes: tuple[str, ...], sizes: dict[str, int], dim: int) -> dict[str, Step]:
     """Things to do in a body with a shard of two dims and a matrix; each keeps the shard's shape."""
     count = int(np.prod([sizes[axis] for axis in axes]))
+    in_order = tuple(axis for axis in sizes if axis in axes)
 
     def product(h: Any, w: Any) -> Any:
         return h @ w[: h.shape[1], : h.shape[1]]
@@ -70,7 +72,7 @@ def steps(axes: tuple[str, ...], sizes: dict[str, int], dim: int) -> dict[str, S
         "scattered": scattered,
         "exchanged": exchanged,
         "permuted": lambda h, w: (
-            lax.ppermute(product(h, w), axes, [(n, (n + 1) % count) for n in range(0, count, 2)]) + h
+            lax.ppermute(product(h, w), in_order, [(n, (n + 1) % count) for n in range(0, count, 2)]) + h
         ),
         "numbered": lambda h, _w: h * (1 + lax.axis_index(axes)),
         "looped": looped,
@@ -276,3 +278,16 @@ def test_rewrites_of_loops_and_uneven_dims_leave_bodies_alone(beside: str) -> No
     x = np.random.default_rng(0).normal(size=(count, count)).astype(np.float32) / 10
     compiled = autopar.compile(BESIDE[beside], cluster=SLOW)
     assert_same(compiled(x), jax.jit(BESIDE[beside])(x))
+
+
+def test_plans_with_bodies_are_saved_and_verified(tmp_path: Path) -> None:
+    def body(x: Any) -> Any:
+        return lax.ppermute(lax.psum(x, "a"), "b", [(0, 3), (2, 1)])
+
+    fn = by_hand(body, P("a", "b"), P(None, "b"))
+    plan = autopar.plan(fn, X, cluster=SLOW)
+    plan.save(tmp_path / "plan.json")
+    loaded = autopar.Plan.load(tmp_path / "plan.json")
+    assert loaded.report() == plan.report()
+    assert_same(loaded.compile(fn)(X), jax.jit(fn)(X))
+    plan.verify()

@@ -54,7 +54,8 @@ def _collective(s: Scope) -> None:
     options: list[tuple[str, Any]] = [(f"lax.psum({x}, {axes})", value * count)]
     options.append((f"{x} * (1 + lax.axis_index({axes})).astype('{x.dtype}')", value))
     pairs = [(n, (n + 1) % count) for n in range(count) if s.chance(0.8)]
-    options.append((f"lax.ppermute({x}, {axes}, {pairs})", value))
+    in_order = s.mesh.sort(axes)  # others JAX counts in mesh order, or refuses
+    options.append((f"lax.ppermute({x}, {in_order}, {pairs})", value))
     if not s.differentiable:
         options.append((f"lax.pmax({x}, {axes})", value))
     for d in range(x.ndim):

@@ -89,8 +89,7 @@ def cost_lines(report: Report) -> tuple[tuple[str, str], ...]:
         ("one by one", f"{serial} = compute {compute} + communication {communication}{_hidden(report)}"),
         (
             "objective",
-            f"{objective} (the sum that was minimised: gradients in buckets, nothing overlapped, arguments "
-            f"that are no state written), lower bound {bound}",
+            f"{objective} (what was minimised: in buckets, not overlapped, new arguments written), lower bound {bound}",
         ),
         ("quality", _quality(report)),
         *((("stopped", f"by {report.stopped}: the best so far, another run may differ"),) if report.stopped else ()),

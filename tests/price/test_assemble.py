@@ -28,7 +28,7 @@ from autopar.passes.pipeline import program_states
 from autopar.passes.program import Convert, ShardedProgram
 from autopar.price.assemble import Builder, assemble, placement_choice
 from autopar.price.buckets import router_of, waiting
-from autopar.price.pricing import Pricing, Roofline, cost_of
+from autopar.price.pricing import Pricing, Roofline, arrival_cost, cost_of
 from autopar.price.variables import Caches
 from autopar.price.work import is_fusible, materialised, recomputed, workspace_bytes
 from autopar.redistribute.route import Router
@@ -98,9 +98,6 @@ def traced(case: Any) -> tuple[OpGraph, Dataflow]:
     return graph, dataflow(graph)
 
 
-MEMORY = load_cluster("cpu8").device.memory_bandwidth_bytes_per_s
-
-
 def price_of(graph: OpGraph, flow: Dataflow, stage: Stage, pricing: Pricing, router: Router) -> float:
     """Operators, then for every copy and every use the way from what it is made from; each as often as it runs.
 
@@ -124,7 +121,7 @@ def price_of(graph: OpGraph, flow: Dataflow, stage: Stage, pricing: Pricing, rou
     anew = {*range(len(graph.inputs))} - {position for _, position in graph.carry}
     for position in anew:  # what is no state is brought with every call, and written
         tensor, placement = graph.inputs[position], stage.inputs[position]
-        total += placement.local_size(tensor.shape, stage.mesh) * tensor.itemsize / MEMORY
+        total += arrival_cost(pricing, placement.local_size(tensor.shape, stage.mesh) * tensor.itemsize)
     for copy in flow.copies:
         source = made[copy.tensor.id] if copy.source is None else stage.copies[copy.source]
         made_in = graph.made_in(copy.tensor) if copy.source is None else flow.copies[copy.source].region

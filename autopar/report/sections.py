@@ -214,6 +214,7 @@ def _overview(report: Report) -> Section:
         *cost_lines(report),
         *((("carried", _carried(report)),) if report.carried else ()),
         *(("rules found by trial", operator) for operator in report.found_rules),
+        *(("no price inside", operator) for operator in report.unpriced),
     )
     return Section(f"Plan of {report.function}", (Column(""), Column("")), rows, FORECAST)
 

@@ -10,6 +10,7 @@ from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
 from autopar.passes.program import Compute, Instruction, Move, ShardedProgram
 from autopar.passes.schedule import Schedule, schedule
+from autopar.price.work import has_no_price
 from autopar.report.errors import ErrorShare, error_shares, standard_error_s
 from autopar.search.carried import CarriedGroup, carried_groups
 from autopar.search.task import Planned
@@ -95,6 +96,7 @@ class Report:
     `stopped` says what ended the search
     before its end ("" if nothing did): another run may then find another plan. `carried` are the results that keep the
     placements of inputs, `carry_time_s` is what a step spends on moving them there once they are made.
+    `unpriced` are operators of which nothing but operands and results is known: their kind and source line.
     """
 
     function: str
@@ -120,6 +122,7 @@ class Report:
     errors: tuple[ErrorShare, ...] = ()
     carried: tuple[CarriedGroup, ...] = ()
     carry_time_s: float = 0.0
+    unpriced: tuple[str, ...] = ()
 
     @property
     def serial_time_s(self) -> float:
@@ -196,6 +199,7 @@ def summarise(
         () if priced_for is None else error_shares(planned, step, priced_for),
         carried_groups(graph),
         _carry_time_s(planned),
+        tuple(dict.fromkeys(f"{op.kind} ({op.source})" for op in graph.ops if has_no_price(op))),
     )
 
 

@@ -213,6 +213,7 @@ def test_kernels_cost_what_is_stated(is_stated: bool) -> None:
         warnings.simplefilter("always")
         plan = autopar.plan(by_hand(kernel, P(("a", "b")), P(("a", "b"))), big, cluster="8xh100")
     assert [warning.category for warning in told] == [] if is_stated else [UnpricedWarning]
+    assert ("no price inside" in plan.report()) != is_stated
     assert (plan.compute_time_s > 1e-3) == is_stated  # 1e12 operations take 15 ms, moving 64 MB takes 0.02
 
 

@@ -140,7 +140,8 @@ class OpGraph:
     repeat, be an input, or be a literal. `carry` pairs (output position, input position) of the state: such an
     output becomes the next call's input and keeps its placement. `key_inputs` and `key_outputs` are the positions of
     those that are the data of typed PRNG keys: their last dim is one key, and is whole on every device. `output_names`
-    are the paths of the results ("output[0]['w1']"), where they are known.
+    are the paths of the results ("output[0]['w1']"), where they are known. `resident` are the positions of inputs that
+    stay on the devices between calls though nothing is carried into them.
 
     Invariants (checked by `check`): an operand is an input, a literal or the result of an earlier operator, and seen
     where it is read; every tensor has one producer; operators are numbered by position; the operators of a region,
@@ -158,6 +159,7 @@ class OpGraph:
     key_inputs: tuple[int, ...] = ()
     key_outputs: tuple[int, ...] = ()
     output_names: tuple[str, ...] = ()
+    resident: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         check(self)

@@ -91,7 +91,7 @@ class Builder(Usages):
 
     def _arrivals(self, pricing: Pricing) -> list[Floats]:
         """What it costs to be given the inputs in each placement; the state of the call before is there."""
-        kept, mesh = {position for _, position in self.graph.carry}, self.space.mesh
+        kept, mesh = {*self.graph.resident, *(position for _, position in self.graph.carry)}, self.space.mesh
         known: dict[tuple[int, tuple[int, ...], int, bool], Floats] = {}
         found: list[Floats] = []
         for position, (tensor, candidates) in enumerate(zip(self.graph.inputs, self.space.inputs, strict=True)):

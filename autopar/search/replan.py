@@ -75,7 +75,8 @@ def carry_price(planned: Planned) -> ConstraintPrice | None:
     """
     if not planned.task.graph.carry:
         return None
-    free = replace(planned.task.graph, carry=())
+    carried = tuple(position for _, position in planned.task.graph.carry)
+    free = replace(planned.task.graph, carry=(), resident=carried)
     (task,) = begun([replace(planned.task, graph=free)])
     outcome = on_ground(task, planned.ground.of(free, task.make_pricing))
     return _price(f"carry {', '.join(map(str, carried_groups(planned.task.graph)))}", planned, outcome)

@@ -42,7 +42,7 @@ def test_what_looks_like_an_input_only_costs_nothing() -> None:
     assert price is not None
     assert price is carried.carry_price()
     assert price.constraint == "carry output[0] -> x"
-    assert price.at_least_s == price.at_most_s == pytest.approx(carried.objective_s - free.objective_s)
+    assert price.at_least_s == price.at_most_s == pytest.approx(carried.objective_s - free.serial_time_s)
     assert planned(donate_argnums=0).objective_s == carried.objective_s
 
 

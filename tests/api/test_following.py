@@ -63,7 +63,9 @@ def test_arguments_of_the_state_lie_as_there(tmp_path: Path) -> None:
 
 
 def test_the_report_says_what_following_costs() -> None:
-    leader = trained()
+    apart = P(("a", "b"), None), P(None, ("a", "b"))
+    pins = (autopar.pin("state['params']['up']", apart[0]), autopar.pin("state['params']['down']", apart[1]))
+    leader = autopar.plan(train, STATE, X, cluster=SLOW, mesh=MESH, constraints=pins)
     free = autopar.plan(evaluate, PARAMS, X, cluster=SLOW, mesh=MESH)
     plan = autopar.plan(evaluate, PARAMS, X, follow=leader)
     (price,) = plan.follow_prices()

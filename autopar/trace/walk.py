@@ -243,7 +243,10 @@ class Walker:
     def put(self, eqn: Any, ins: Tensors, place: Place) -> Tensors:
         """A device_put of several arrays, as one of each: they need not be split alike."""
         if len(ins) == 1:
-            return self._key_operator(eqn, ins, place) if keys.has_keys(eqn) else self._plain(eqn, ins, place)
+            if keys.has_keys(eqn):
+                return self._key_operator(eqn, ins, place)
+            params = {"to_host": True} if _is_on_host(eqn.outvars[0].aval) else None
+            return self._operator(eqn, ins, place, Payload(eqn.primitive, _payload_params(eqn)), params)
         outs: Tensors = []
         for n, tensor in enumerate(ins):
             own = slice(n, n + 1)
@@ -354,6 +357,11 @@ _WALKERS: dict[str, Callable[[Walker, Any, Tensors, Place], Tensors]] = {
 def _payload_params(eqn: Any) -> dict[str, Any]:
     """The parameters with which an operator runs, on shards that lie on no mesh."""
     return dict(eqn.params) if _compat.mesh_of(eqn) is None else off_mesh(eqn.params)
+
+
+def _is_on_host(aval: Any) -> bool:
+    """Whether an abstract array lies in the memory of the host."""
+    return getattr(aval, "memory_space", None) == untyped_jax.memory.Space.Host
 
 
 def _as_bytes(aval: Any) -> Any:

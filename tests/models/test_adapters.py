@@ -9,7 +9,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from jax.sharding import PartitionSpec
 
@@ -60,6 +59,7 @@ def descend(model: Any, optimizer: Any, x: Any) -> Any:
 
 
 def trained(compile_step: Any, count: int = 3, **options: Any) -> Any:
+    import optax
     from flax import nnx
 
     model = tied()

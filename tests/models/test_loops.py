@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import jax
@@ -11,7 +12,6 @@ import numpy as np
 import pytest
 
 import autopar
-from tests.models import loops
 from tests.models.check import ONE_AXIS, free_latency
 
 pytestmark = pytest.mark.models
@@ -34,7 +34,7 @@ def jit_of(name: str) -> Callable[[Any], Any]:
 @pytest.mark.filterwarnings("ignore::autopar.errors.MovedWarning")
 @pytest.mark.parametrize("name", ["nnx", "equinox", "linen", "keras"])
 def test_a_loop_has_the_losses_of_its_own_jit(name: str) -> None:
-    loop = getattr(loops, f"{name}_loop")
+    loop = getattr(import_module("tests.models.loops"), f"{name}_loop")
     expected, behind = loop(jit_of(name))
     steps: list[autopar.Compiled] = []
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from autopar.core.graph import OpNode
 from autopar.rules.factor_rule import FactorRule
 from autopar.rules.linearity import linear_sets
@@ -18,9 +20,14 @@ def passed_on(op: OpNode) -> FactorRule:
 
 @rule_for("scan_slice")
 def scan_slice(op: OpNode) -> FactorRule:
-    """out[d...] = xs[i, d...] in the ith round; i is frozen; linear in xs."""
+    """out[d...] = xs[i, d...] in the ith round; i is frozen; linear in xs.
+
+    Of a loop in parts the first dim of a slice is the parts, which are there to be split: whole, each device would hold
+    as many rounds at once as there are devices.
+    """
     dims = [f"d{d}" for d in range(op.outs[0].ndim)]
-    return FactorRule.of(op, ins=[["i", *dims]], outs=[dims], frozen=["i"], linear=linear_sets(op, (0,)))
+    rule = FactorRule.of(op, ins=[["i", *dims]], outs=[dims], frozen=["i"], linear=linear_sets(op, (0,)))
+    return replace(rule, split=frozenset(dims[:1])) if op.params.get("in_parts") else rule
 
 
 @rule_for("scan_stack")

@@ -25,7 +25,7 @@ _KINDS: tuple[Kind, ...] = ("sum", "max", "min")
 
 
 def enumerate_strategies(rule: FactorRule, mesh: DeviceMesh) -> tuple[Strategy, ...]:
-    """Every strategy of the operator on `mesh`, the replicated one first, in a fixed order.
+    """Every strategy of the operator on `mesh`, the replicated one first if it is one, in a fixed order.
 
     A mesh axis goes to at most one factor; several axes on one factor stand in mesh order. What does not divide
     evenly, splits a minor factor of a compound dim before the major one is whole to the device, needs elements from
@@ -55,7 +55,7 @@ class _ByContent:
         together = {f for dims in (*rule.ins, *rule.outs) for factors in dims if len(factors) > 1 for f in factors}
         sizes = tuple([(f, n if f in together else (n > 0, _divided(n, counts))) for f, n in rule.sizes.items()])
         reduced, carried = tuple(rule.reduced.items()), tuple(rule.carried.items())
-        return (rule.ins, rule.outs, sizes, reduced, carried, rule.frozen, rule.everywhere)
+        return (rule.ins, rule.outs, sizes, reduced, carried, rule.frozen, rule.everywhere, rule.split)
 
     def __hash__(self) -> int:
         return hash(self.content)
@@ -93,7 +93,7 @@ def _collect(rule: FactorRule, mesh: DeviceMesh, found: dict[tuple[int, ...], St
     """Adds the strategies of one way to those `found`, by the objects that their placements are."""
     names = tuple(name for name, size in mesh.axes if size > 1)
     sizes = tuple(size for size in mesh.sizes if size > 1)
-    rows = _contiguous(rule, sizes, _assignments(rule, sizes))
+    rows = _held(rule, _contiguous(rule, sizes, _assignments(rule, sizes)))
     columns = _placements(rule, names, rows)
     placed = zip(*columns, strict=True) if columns else repeat(tuple[Placement, ...](), len(rows))
     operands = len(rule.ins)
@@ -148,6 +148,14 @@ def _contiguous(rule: FactorRule, axis_sizes: tuple[int, ...], rows: Ints) -> In
             is_run &= whole | (parts == 1)
             whole &= parts == rule.sizes[factor]
         rows = rows[is_run]
+    return rows
+
+
+def _held(rule: FactorRule, rows: Ints) -> Ints:
+    """The assignments that split the factors that are to be, of those that can be."""
+    for number in (n for n, factor in enumerate(rule.sizes, 1) if factor in rule.split):
+        is_split = (rows == number).any(axis=1)
+        rows = rows[is_split] if is_split.any() else rows
     return rows
 
 

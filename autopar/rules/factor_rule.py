@@ -54,7 +54,8 @@ class FactorRule:
     `exchanged` maps a factor to what its devices send each other inside the operator when it is split. With that, a
     result that does not hold the factor may come out whole, without being reduced.
 
-    `frozen` factors are never split (dims without elements never are). `offsets` are factors for which the local
+    `frozen` factors are never split (dims without elements never are); `split` ones always are, over one axis at least,
+    where there is an axis that divides them. `offsets` are factors for which the local
     operator must know where its shard begins. The factor `everywhere` takes all mesh axes: what only one device does.
     `itemsizes` are the bytes of an element of each operand and result. `found` says that the rule was found by trial
     and not written. `ways` are other ways to split the operator, which no one set of factors states together with this
@@ -77,6 +78,7 @@ class FactorRule:
     itemsizes: tuple[int, ...] = ()
     found: bool = False
     ways: tuple[FactorRule, ...] = ()
+    split: frozenset[Factor] = frozenset()
 
     @classmethod
     def of(

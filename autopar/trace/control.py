@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from autopar import _compat
 from autopar._compat import untyped_jax
@@ -30,6 +30,8 @@ class Control:
 
     def __init__(self, walker: Walker, eqn: Any, place: Place) -> None:
         self.walker, self.draft, self.eqn = walker, walker.draft, eqn
+        self.in_parts = place.in_parts == "next"
+        place = replace(place, in_parts="around") if self.in_parts else place
         self.place = walker.inside(eqn, place)
         self.source = walker.source(eqn, place)
         payload = {name: value for name, value in eqn.params.items() if name in ("length", "reverse", "unroll")}
@@ -37,11 +39,14 @@ class Control:
 
     def boundary(self, kind: str, ins: Tensors, avals: Sequence[Any], position: int, region: int | None = None) -> Any:
         """The results of a boundary operator, the `position`th of its kind."""
+        params: dict[str, Any] = {"position": position}
+        if kind == "scan_slice" and self.in_parts:
+            params["in_parts"] = True
         outs = tuple(self.draft.tensor(aval) for aval in avals)
         where = self.region if region is None else region
         scope = str(self.place.stack)
         self.draft.ops.append(
-            DraftOp(kind, tuple(ins), outs, {"position": position}, self.source, scope, where, payload=None)
+            DraftOp(kind, tuple(ins), outs, params, self.source, scope, where, payload=None)
         )
         return outs
 
@@ -59,11 +64,11 @@ class Control:
 
 def scan(walker: Walker, eqn: Any, ins: Tensors, place: Place) -> list[TensorInfo]:
     """A scan: carry, ys[i] = body(consts, carry, xs[i]) for each i; in parts where that is wanted and can be."""
-    is_whole = place.in_parts or place.alone or walker.draft.manual
+    is_whole = place.in_parts != "none" or place.alone or walker.draft.manual
     parts = 1 if is_whole else part_count(eqn, walker.loop_parts)
     if parts > 1:
         walker.has_parts = True
-        return walker.inline(eqn, in_parts(eqn, parts), list(ins), replace(place, in_parts=True))
+        return walker.inline(eqn, in_parts(eqn, parts), list(ins), replace(place, in_parts=_where(eqn, parts)))
     control, body = Control(walker, eqn, place), eqn.params["jaxpr"]
     consts, carried = _compat.scan_counts(eqn.params)
     avals = list(body.in_avals)
@@ -77,6 +82,11 @@ def scan(walker: Walker, eqn: Any, ins: Tensors, place: Place) -> list[TensorInf
         *control.each("carry_out", results[:carried], outs[:carried]),
         *control.each("scan_stack", results[carried:], outs[carried:]),
     ]
+
+
+def _where(eqn: Any, parts: int) -> Literal["next", "around"]:
+    """What is in so many parts of the scan `eqn`: the loop that is next, or where all rounds are one, all that is."""
+    return "next" if parts < eqn.params["length"] else "around"
 
 
 def while_(walker: Walker, eqn: Any, ins: Tensors, place: Place) -> list[TensorInfo]:

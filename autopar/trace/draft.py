@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import jax.numpy as jnp
 import numpy as np
@@ -21,14 +21,14 @@ class Place:
     """Where a jaxpr stands: the name stack around it, its region, and the source line if it has none of its own.
 
     `alone` are the mesh axes, of one device each, of the shard_maps around it that are walked in place;
-    `in_parts` that a loop around it goes through its rounds in parts (`loop_parts`).
+    `in_parts` which loop goes through its rounds in parts (`loop_parts`): none, the "next" one, or one "around" it.
     """
 
     stack: Any
     region: int | None = None
     source: str | None = None
     alone: frozenset[str] = frozenset()
-    in_parts: bool = False
+    in_parts: Literal["none", "next", "around"] = "none"
 
 
 @dataclass(frozen=True, eq=False)

@@ -191,6 +191,19 @@ def test_large_samples_are_split_and_their_gradient_is_reduced_once_after_the_lo
     assert all(program.tree.weight(move.region) == 1 for move in program.collectives)
 
 
+@pytest.mark.parametrize(("mesh", "part"), [({"d": 8}, 0.3), ({"a": 2, "b": 4}, 1.1)])
+def test_the_parts_of_a_loop_are_split_even_where_splitting_what_is_inside_costs_less(
+    mesh: dict[str, int], part: float
+) -> None:
+    def mapped(w: Any, xs: Any) -> Any:
+        return lax.map(lambda x: (jnp.tanh(w @ x) ** 2).sum(), xs)
+
+    w, xs = jax.ShapeDtypeStruct((256, 1024), "float32"), jax.ShapeDtypeStruct((1 << 20, 1024), "float32")
+    plan = autopar.plan(mapped, w, xs, cluster="8xh100", mesh=mesh)
+    assert plan.placements["xs"].dims[0]
+    assert plan.peak_memory_bytes < part * 4 * xs.size
+
+
 def test_loops_that_do_not_divide_and_loops_over_layers_are_planned_as_before() -> None:
     def layers(w: Any, x: Any) -> Any:
         return lax.scan(lambda h, w: (jnp.tanh(w * h), None), x, w)[0]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from fractions import Fraction
 from math import prod
 
 from autopar.core.graph import OpGraph, TensorInfo
 
-MOST_ADDED = 0.15
+MOST_ADDED = Fraction(15, 100)
 """A dim grows by at most this part of itself."""
 _WORTH = 0.05
 """Padding is looked into where tensors with uneven dims have this part of the bytes of all tensors."""

@@ -95,13 +95,13 @@ def compare(program: ShardedProgram, found: Sequence[HloCollective]) -> Comparis
     then widened ones, then those with the operands of combined all-reduces. Of equal planned ones those with the least
     reason to vanish are matched first. A bucket that is not found is looked for in its parcels (`core.parcels`).
     """
-    reasons = _reasons(program)
+    reasons = _reasons(program, program.collectives)
     planned = sorted(program.collectives, key=lambda move: _LEAST_REASON.index(reasons[move]))
     state = _Matching(program, [move for move in planned for _ in range(_copies(program, move))])
     rest = [collective for collective in found if not state.take(collective, state.matched, state.exactly)]
-    parts = {move: _parcels(program, move) for move in state.planned}
-    reasons |= {part: reasons[move] for move, mine in parts.items() for part in mine}
-    state = _Matching(program, [part for move in state.planned for part in parts[move]], state.matched)
+    parts = [part for move in state.planned for part in _parcels(program, move)]
+    reasons |= _reasons(program, parts)
+    state = _Matching(program, sorted(parts, key=lambda part: _LEAST_REASON.index(reasons[part])), state.matched)
     rest = [collective for collective in rest if not state.take(collective, state.matched, state.exactly)]
     rest = [collective for collective in rest if not state.take(collective, state.widened, state.widely)]
     unplanned: list[HloCollective] = []
@@ -205,8 +205,8 @@ def _key(kind: str, groups: Groups) -> Key:
     return kind, tuple(sorted(groups if kind == "permute" else (tuple(sorted(group)) for group in groups)))
 
 
-def _reasons(program: ShardedProgram) -> dict[Move, Reason]:
-    """Why each collective may vanish; "unknown" where it must not."""
+def _reasons(program: ShardedProgram, moves: Sequence[Move]) -> dict[Move, Reason]:
+    """Why each of `moves` may vanish; "unknown" where it must not."""
     variable, used = _variable(program), _used(program)
     repeats = Counter(map(_effect, program.collectives))
 
@@ -221,7 +221,7 @@ def _reasons(program: ShardedProgram) -> dict[Move, Reason]:
             return "unused"
         return "repeated" if repeats[_effect(move)] > 1 else "unknown"
 
-    return {move: reason(move) for move in program.collectives}
+    return {move: reason(move) for move in moves}
 
 
 def _effect(move: Move) -> tuple[object, ...]:

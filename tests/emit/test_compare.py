@@ -143,6 +143,18 @@ def test_a_bucket_is_found_in_its_parcels() -> None:
     assert numbers(compare(program, without)) == {"matched": 2, "vanished": 1}
 
 
+def test_a_constant_in_a_bucket_may_vanish_and_what_varies_there_may_not() -> None:
+    large = (512, 1024)
+    program = chains(TWO, "float32", [(large, SUMS), (large, SUMS)])
+    others = tuple(i for i in program.instructions if i not in program.collectives)
+    program = program.with_instructions((*others, bucket(program.collectives)))
+    found = found_in(program)[1:]
+    assert not compare(program, found).explained
+    comparison = compare(replace(program, inputs=program.inputs[1:]), found)
+    assert [vanished.reason for vanished in comparison.vanished] == ["constant"]
+    assert comparison.explained
+
+
 def one_dim(steps: list[Step]) -> list[Step]:
     def cut(placement: Placement) -> Placement:
         return Placement(placement.dims[:1], placement.unreduced)

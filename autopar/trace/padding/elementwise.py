@@ -39,6 +39,7 @@ def _elementwise(padder: Padder, op: DraftOp) -> bool:
         return False
     ins = [padder.need(t, _stretched(t.shape, shape, target), op) for t in op.ins]
     padder.put(op, ins, [target] * len(op.outs), [_zero(op, ins)] * len(op.outs))
+    padder.grant(op)
     return True
 
 

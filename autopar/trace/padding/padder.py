@@ -46,13 +46,15 @@ class Padder:
     """Operators as they are rewritten into `ops`; `forms` of each tensor by its id, the first one in front.
 
     `sizes` are the sizes that are padded. `resting` are tensors of the state, and what is computed from these alone
-    element by element: they lie split along another dim, and stay as they are.
+    element by element: they lie split along another dim, and stay as they are. `wishes` are the dims of tensors that
+    had better be zero behind the true elements.
     """
 
     draft: Draft
     sizes: Mapping[int, int]
     resting: set[int]
     tree: RegionTree
+    wishes: Mapping[int, frozenset[int]]
     ops: list[DraftOp] = field(default_factory=list[DraftOp])
     forms: dict[int, list[Form]] = field(default_factory=dict[int, list[Form]])
     _calls: dict[Any, Any] = field(default_factory=dict[Any, Any])
@@ -122,7 +124,17 @@ class Padder:
             return lax.select(inside, x, lax.full(x.shape, value, dtype))
 
         (made,) = self.call(mask, [form.tensor], op)
-        return Form(made, form.zero.union(behind) if value == 0 else frozenset(), op.region)
+        if value != 0:
+            return Form(made, region=op.region)
+        found = Form(made, form.zero.union(behind), op.region)
+        known = self.forms[tensor.id]
+        known.insert(0 if known[0] is form and form.region == op.region else len(known), found)
+        return found
+
+    def grant(self, op: DraftOp) -> None:
+        """Makes the results of `op` zero where that is wished, for all who read them."""
+        for tensor in op.outs:
+            self.masked(tensor, self.forms[tensor.id][0], sorted(self.wishes.get(tensor.id, ())), 0, op)
 
     def call(self, function: Callable[..., Any], tensors: Sequence[TensorInfo], op: DraftOp) -> list[TensorInfo]:
         """The results of `function` on `tensors`, computed in the place of `op`."""

@@ -12,6 +12,7 @@ from autopar.trace.draft import Draft, DraftOp
 from autopar.trace.padding import contraction, elementwise, indexing, moving
 from autopar.trace.padding import shape as layout
 from autopar.trace.padding.padder import Form, Padder, Shape
+from autopar.trace.padding.wishes import wishes
 
 Handler = Callable[[Padder, DraftOp], bool]
 _HANDLERS: dict[str, Handler] = {
@@ -37,7 +38,7 @@ def padded(
     `state` are the ids of inputs that are carried from call to call.
     """
     resting = {t.id for t in inputs if t.id in state and any(size not in sizes for size in t.shape if size > 1)}
-    padder = Padder(draft, sizes, resting, RegionTree(draft.regions))
+    padder = Padder(draft, sizes, resting, RegionTree(draft.regions), wishes(ops))
     given = [*inputs, *(tensor for _, tensor in draft.constants.values())]
     padder.forms = {tensor.id: [Form(tensor)] for tensor in given}
     _Rewrite(padder, ops).run()

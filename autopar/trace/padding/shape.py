@@ -82,7 +82,7 @@ def _reshape(padder: Padder, op: DraftOp) -> bool:
         return False
     given, shape = list(padder.grown(tensor)), list(out.shape)
     firsts: dict[int, int] = {}
-    for before, after in _groups(tensor.shape, out.shape):
+    for before, after in groups(tensor.shape, out.shape):
         for d in before[1:]:
             given[d] = tensor.shape[d]
         (d, *inner), (e, *others) = before, after
@@ -102,7 +102,7 @@ def _reshape(padder: Padder, op: DraftOp) -> bool:
     return True
 
 
-def _groups(before: Shape, after: Shape) -> list[tuple[list[int], list[int]]]:
+def groups(before: Shape, after: Shape) -> list[tuple[list[int], list[int]]]:
     """The runs of dims that hold the same elements; dims of one element are in none of them."""
     sides: Sequence[list[int]] = [d for d, n in enumerate(before) if n != 1], [e for e, n in enumerate(after) if n != 1]
     found: list[tuple[list[int], list[int]]] = []

@@ -31,7 +31,7 @@ from autopar.search.pinned import own_mesh
 from autopar.search.resolve import found_rules
 from autopar.search.search import announced, find_on, restore
 from autopar.search.task import Task
-from autopar.trace import Traced, fingerprint, padded_sizes, trace
+from autopar.trace import Traced, fingerprint, padded_choices, trace
 from autopar.trace.flat import FlatFunction
 from cost_models import Cluster
 
@@ -211,11 +211,9 @@ def alternatives(
     if wanted == "best" and _has_scans(plain):
         in_parts = _kept_or_expanded(fn, settings, args, kwargs, devices)
         traces = [*traces, *(traced for traced in in_parts if traced.has_parts)]
-    sizes = padded_sizes(plain.graph, devices)
-    if plain.mesh or not sizes:
-        return traces
+    choices = [] if plain.mesh else padded_choices(plain.graph, devices)
     with KEEP(settings.options.operators == "kept"):
-        return [*traces, _trace(fn, settings, args, kwargs, parts, sizes)]
+        return [*traces, *(_trace(fn, settings, args, kwargs, parts, sizes) for sizes in choices)]
 
 
 def _has_scans(traced: Traced) -> bool:

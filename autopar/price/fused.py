@@ -12,7 +12,7 @@ from autopar.core.manual import BORDERS, manual_axes
 from autopar.core.memo import once_per_graph
 from autopar.price.rate_kind import rate_kind
 from autopar.price.touched import touched
-from autopar.price.work import VIEWS, first_made, is_fusible, loops, materialised, work_flops
+from autopar.price.work import VIEWS, first_made, loops, materialised, reads_fused, work_flops
 from cost_models.compute import Device, moving_time_s, work_curve
 
 Bound = Literal["computing", "moving"]
@@ -75,7 +75,7 @@ def _kernels(graph: OpGraph) -> tuple[tuple[OpNode, ...], ...]:
     """The operators of each fused loop, without views, as if nothing were recomputed."""
     found: dict[int, list[OpNode]] = {}
     for op, last in zip(graph.ops, loops(graph), strict=True):
-        if op.recomputes in (None, op.id) and op.kind not in VIEWS and is_fusible(op) and (op.ins or op.outs):
+        if op.recomputes in (None, op.id) and op.kind not in VIEWS and reads_fused(op) and (op.ins or op.outs):
             found.setdefault(last, []).append(op)
     return tuple(map(tuple, found.values()))
 

@@ -7,7 +7,7 @@ from functools import cache, lru_cache
 from math import prod
 
 from autopar.core.dataflow import Use, uses_of
-from autopar.core.graph import OpGraph, OpNode
+from autopar.core.graph import OpGraph, OpNode, TensorInfo
 from autopar.core.manual import BORDERS, COLLECTIVES, INDEX
 from autopar.core.memo import once_per_graph
 from autopar.core.mesh import DeviceMesh
@@ -115,10 +115,11 @@ def passes_sums(op: OpNode) -> bool:
 def materialised(graph: OpGraph) -> frozenset[int]:
     """The ids of the tensors that are written to memory.
 
-    Inputs, outputs, results of operators that are not fusible, and whatever is read by an operator that is not, or in
-    several fused loops. The rest lives in registers inside one fused loop, however often it is read there: the
-    producer-consumer fusion that XLA does on every backend, without its multi-output and horizontal forms. What is
-    recomputed counts as if it were not: it is written if it was before, both times.
+    Inputs, outputs, results of operators that are not fusible, and whatever is read by an operator that is neither that
+    nor a reduction, or in several fused loops. The rest lives in registers inside one fused loop, however often it is
+    read there; a reduction ends the loop that makes what it alone reads: the producer-consumer fusion that XLA does on
+    every backend, without its multi-output and horizontal forms. What is recomputed counts as if it were not: it is
+    written if it was before, both times.
     """
     return _fusion(graph)[0]
 
@@ -153,11 +154,12 @@ def _fusion(graph: OpGraph) -> tuple[frozenset[int], tuple[int, ...]]:
     uses = _uses_without_recomputation(graph)
     found = {tensor.id for tensor in (*graph.inputs, *graph.outputs)} | _unstacked(graph)
     fuses = [is_fusible(op) for op in graph.ops]
+    reads = [reads_fused(op) for op in graph.ops]
     loop = [*range(len(graph.ops))]
     for op in reversed(graph.ops):
         for tensor in op.outs:
             mine = uses.get(tensor.id, ()) if fuses[op.id] else ()
-            readers = [use.op for use in mine if use.op is not None and fuses[use.op]]
+            readers = [use.op for use in mine if use.op is not None and reads[use.op]]
             into = {loop[reader] for reader in readers}
             region = graph.original(op).region
             is_near = len(mine) == 1 or all(graph.ops[reader].region == region for reader in readers)
@@ -182,7 +184,7 @@ def written_out(graph: OpGraph) -> frozenset[int]:
         if op.kind in _REPEATING
         and op.outs[0].id in kept
         and op.outs[0].size_bytes > sum(tensor.size_bytes for tensor in op.ins)
-        and any(use.op is None or not _reads_fused(graph.ops[use.op]) for use in uses.get(op.outs[0].id, ()))
+        and any(use.op is None or not reads_fused(graph.ops[use.op]) for use in uses.get(op.outs[0].id, ()))
     )
 
 
@@ -193,7 +195,7 @@ def recomputed(graph: OpGraph) -> frozenset[int]:
     Results of cheap fusible operators that only fusible operators and reductions read. Whether XLA keeps such a tensor
     or its operands depends on the fusions it comes upon; who wants an upper bound of memory counts both. What is kept
     for a recomputation is kept itself. What only sees in another shape what is kept has as many bytes as that: one of
-    the two is enough.
+    the two is enough; so is one of what is dear to compute and what is chosen of it by a mask.
     """
     found: set[int] = set()
     every, kept = uses_of(graph), materialised(graph)
@@ -204,11 +206,20 @@ def recomputed(graph: OpGraph) -> frozenset[int]:
             continue
         if op.kind in _RESHAPING and op.ins[0].id in kept and op.ins[0].id not in found:
             continue
+        varied = _varied(op, makers)
+        if len(varied) == 1 and varied[0].id not in kept and is_dear(makers[varied[0].id]):
+            continue
         readers = [graph.ops[use.op] for use in uses if use.op is not None]
         held = op.recomputes is None and any(reader.recomputes is not None for reader in readers)
-        if len(readers) == len(uses) and not held and all(map(_reads_fused, readers)):
+        if len(readers) == len(uses) and not held and all(map(reads_fused, readers)):
             found.add(tensor)
     return frozenset(found)
+
+
+def _varied(op: OpNode, makers: Mapping[int, OpNode]) -> list[TensorInfo]:
+    """The operands that are more than something small, repeated."""
+    made = [(tensor, makers.get(tensor.id)) for tensor in op.ins if tensor.literal is None]
+    return [tensor for tensor, maker in made if maker is None or maker.kind not in _REPEATING]
 
 
 def _uses_without_recomputation(graph: OpGraph) -> Mapping[int, tuple[Use, ...]]:
@@ -297,7 +308,8 @@ def _body_peak_bytes(body: OpGraph) -> int:
     return peak
 
 
-def _reads_fused(op: OpNode) -> bool:
+def reads_fused(op: OpNode) -> bool:
+    """Whether a compiler computes what the operator reads inside its own loop."""
     return is_fusible(op) or op.kind.startswith("reduce_")
 
 

@@ -5,4 +5,4 @@ from autopar.trace.arguments import input_signature as input_signature
 from autopar.trace.capture import Traced as Traced
 from autopar.trace.capture import trace as trace
 from autopar.trace.fingerprint import fingerprint as fingerprint
-from autopar.trace.padding import padded_sizes as padded_sizes
+from autopar.trace.padding import padded_choices as padded_choices

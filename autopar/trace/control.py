@@ -45,9 +45,7 @@ class Control:
         outs = tuple(self.draft.tensor(aval) for aval in avals)
         where = self.region if region is None else region
         scope = str(self.place.stack)
-        self.draft.ops.append(
-            DraftOp(kind, tuple(ins), outs, params, self.source, scope, where, payload=None)
-        )
+        self.draft.ops.append(DraftOp(kind, tuple(ins), outs, params, self.source, scope, where, payload=None))
         return outs
 
     def walk(self, kind: RegionKind, closed: Any, ins: Tensors, trips: float) -> tuple[list[TensorInfo], int]:

@@ -16,7 +16,7 @@ from jax import lax
 
 from autopar.core.graph import TensorInfo
 from autopar.core.regions import BOUNDARY
-from autopar.trace import padded_sizes, trace
+from autopar.trace import padded_choices, trace
 from autopar.trace.draft import DraftOp
 from autopar.trace.padding import padder as padder_module
 from autopar.trace.padding.padder import Form, Padder
@@ -203,6 +203,14 @@ def test_padded_sizes_are_even_and_add_little(size: int, devices: int) -> None:
 
 def test_even_graphs_are_not_padded() -> None:
     even = trace(partial(OPERATORS["product"]), (array(8, 16), array(8, 16)))
-    assert padded_sizes(even.graph, 8) == {}
+    assert padded_choices(even.graph, 8) == []
     uneven = trace(partial(OPERATORS["product"]), (array(15, 63), array(15, 63)))
-    assert padded_sizes(uneven.graph, 8) == {15: 16, 63: 64}
+    assert padded_choices(uneven.graph, 8) == [{15: 16, 63: 64}]
+
+
+def test_what_adds_much_and_is_not_the_batch_is_also_left_as_it_is() -> None:
+    def scores(w: Any, x: Any) -> Any:
+        return jnp.einsum("bsw,whd->bhsd", x, w)
+
+    uneven = trace(scores, (array(63, 25, 8), array(30, 16, 63)))
+    assert padded_choices(uneven.graph, 8) == [{25: 28, 30: 32, 63: 64}, {30: 32, 63: 64}]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Any
 
 import jax.numpy as jnp
@@ -108,7 +109,7 @@ class Padder:
 
     def masked(self, tensor: TensorInfo, form: Form, dims: Iterable[int], value: Value, op: DraftOp) -> Form:
         """A form with `value` behind the true elements in `dims`."""
-        behind = [d for d in dims if form.shape[d] != tensor.shape[d]]
+        behind = sorted(d for d in dims if form.shape[d] != tensor.shape[d])
         dtype = jnp.dtype(tensor.dtype)
         if value == 0:
             behind = [d for d in behind if d not in form.zero]
@@ -116,11 +117,12 @@ class Padder:
             return form
 
         def mask(x: Any) -> Any:
-            inside = None
-            for d in behind:
-                along = lax.lt(lax.iota(np.int32, x.shape[d]), np.int32(tensor.shape[d]))
-                part = lax.broadcast_in_dim(along, x.shape, (d,))
-                inside = part if inside is None else lax.bitwise_and(inside, part)
+            sizes = tuple(x.shape[d] for d in behind)
+            along = [
+                lax.lt(lax.broadcasted_iota(np.int32, sizes, n), np.int32(tensor.shape[d]))
+                for n, d in enumerate(behind)
+            ]
+            inside = lax.broadcast_in_dim(reduce(lax.bitwise_and, along), x.shape, behind)
             return lax.select(inside, x, lax.full(x.shape, value, dtype))
 
         (made,) = self.call(mask, [form.tensor], op)

@@ -11,6 +11,8 @@ from autopar.core.graph import OpGraph, TensorInfo
 
 MOST_ADDED = Fraction(15, 100)
 """A dim grows by at most this part of itself."""
+_LITTLE = Fraction(2, 100)
+"""A dim that grows by more is also left as it is: what has it is split along others at less cost."""
 _WORTH = 0.05
 """Padding is looked into where tensors with uneven dims have this part of the bytes of all tensors."""
 
@@ -32,6 +34,14 @@ def padded_sizes(graph: OpGraph, devices: int) -> Mapping[int, int]:
     if uneven < _WORTH * sum(tensor.size_bytes for tensor in tensors):
         return {}
     return dict(sorted(found.items()))
+
+
+def padded_choices(graph: OpGraph, devices: int) -> list[Mapping[int, int]]:
+    """The `padded_sizes` to try: all of them; without those that add much, but for the batch, which is split first."""
+    sizes = padded_sizes(graph, devices)
+    batches = {graph.inputs[position].shape[0] for position in graph.batch_inputs}
+    cheap = {size: padded for size, padded in sizes.items() if size in batches or padded <= size * (1 + _LITTLE)}
+    return [found for found in ((sizes, cheap) if cheap != sizes else (sizes,)) if found]
 
 
 def padded_size(size: int, devices: int) -> int:

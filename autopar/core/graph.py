@@ -68,6 +68,7 @@ class OpNode:
     something outside of the program, once; the ordered ones in the order of the graph. `body` is what it computes,
     where it is a function treated as one operator: what it costs is read off it. `recomputes` is the operator that this
     one repeats later on, so that its results need not be kept; itself, if it runs later instead (`core.recompute`).
+    `added` is the share of its work that padding added (`trace.padding`).
     """
 
     id: int
@@ -83,6 +84,7 @@ class OpNode:
     effect: Effect | None = None
     body: OpGraph | None = field(default=None, repr=False)
     recomputes: int | None = None
+    added: float = 0.0
 
     @cached_property
     def signature(self) -> tuple[object, ...]:
@@ -141,7 +143,8 @@ class OpGraph:
     output becomes the next call's input and keeps its placement. `key_inputs` and `key_outputs` are the positions of
     those that are the data of typed PRNG keys: their last dim is one key, and is whole on every device. `output_names`
     are the paths of the results ("output[0]['w1']"), where they are known. `resident` are the positions of inputs that
-    stay on the devices between calls though nothing is carried into them.
+    stay on the devices between calls though nothing is carried into them. `padding` are the sizes of dims that are
+    padded inside, with what they become.
 
     Invariants (checked by `check`): an operand is an input, a literal or the result of an earlier operator, and seen
     where it is read; every tensor has one producer; operators are numbered by position; the operators of a region,
@@ -160,6 +163,7 @@ class OpGraph:
     key_outputs: tuple[int, ...] = ()
     output_names: tuple[str, ...] = ()
     resident: tuple[int, ...] = ()
+    padding: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
         check(self)

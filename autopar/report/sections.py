@@ -213,6 +213,8 @@ def _overview(report: Report) -> Section:
         ("searched", report.space or "not stated"),
         *cost_lines(report),
         *((("carried", _carried(report)),) if report.carried else ()),
+        *((("padded", _padded(report)),) if report.padding else ()),
+        *((("loops", f"in up to {report.loop_parts} parts side by side"),) if report.loop_parts > 1 else ()),
         *(("rules found by trial", operator) for operator in report.found_rules),
         *(("no price inside", operator) for operator in report.unpriced),
     )
@@ -224,6 +226,12 @@ def _carried(report: Report) -> str:
     shown = ", ".join(map(str, report.carried[:_SHOWN]))
     more = f" and {len(report.carried) - _SHOWN} more" if len(report.carried) > _SHOWN else ""
     return f"{shown}{more}, moved there in {format_quantity(report.carry_time_s, 'time')}"
+
+
+def _padded(report: Report) -> str:
+    """The sizes of dims that are longer inside, and what computing on what was added takes."""
+    sizes = ", ".join(f"{size} to {padded}" for size, padded in report.padding)
+    return f"{sizes}: at most {format_quantity(report.padding_time_s, 'time')} of computing is on what is added"
 
 
 def _quality(report: Report) -> str:

@@ -97,6 +97,8 @@ class Report:
     before its end ("" if nothing did): another run may then find another plan. `carried` are the results that keep the
     placements of inputs, `carry_time_s` is what a step spends on moving them there once they are made.
     `unpriced` are operators of which nothing but operands and results is known: their kind and source line.
+    `padding` are sizes of dims that are longer inside, with what they become there; `padding_time_s` is what computing
+    what was added takes. `loop_parts` is in how many parts loops over samples go on side by side, 1 if none does.
     """
 
     function: str
@@ -123,6 +125,9 @@ class Report:
     carried: tuple[CarriedGroup, ...] = ()
     carry_time_s: float = 0.0
     unpriced: tuple[str, ...] = ()
+    padding: tuple[tuple[int, int], ...] = ()
+    padding_time_s: float = 0.0
+    loop_parts: int = 1
 
     @property
     def serial_time_s(self) -> float:
@@ -200,6 +205,11 @@ def summarise(
         carried_groups(graph),
         _carry_time_s(planned),
         tuple(dict.fromkeys(f"{op.kind} ({op.source})" for op in graph.ops if has_no_price(op))),
+        graph.padding,
+        sum(
+            one.op.added * time_s * runs for one, _, _, _, time_s, runs, _, _ in step.events if isinstance(one, Compute)
+        ),
+        max((op.outs[0].shape[0] for op in graph.ops if op.params.get("in_parts")), default=1),
     )
 
 

@@ -106,7 +106,9 @@ def trace(
     state = raw_keys.union(fn.state if isinstance(fn, FlatFunction) else known_state(arguments, results, pairs))
     resting = frozenset(tensor.id for i, tensor in enumerate(inputs) if i in state)
     parts = finish(walker.draft, inputs, outputs, Padding(padding or {}, resting))
-    graph = on_one_mesh(_graph(parts, pairs, arguments, results, state, donated))
+    graph = replace(
+        on_one_mesh(_graph(parts, pairs, arguments, results, state, donated)), padding=tuple((padding or {}).items())
+    )
     if isinstance(fn, FlatFunction):
         graph = replace(graph, output_names=fn.outputs)
     return Traced(

@@ -45,6 +45,7 @@ class DraftOp:
     payload: Payload | None
     effect: Effect | None = None
     body: OpGraph | None = None
+    added: float = 0.0
 
 
 @dataclass

@@ -82,6 +82,7 @@ def finish(
             payload=op.payload,
             effect=op.effect,
             body=op.body,
+            added=op.added,
         )
         for position, (op, phase) in enumerate(zip(ops, phases, strict=True))
     )

@@ -81,3 +81,20 @@ def test_a_step_by_slices_is_split(shape: tuple[int, ...]) -> None:
 
     plan = autopar.plan(around, Struct(shape, np.float32), cluster="8xh100", donate_argnums=0)
     assert plan.peak_memory_bytes <= 1.1 * 2 * 4 * np.prod(shape) / 8
+
+
+def test_the_report_says_what_is_padded_and_what_that_costs() -> None:
+    def scores(w: Any, x: Any) -> Any:
+        return jax.nn.log_softmax(jnp.tanh(x) @ w).sum(0)
+
+    def planned(words: int, rows: int) -> autopar.Plan:
+        args = Struct((768, words), np.float32), Struct((rows, 768), np.float32)
+        return autopar.plan(scores, *args, cluster="8xh100", mesh={"a": 8})
+
+    plan = planned(50257, 30 * 1023)
+    assert 0 < plan.summary.padding_time_s < 0.2 * plan.summary.compute_time_s
+    (line,) = [line for line in plan.report().splitlines() if line.startswith(" padded")]
+    assert line.startswith(" padded      30690 to 30696, 50257 to 50264: at most ")
+    even = planned(50264, 30696)
+    assert " padded" not in even.report()
+    assert even.summary.padding_time_s == 0

@@ -81,6 +81,32 @@ def scan(s: Scope, fill: Fill) -> None:
     s.line(f"jax.tree.leaves(lax.scan({block.name}, {carry}, {xs}, reverse={s.chance(0.3)}))", block)
 
 
+def samples(s: Scope, fill: Fill) -> None:
+    """A scan whose rounds need nothing of one another: rows in, rows out, a total, an extreme and a counter."""
+    inner = _inner(s)
+    rows = s.pick("f", 1)
+    row = s.values[rows.name][0]
+    total, most, counter = (inner.param("p", value) for value in (np.zeros_like(row), row, np.int32(3)))
+    x = _param(inner, rows, row)
+    hidden = [total, most] if s.chance(0.8) else [total, most, counter]
+    for var in hidden:
+        inner.pool.remove(var)
+    fill(inner, 1 + s.below(4))
+    others = [v for v in inner.pool if v.type == x.type]
+    add, least = inner.choice(others), inner.choice(others)
+    after = (
+        f"{total} {s.choice('+-')} {add}",
+        f"{s.choice(('jnp.maximum', 'jnp.minimum'))}({most}, {least})",
+        f"{counter} + 2",
+    )
+    stacked = inner.choice([v for v in inner.pool if v is not counter])
+    block = inner.block(f"(({', '.join(after)}), {stacked})")
+    start = f"(jnp.zeros({row.shape}, '{rows.dtype}'), {rows}[0], jnp.int32(3))"
+    s.line(
+        f"jax.tree.leaves(lax.scan(lambda c, x: {block.name}(*c, x), {start}, {rows}, reverse={s.chance(0.3)}))", block
+    )
+
+
 def fori(s: Scope, fill: Fill) -> None:
     inner = _inner(s)
     carry = s.pick("fi")
@@ -148,6 +174,7 @@ MAKERS = {
     checkpoint: 2,
     gradient: 2.5,
     scan: 1.5,
+    samples: 1.5,
     fori: 0.8,
     while_: 0.8,
     cond: 2.5,

@@ -1,4 +1,4 @@
-"""A case: a program, a mesh and a plan, all from one integer; and whether the planned program computes the same."""
+"""A case: a program, a mesh, a form and a plan, of one integer; whether the plan computes what the program does."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Literal
 
 import jax
@@ -22,6 +22,7 @@ from autopar.errors import AutoparError, ProgramError, RuleError, UnsupportedPri
 from autopar.passes.pipeline import build_program
 from autopar.passes.program import Compute, ShardedProgram
 from autopar.redistribute.route import Router
+from autopar.trace import Traced, trace
 from cost_models import Cluster, load_cluster
 from cost_models.cluster import replace_link
 from tests.equivalence.cases import Case, inputs_of, with_permutes
@@ -32,6 +33,8 @@ from tests.fuzz.source import Program
 from tests.reference.jaxprs import evaluate
 from tests.reference.run import Reference
 
+FORMS = ("plain", "plain", "padded", "parts")
+"""How the program is traced: as it is; some dims longer than they are; loops over samples in a part for each device."""
 PLANS = ("uniform", "uniform", "local", "local", "local", "solver")
 BUGS = (ProgramError, RuleError)
 TOLERANCE, SINGLE_TOLERANCE = 1e-9, 2e-4
@@ -42,19 +45,35 @@ Verdict = Literal["passed", "refused", "failed", "unstable"]
 
 @dataclass(frozen=True, eq=False)
 class FuzzCase:
-    """A program with its arguments, a mesh, and its plan: any, one whose neighbours agree, or a solver's."""
+    """A program with its arguments, a mesh, a form, and its plan: any, one whose neighbours agree, or a solver's.
+
+    A solver chooses the form itself.
+    """
 
     program: Program
     mesh: DeviceMesh
     plan: str
     plan_seed: int
+    form: str = "plain"
 
     @property
     def case(self) -> Case:
-        return case_of(self.program)
+        return case_of(self.program, self.form)
 
     def __str__(self) -> str:
-        return f"# mesh {self.mesh}, {self.plan} plan {self.plan_seed}\n{self.program}"
+        return f"# mesh {self.mesh}, {self.form}, {self.plan} plan {self.plan_seed}\n{self.program}"
+
+
+@dataclass(frozen=True, eq=False)
+class Formed(Case):
+    """A case that is traced another way."""
+
+    way: Callable[[], Traced]
+
+    @cached_property
+    def traced(self) -> Traced:
+        with self.precision():
+            return self.way()
 
 
 @dataclass(frozen=True)
@@ -71,9 +90,27 @@ class Outcome:
 
 
 @lru_cache(maxsize=4)
-def case_of(program: Program) -> Case:
+def case_of(program: Program, form: str) -> Case:
     """The program, to be traced and run once however many plans are tried."""
-    return Case(program.block.function(), program.args, "float64")
+    fn, args, devices = program.block.function(), program.args, program.mesh.size
+
+    def traced() -> Traced:
+        if form == "parts":
+            return trace(fn, args, loop_parts=devices)
+        plain = trace(fn, args)
+        return trace(fn, args, padding=padding_of(plain, devices)) if form == "padded" and not plain.mesh else plain
+
+    return Formed(fn, args, "float64", traced)
+
+
+def padding_of(traced: Traced, devices: int) -> dict[int, int]:
+    """What most uneven sizes become: a multiple of what divides the number of devices, however much that adds."""
+    tensors = [*traced.graph.inputs, *(t for op in traced.graph.ops for t in op.outs)]
+    sizes = sorted({n for t in tensors for n in t.shape if n > 1})
+    rng = random.Random(str(sizes))
+    parts = [n for n in range(2, devices + 1) if devices % n == 0]
+    longer = {n: -(-n // m) * m for n in sizes for m in [rng.choice(parts)] if rng.random() < 0.8}
+    return {n: more for n, more in longer.items() if more > n}
 
 
 def draw_case(seed: int) -> FuzzCase:
@@ -82,7 +119,7 @@ def draw_case(seed: int) -> FuzzCase:
     with jax.enable_x64(True):
         program = generate(rng)
     plan = PLANS[int(rng.integers(len(PLANS)))]
-    return FuzzCase(program, program.mesh, plan, int(rng.integers(2**31)))
+    return FuzzCase(program, program.mesh, plan, int(rng.integers(2**31)), FORMS[int(rng.integers(len(FORMS)))])
 
 
 Run = Callable[[Case, ShardedProgram], tuple[Any, str]]
@@ -113,8 +150,8 @@ def check(fuzz: FuzzCase, run: Run = interpreted) -> Outcome:
     with jax.enable_x64(True), warnings.catch_warnings():
         warnings.simplefilter("ignore", UnsupportedPrimitiveWarning)
         try:
-            program = plan_program(fuzz, case)
-            found, note = run(case, program)
+            ran, program = plan_program(fuzz, case)
+            found, note = run(ran, program)
         except BUGS as error:
             return Outcome("failed", _text(error))
         except AutoparError as error:
@@ -131,12 +168,13 @@ def _text(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error)[:500]}"
 
 
-def plan_program(fuzz: FuzzCase, case: Case) -> ShardedProgram:
-    """The program of the plan that `fuzz` names."""
+def plan_program(fuzz: FuzzCase, case: Case) -> tuple[Case, ShardedProgram]:
+    """The program of the plan that `fuzz` names, and the case as it was traced for that."""
     if fuzz.plan == "solver":
         mesh = dict(fuzz.mesh.axes)
-        return autopar.plan(case.fn, *case.args, cluster=slow_devices(fuzz.mesh.size), mesh=mesh).program()
-    return build_program(case.graph, case.flow, stage_of(fuzz, case), router(fuzz.mesh), with_permutes)
+        plan = autopar.plan(case.fn, *case.args, cluster=slow_devices(fuzz.mesh.size), mesh=mesh)
+        return Formed(case.fn, case.args, case.dtype, lambda: plan.bound.traced), plan.program()
+    return case, build_program(case.graph, case.flow, stage_of(fuzz, case), router(fuzz.mesh), with_permutes)
 
 
 def stage_of(fuzz: FuzzCase, case: Case) -> Stage:
@@ -175,7 +213,7 @@ def compare(expected: Any, found: Any, relative: float) -> str:
         allowed = relative * max(1.0, _largest(w)) if w.dtype.kind in "fc" else 0.0
         wide = np.complex128 if w.dtype.kind == "c" else np.float64
         with np.errstate(over="ignore", invalid="ignore"):
-            error = _largest(w.astype(wide) - g.astype(wide))
+            error = _largest(np.where(w == g, 0, w.astype(wide) - g.astype(wide)))
         if not error <= allowed:
             return f"result {position} {w.dtype}{list(w.shape)} is off by {error:.3g}, {allowed:.3g} is allowed"
     return ""
@@ -216,7 +254,7 @@ def first_difference(fuzz: FuzzCase) -> str:
     with jax.enable_x64(True), warnings.catch_warnings():
         warnings.simplefilter("ignore", UnsupportedPrimitiveWarning)
         try:
-            program = plan_program(fuzz, case)
+            case, program = plan_program(fuzz, case)
         except Exception as error:  # what the fuzzer looks for, told
             return f"{_text(error)} in planning"
         whole = _tensors(case)

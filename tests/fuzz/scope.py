@@ -14,7 +14,7 @@ from autopar.core.mesh import DeviceMesh
 from tests.fuzz.source import Block, Line, Var
 from tests.reference.jaxprs import evaluate
 
-DIMS = (1, 2, 3, 4, 6, 8, 12, 16)
+DIMS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16)
 MAX_ELEMENTS = 2048
 MESHES = tuple(
     DeviceMesh.of(dict(zip("xyz", sizes, strict=False)))

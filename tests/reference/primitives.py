@@ -89,7 +89,10 @@ def _rem(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _convert(x: np.ndarray, new_dtype: Any, **_: Any) -> np.ndarray:
-    return (x != 0) if np.dtype(new_dtype) == bool else x.astype(new_dtype)
+    if np.dtype(new_dtype) == bool:
+        return x != 0
+    real = x.dtype.kind == "c" and np.dtype(new_dtype).kind != "c"
+    return (x.real if real else x).astype(new_dtype)
 
 
 def _select_n(which: np.ndarray, *cases: np.ndarray) -> np.ndarray:

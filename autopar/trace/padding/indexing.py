@@ -102,10 +102,14 @@ class _Bounds:
         return size <= int(jnp.iinfo(self.dtype).max)
 
     def within(self, padder: Padder, places: Form, tensor: TensorInfo, form: Form) -> Form:
-        """The indices, clamped to the true dims, or beyond the padded ones where they are beyond the true ones."""
+        """The indices, clamped to the true dims, or beyond the padded ones where they are beyond the true ones.
+
+        XLA clamps what a gather promises to be within, and drops it where it is scattered.
+        """
         grown = [n for n, d in enumerate(self.dims) if form.shape[d] != tensor.shape[d]]
-        if not grown or "PROMISE" in self.mode:
+        if not grown:
             return places
+        is_clamped = "CLIP" in self.mode or ("PROMISE" in self.mode and self.op.kind == "gather")
         last = [tensor.shape[d] - 1 if n in grown else None for n, d in enumerate(self.dims)]
 
         def bound(x: Any) -> Any:
@@ -113,7 +117,7 @@ class _Bounds:
             for n, limit in enumerate(last):
                 part = lax.slice_in_dim(x, n, n + 1, axis=x.ndim - 1)
                 if limit is not None:
-                    beyond = limit if "CLIP" in self.mode else form.shape[self.dims[n]]
+                    beyond = limit if is_clamped else form.shape[self.dims[n]]
                     is_beyond = lax.gt(part, lax.full(part.shape, limit, self.dtype))
                     part = lax.select(is_beyond, lax.full(part.shape, beyond, self.dtype), part)
                 parts.append(part)

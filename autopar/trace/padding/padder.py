@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
+from math import prod
 from typing import Any
 
 import jax.numpy as jnp
@@ -138,14 +139,16 @@ class Padder:
         for tensor in op.outs:
             self.masked(tensor, self.forms[tensor.id][0], sorted(self.wishes.get(tensor.id, ())), 0, op)
 
-    def call(self, function: Callable[..., Any], tensors: Sequence[TensorInfo], op: DraftOp) -> list[TensorInfo]:
-        """The results of `function` on `tensors`, computed in the place of `op`."""
+    def call(
+        self, function: Callable[..., Any], tensors: Sequence[TensorInfo], op: DraftOp, added: float = 1.0
+    ) -> list[TensorInfo]:
+        """The results of `function` on `tensors`, computed in the place of `op`; how much of it padding added."""
         specs = [untyped_jax.ShapeDtypeStruct(tensor.shape, jnp.dtype(tensor.dtype)) for tensor in tensors]
         with _compat.without_mesh():
             closed = untyped_jax.make_jaxpr(function)(*specs)
-        return self._walk(closed, tensors, op)
+        return self._walk(closed, tensors, op, added)
 
-    def _walk(self, closed: Any, tensors: Sequence[TensorInfo], op: DraftOp) -> list[TensorInfo]:
+    def _walk(self, closed: Any, tensors: Sequence[TensorInfo], op: DraftOp, added: float) -> list[TensorInfo]:
         jaxpr, consts = _compat.open_jaxpr(closed)
         env: dict[Any, TensorInfo] = dict(zip(jaxpr.invars, tensors, strict=True))
         env |= {v: self.draft.constant(value, v.aval) for v, value in zip(jaxpr.constvars, consts, strict=True)}
@@ -156,13 +159,13 @@ class Padder:
         for eqn in jaxpr.eqns:
             ins = tuple(map(read, eqn.invars))
             if _compat.is_jaxpr(inner := eqn.params.get("jaxpr")):
-                outs = tuple(self._walk(inner, ins, op))
+                outs = tuple(self._walk(inner, ins, op, added))
             else:
                 outs = tuple(self.draft.tensor(var.aval) for var in eqn.outvars)
                 payload = Payload(eqn.primitive, dict(eqn.params))
                 params = plain_params(without_shardings(eqn.params))
                 made = replace(op, kind=eqn.primitive.name, ins=ins, outs=outs, params=params, payload=payload)
-                self.ops.append(replace(made, effect=None, body=None))
+                self.ops.append(replace(made, effect=None, body=None, added=added))
             env.update(zip(eqn.outvars, outs, strict=True))
         return [read(atom) for atom in jaxpr.outvars]
 
@@ -171,12 +174,14 @@ class Padder:
     ) -> None:
         """Adds `op` on these forms, as it is otherwise, with results of these shapes."""
         outs = [self.like(out, shape) for out, shape in zip(op.outs, shapes, strict=True)]
-        self.ops.append(replace(op, ins=tuple(form.tensor for form in ins), outs=tuple(outs)))
+        pairs = [*zip(op.ins, ins, strict=True), *zip(op.outs, map(Form, outs), strict=True)]
+        self.ops.append(replace(op, ins=tuple(form.tensor for form in ins), outs=tuple(outs), added=_added(pairs)))
         self.record(op, outs, zeros)
 
     def made(self, op: DraftOp, function: Callable[..., Any], ins: Sequence[Form], zero: Collection[int] = ()) -> None:
         """Adds `function` of these forms as what makes the one result of `op`."""
-        self.record(op, self.call(function, [form.tensor for form in ins], op), [zero])
+        added = _added(zip(op.ins, ins, strict=False))
+        self.record(op, self.call(function, [form.tensor for form in ins], op, added), [zero])
 
     def bound(self, op: DraftOp, ins: Sequence[Form], zero: Collection[int] = (), **changed: Any) -> None:
         """Adds the primitive of `op` on these forms, with these parameters changed."""
@@ -202,3 +207,11 @@ class Padder:
         if tensor.shape == shape:
             return tensor
         return self.draft.tensor(untyped_jax.ShapeDtypeStruct(shape, jnp.dtype(tensor.dtype)))
+
+
+def _added(pairs: Iterable[tuple[TensorInfo, Form]]) -> float:
+    """The share of an operator's work that padding added to the true tensors; each size that grows is one index."""
+    grown = {
+        sides for tensor, form in pairs for sides in zip(tensor.shape, form.shape, strict=True) if sides[0] != sides[1]
+    }
+    return 1.0 - prod(true / padded for true, padded in grown)

@@ -130,25 +130,6 @@ def key_data(value: Any) -> Any:
     return untyped_jax.random.key_data(value) if is_key_dtype(value.dtype) else value
 
 
-def aval_of(value: Any) -> Any:
-    """The abstract value of an array, a Python scalar or a ShapeDtypeStruct; shardings are left out.
-
-    Raises:
-      TypeError: if `value` is none of these.
-    """
-    if isinstance(value, jax.ShapeDtypeStruct):
-        aval: Any = value
-    else:
-        aval = jax.typeof(value)
-    dtype = aval.dtype if is_key_dtype(aval.dtype) else jax.dtypes.canonicalize_dtype(aval.dtype)
-    return untyped_jax.core.ShapedArray(tuple(aval.shape), dtype, weak_type=bool(aval.weak_type))
-
-
-def spec_of(aval: Any) -> jax.ShapeDtypeStruct:
-    """The ShapeDtypeStruct with this abstract value, weak type included; a sharding in its type is left out."""
-    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
-
-
 def defined_in_jax(jaxpr: Any) -> bool:
     """Whether the function that this jaxpr came from is part of JAX: its equations are not at the user's lines."""
     inner = jaxpr.jaxpr if hasattr(jaxpr, "jaxpr") else jaxpr

@@ -11,7 +11,7 @@ import numpy as np
 from jax.extend import core as jex
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
 
-from autopar._compat import bind_params, is_jaxpr, is_literal, is_tracing, spec_of, untyped_jax, without_mesh
+from autopar._compat import bind_params, is_jaxpr, is_key_dtype, is_literal, is_tracing, untyped_jax, without_mesh
 
 
 def has_explicit_axes(mesh: AbstractMesh) -> bool:
@@ -35,6 +35,41 @@ def ambient_devices() -> tuple[Any, ...]:
     """The devices of the mesh that the user has set by `jax.set_mesh`; () if there is none, or in a trace."""
     mesh = ambient()
     return tuple(mesh.devices.flat) if isinstance(mesh, Mesh) else ()
+
+
+def aval_of(value: Any) -> Any:
+    """The abstract value of an array, a Python scalar or a ShapeDtypeStruct; of its sharding only the memory is kept.
+
+    Raises:
+      TypeError: if `value` is none of these.
+    """
+    if isinstance(value, jax.ShapeDtypeStruct):
+        aval: Any = value
+    else:
+        aval = jax.typeof(value)
+    dtype = aval.dtype if is_key_dtype(aval.dtype) else jax.dtypes.canonicalize_dtype(aval.dtype)
+    shape, weak = tuple(aval.shape), bool(aval.weak_type)
+    space = {"memory_space": untyped_jax.memory.Space.Host} if is_on_host(aval) else {}
+    return untyped_jax.core.ShapedArray(shape, dtype, weak_type=weak, **space)
+
+
+HOST = "pinned_host"
+"""The memory of the host that devices reach by themselves."""
+
+
+def is_on_host(aval: Any) -> bool:
+    """Whether an abstract array, or what a ShapeDtypeStruct stands for, lies in the memory of the host."""
+    if isinstance(aval, jax.ShapeDtypeStruct):
+        return getattr(aval.sharding, "memory_kind", None) == HOST
+    return getattr(aval, "memory_space", None) == untyped_jax.memory.Space.Host
+
+
+def spec_of(aval: Any) -> jax.ShapeDtypeStruct:
+    """The ShapeDtypeStruct with this abstract value, weak type included; of a sharding only the memory is kept."""
+    sharding: Any = None
+    if is_on_host(aval):
+        sharding = jax.sharding.SingleDeviceSharding(untyped_jax.local_devices()[0], memory_kind=HOST)
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=sharding, weak_type=aval.weak_type)
 
 
 def sharding_in_type(value: Any) -> NamedSharding | None:
@@ -69,7 +104,11 @@ def typed_as(value: Any, aval: Any) -> Any:
 
 
 def typed_spec_of(aval: Any, sharding: NamedSharding | None) -> jax.ShapeDtypeStruct:
-    """As `spec_of`, with `sharding` in its type."""
+    """As `spec_of`, with `sharding` in its type, if there is one."""
+    if sharding is None:
+        return spec_of(aval)
+    if is_on_host(aval):
+        sharding = sharding.with_memory_kind(HOST)
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=sharding, weak_type=aval.weak_type)
 
 

@@ -63,10 +63,6 @@ class UnpricedWarning(UserWarning):
     """Nobody but its author can look into an operator, and what it costs is not stated."""
 
 
-class HostMemoryWarning(UserWarning):
-    """What the function puts in the host's memory is held in the devices', as a plan knows no other."""
-
-
 class PlanCacheWarning(UserWarning):
     """A plan that is kept in a cache cannot be used, or one cannot be kept there."""
 

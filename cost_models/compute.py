@@ -37,6 +37,10 @@ FALLBACKS: dict[str, tuple[str, ...]] = {
 """The types whose peak is taken, in this order, when a device states none. See `peak_flops_per_s`."""
 
 
+PCIE_3_BYTES_PER_S = 15.75e9
+"""PCI Express 3.0, 16 lanes, one direction: 8 GT/s a lane, 128 of 130 bits are data."""
+
+
 @dataclass(frozen=True)
 class Device:
     """One accelerator, with base units.
@@ -54,7 +58,7 @@ class Device:
     device does both at once; None: it does one after the other. `efficiency` is what of all this kernels reach; None:
     all of it. `compiler` is "xla_cpu" where programs are known to be compiled by XLA for CPUs, which
     decides what memory they need, and "xla_tpu" for TPUs, which make random bits in a way of their own; "" says
-    nothing.
+    nothing. `host_bandwidth_bytes_per_s` is that of its link to the host's memory, in one direction.
 
     Invariants: all numbers are finite and > 0 (`launch_s` >= 0); a float32 peak is there.
     """
@@ -67,6 +71,7 @@ class Device:
     overlap: Overlap | None = None
     efficiency: Efficiency | None = None
     compiler: str = ""
+    host_bandwidth_bytes_per_s: float = PCIE_3_BYTES_PER_S
 
     def __post_init__(self) -> None:
         if "float32" not in self.peak_flops_per_s:
@@ -74,6 +79,7 @@ class Device:
         numbers = {f"peak_flops_per_s[{dtype}]": peak for dtype, peak in self.peak_flops_per_s.items()}
         numbers["memory_bytes"] = self.memory_bytes
         numbers["memory_bandwidth_bytes_per_s"] = self.memory_bandwidth_bytes_per_s
+        numbers["host_bandwidth_bytes_per_s"] = self.host_bandwidth_bytes_per_s
         for what, number in numbers.items():
             if not (isfinite(number) and number > 0):
                 raise ValueError(f"device {self.name!r}: {what} must be finite and > 0, got {number}")
@@ -96,6 +102,11 @@ def peak_flops_per_s(device: Device, dtype: str) -> float:
     return device.peak_flops_per_s["float32"]
 
 
+def host_time_s(size_bytes: float, device: Device) -> float:
+    """Seconds of `size_bytes` between a device and the memory of its host."""
+    return size_bytes / device.host_bandwidth_bytes_per_s
+
+
 def slowest_device(devices: tuple[Device, ...]) -> Device:
     """The device that takes as long as the slowest of `devices` for every kernel, and holds what all of them can.
 
@@ -113,6 +124,7 @@ def slowest_device(devices: tuple[Device, ...]) -> Device:
         overlap=slowest_overlap(tuple(device.overlap for device in devices)),
         efficiency=_slowest_efficiency(devices),
         compiler=devices[0].compiler if len({device.compiler for device in devices}) == 1 else "",
+        host_bandwidth_bytes_per_s=min(device.host_bandwidth_bytes_per_s for device in devices),
     )
 
 

@@ -60,7 +60,7 @@ def uncertain_figures(cluster: Cluster) -> dict[str, float]:
     """
     device = cluster.device
     paths = [f"device.peak_flops_per_s.{dtype}" for dtype in device.peak_flops_per_s]
-    paths += ["device.memory_bandwidth_bytes_per_s", "device.launch_s"]
+    paths += [f"device.{name}" for name in ("memory_bandwidth_bytes_per_s", "host_bandwidth_bytes_per_s", "launch_s")]
     if device.overlap is not None:
         paths += ["device.overlap.computing_slowdown", "device.overlap.communicating_slowdown"]
     for level in cluster.topology.levels:

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, cast
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from cost_models.cluster import Cluster, slowest_cluster
-from cost_models.compute import Device
+from cost_models.compute import PCIE_3_BYTES_PER_S, Device
 from cost_models.curves import Curve, Efficiency, HalfSizes, Packing
 from cost_models.overlap import Overlap
 from cost_models.terms import CollectiveKind, Terms
@@ -136,7 +136,8 @@ class DeviceProfile(Strict):
     `convolutions` pack by kind, `work` by kind of operation and element type, `memory` as points of a curve, which goes
     on at the memory bandwidth, `fresh` and `runs` (by kind, of one run) as points of curves that go on as up to the
     last. Without any of them, all.
-    `compiler`: who compiles for it, where that is known (see `Device`).
+    `compiler`: who compiles for it, where that is known (see `Device`). `host_bandwidth_bytes_per_s`: without it, that
+    of PCI Express 3.0.
     """
 
     name: Name
@@ -146,6 +147,7 @@ class DeviceProfile(Strict):
     peak_flops_per_s: dict[Name, Figure]
     shared_by_all: bool = False
     compiler: Literal["", "xla_cpu", "xla_tpu"] = ""
+    host_bandwidth_bytes_per_s: Figure | None = None
     overlap: OverlapProfile | None = None
     half_sizes: dict[Name, HalfSizesProfile] = {}
     convolutions: dict[Name, PackingProfile] = {}
@@ -162,6 +164,7 @@ class DeviceProfile(Strict):
     def device(self, device_count: int) -> Device:
         """The device, as one of `device_count`."""
         part = device_count if self.shared_by_all else 1
+        host = self.host_bandwidth_bytes_per_s
         return Device(
             name=self.name,
             memory_bytes=self.memory_bytes.value / part,
@@ -171,6 +174,7 @@ class DeviceProfile(Strict):
             overlap=None if self.overlap is None else self.overlap.overlap(),
             efficiency=self._efficiency(part),
             compiler=self.compiler,
+            host_bandwidth_bytes_per_s=PCIE_3_BYTES_PER_S if host is None else host.value / part,
         )
 
     def _efficiency(self, part: int) -> Efficiency | None:

@@ -44,7 +44,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         "price": "core errors rules redistribute solve cost_models",
         "search": "core errors rules redistribute solve price passes",
         "trace": "core errors _compat _mesh _payload",
-        "operators": "core errors rules _compat _payload",
+        "operators": "core errors rules _compat _mesh _payload",
         "discover": "core errors rules _compat _mesh _payload",
         "passes": "core errors redistribute price cost_models",
         "calibration": "core errors cost_models _compat",

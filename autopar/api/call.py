@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from jax.sharding import NamedSharding
 
-from autopar._compat import aval_of, untyped_jax
-from autopar._mesh import ambient
+from autopar._compat import untyped_jax
+from autopar._mesh import ambient, aval_of, is_on_host
 from autopar.errors import SignatureMismatch
 from autopar.trace import Traced
 from autopar.trace.arguments import positions
@@ -156,7 +156,8 @@ def leaf_type(leaf: Any) -> tuple[tuple[int, ...], str, bool] | str:
 
 def type_of(aval: Any) -> tuple[tuple[int, ...], str, bool]:
     """What of an abstract value a plan depends on."""
-    return aval.shape, str(aval.dtype), bool(getattr(aval, "weak_type", False))
+    memory = "<host>" if is_on_host(aval) else ""
+    return aval.shape, f"{aval.dtype}{memory}", bool(getattr(aval, "weak_type", False))
 
 
 def show_type(kind: Any) -> str:

@@ -116,7 +116,8 @@ def _shardings(plan: Plan, slot: Slot, devices: Sequence[Any]) -> tuple[NamedSha
     """Where the leaves of an argument lie, PRNG keys as keys."""
     keys = dict(plan.bound.traced.key_inputs)
     inputs = of_keys(plan.record.stage.inputs, keys)
-    return shardings([inputs[position] for position in slot.positions], plan.jax_mesh(devices))
+    tensors = [plan.bound.traced.graph.inputs[position] for position in slot.positions]
+    return shardings([inputs[position] for position in slot.positions], plan.jax_mesh(devices), tensors)
 
 
 def _head(tree: Any, names: Sequence[str]) -> str:

@@ -92,7 +92,7 @@ class Plan(Figures):
         traced = self.bound.traced
         inputs, _ = stated(self.bound.planned)
         placed = of_keys(inputs[: traced.in_tree.num_leaves], traced.graph.key_inputs)
-        flat = shardings(placed, mesh or self.jax_mesh())
+        flat = shardings(placed, mesh or self.jax_mesh(), traced.graph.inputs[: len(placed)])
         args, kwargs = untyped_jax.tree.unflatten(traced.in_tree, flat)
         return (*args, kwargs) if kwargs else args
 
@@ -127,7 +127,8 @@ class Plan(Figures):
         """The results' NamedShardings on `mesh`, with the structure of the result."""
         traced = self.bound.traced
         _, outputs = stated(self.bound.planned)
-        flat = shardings(of_keys(outputs, traced.graph.key_outputs), mesh or self.jax_mesh())
+        placed = of_keys(outputs, traced.graph.key_outputs)
+        flat = shardings(placed, mesh or self.jax_mesh(), traced.graph.outputs)
         return untyped_jax.tree.unflatten(traced.out_tree, flat)
 
     def place(self, tree: Any, argument: int | str = 0, *, devices: Sequence[Any] | None = None) -> Any:

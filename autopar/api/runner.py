@@ -18,7 +18,7 @@ from autopar.api.host_values import same_everywhere
 from autopar.api.settings import Settings
 from autopar.core.plan import Plan
 from autopar.emit.several import all_placed, spans_processes
-from autopar.emit.wrap import Keys, device_mesh, of_keys, placements, shardings, wrap
+from autopar.emit.wrap import Keys, device_mesh, of_keys, placements, shardings, tensors, wrap
 from autopar.search.task import Planned
 from autopar.trace import Traced, fingerprint
 from cost_models import Cluster
@@ -56,7 +56,8 @@ class Runner:
         keys = Keys(dict(traced.key_inputs), dict(traced.key_outputs))
         weak = [n for n, aval in enumerate(traced.output_avals) if aval.weak_type]
         self._traced = traced
-        self._shardings = shardings(of_keys(placements(program, program.inputs), keys.inputs), jax_mesh)
+        ins = of_keys(placements(program, program.inputs), keys.inputs)
+        self._shardings = shardings(ins, jax_mesh, tensors(program, program.inputs))
         self._types = tuple(map(type_of, traced.input_avals))
         self._kinds: list[Any] = [None] * len(self._types)
         self._lying: list[Any] = [None] * len(self._types)

@@ -8,7 +8,8 @@ from typing import Any
 
 import jax
 
-from autopar._compat import spec_of, untyped_jax, without_mesh
+from autopar._compat import untyped_jax, without_mesh
+from autopar._mesh import spec_of
 from autopar.api.call import put_back, read_call
 from autopar.api.plan import Plan
 from autopar.api.runner import Runner

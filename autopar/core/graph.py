@@ -27,7 +27,8 @@ class TensorInfo:
     `name` is the argument's path ("params['w1']") for inputs, "constant[0]" for hoisted constants, else "".
     `literal` is the value of a scalar constant; such a tensor has shape () and no producer. `multiple_of` is the id of
     the tensor that this one is a number times, if it is known to be one. `manual` are the mesh axes along which
-    the user placed it by hand (`core.manual`): the shape is that of one position along them.
+    the user placed it by hand (`core.manual`): the shape is that of one position along them. `on_host`: it lies in the
+    host's memory, each device's part of it behind the link of that device.
     """
 
     id: int
@@ -38,6 +39,7 @@ class TensorInfo:
     literal: Scalar | None = None
     multiple_of: int | None = None
     manual: tuple[str, ...] = ()
+    on_host: bool = False
 
     @property
     def root(self) -> int:
@@ -53,6 +55,11 @@ class TensorInfo:
     def size_bytes(self) -> int:
         """The bytes of the whole tensor."""
         return prod(self.shape) * self.itemsize
+
+    @property
+    def device_bytes(self) -> int:
+        """The bytes of the whole tensor in the memory of devices."""
+        return 0 if self.on_host else self.size_bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,17 +93,22 @@ class OpNode:
     recomputes: int | None = None
     added: float = 0.0
 
+    @property
+    def crosses_memories(self) -> bool:
+        """Whether it takes an array from the devices' memory to the host's, or back."""
+        return self.kind == "device_put" and self.ins[0].on_host != self.outs[0].on_host
+
     @cached_property
     def signature(self) -> tuple[object, ...]:
         """What a rule's answer depends on: kind, shapes, types, related and (zero) literal operands, parameters."""
         first: dict[int, int] = {}
         ins = tuple(
             [
-                (t.shape, t.dtype, first.setdefault(t.root, i), t.literal is None, t.literal == 0, t.manual)
+                (t.shape, t.dtype, first.setdefault(t.root, i), t.literal is None, t.literal == 0, t.manual, t.on_host)
                 for i, t in enumerate(self.ins)
             ]
         )
-        outs = tuple([(t.shape, t.dtype, t.manual) for t in self.outs])
+        outs = tuple([(t.shape, t.dtype, t.manual, t.on_host) for t in self.outs])
         return (self.kind, ins, outs, _text(self.params))
 
 
@@ -129,7 +141,7 @@ class _Looks:
         return (op.kind, tuple(ins), tuple(outs), related, _text(op.params) if op.params else "[]")
 
     def _number(self, tensor: TensorInfo) -> int:
-        look = tensor.shape, tensor.dtype, tensor.literal is None, tensor.literal == 0, tensor.manual
+        look = tensor.shape, tensor.dtype, tensor.literal is None, tensor.literal == 0, tensor.manual, tensor.on_host
         number = self.known[tensor.id] = self.numbers.setdefault(look, len(self.numbers) + 1)
         return number
 

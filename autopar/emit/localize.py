@@ -151,8 +151,21 @@ def _foreign(local: LocalOp) -> Run:
     return called
 
 
+def _put(local: LocalOp) -> Run:
+    """A value that is to be put on devices is on them already, in their memory or in that of their host."""
+    if not local.op.crosses_memories:
+        return _identity(local)
+    space = untyped_jax.memory.Space.Host if local.op.outs[0].on_host else untyped_jax.memory.Space.Device
+
+    def run(operand: Array) -> Sequence[Array]:
+        return (untyped_jax.device_put(operand, space),)
+
+    return run
+
+
 def _identity(local: LocalOp) -> Run:
-    """A value that is to be put on devices is on them already."""
+    """A value that is placed as it is to be."""
+    del local
 
     def run(*operands: Array) -> Sequence[Array]:
         return operands
@@ -195,7 +208,8 @@ _LOCALISERS: dict[str, Callable[[LocalOp], Run]] = {
     **dict.fromkeys(("broadcast_in_dim", "empty"), _made),
     **dict.fromkeys(("concatenate", "splice"), join),
     **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"), cumulative),
-    **dict.fromkeys(("device_put", "reshard", "sharding_constraint", *BORDERS), _identity),
+    "device_put": _put,
+    **dict.fromkeys(("reshard", "sharding_constraint", *BORDERS), _identity),
     **dict.fromkeys(("ffi_call", "pure_callback"), _foreign),
     **dict.fromkeys(("pmax", "pmin", "psum"), _reduce_over_axis),
     **dict.fromkeys(("reduce_window", "reduce_window_sum", "reduce_window_max", "reduce_window_min"), reduce_window),

@@ -10,6 +10,8 @@ import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from autopar._compat import make_mesh, shard_map, untyped_jax, weakly_typed
+from autopar._mesh import HOST
+from autopar.core.graph import TensorInfo
 from autopar.core.mesh import DeviceMesh
 from autopar.core.parcels import LARGE_BYTES
 from autopar.core.placement import Placement
@@ -27,9 +29,17 @@ def partition_spec(placement: Placement) -> PartitionSpec:
     return PartitionSpec(*(axes[0] if len(axes) == 1 else axes or None for axes in placement.dims))
 
 
-def shardings(placements: Sequence[Placement], mesh: Mesh) -> tuple[NamedSharding, ...]:
-    """The NamedShardings of fully reduced `placements`."""
-    return tuple(NamedSharding(mesh, partition_spec(placement)) for placement in placements)
+def shardings(placements: Sequence[Placement], mesh: Mesh, tensors: Sequence[TensorInfo]) -> tuple[NamedSharding, ...]:
+    """The NamedShardings of `tensors` in fully reduced `placements`, in the memory that they lie in."""
+    return tuple(
+        NamedSharding(mesh, partition_spec(placement), **({"memory_kind": HOST} if tensor.on_host else {}))
+        for placement, tensor in zip(placements, tensors, strict=True)
+    )
+
+
+def tensors(program: ShardedProgram, values: Sequence[int]) -> tuple[TensorInfo, ...]:
+    """The tensors of `values`."""
+    return tuple(program.values[value].tensor for value in values)
 
 
 def device_mesh(mesh: DeviceMesh, devices: Sequence[Any], explicit: Collection[str] = ()) -> Mesh:
@@ -97,8 +107,8 @@ def wrap(
 
     return untyped_jax.jit(
         run,
-        in_shardings=shardings(of_keys(ins, keys.inputs), mesh),
-        out_shardings=shardings(of_keys(outs, keys.outputs), mesh),
+        in_shardings=shardings(of_keys(ins, keys.inputs), mesh, tensors(program, program.inputs)),
+        out_shardings=shardings(of_keys(outs, keys.outputs), mesh, tensors(program, program.outputs)),
         donate_argnums=tuple(donated),
     )
 

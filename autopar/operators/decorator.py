@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Iterable
 from functools import wraps
 from typing import Any, TypeVar, cast
 
-from autopar import _compat
 from autopar._compat import untyped_jax
+from autopar._mesh import aval_of
 from autopar._payload import Composite
 from autopar.errors import RuleError, TraceError
 from autopar.operators.primitive import KEEP, operator_p
@@ -126,7 +126,7 @@ def _call(kind: str, function: Callable[..., Any], bound: inspect.BoundArguments
 
 def _check_leaf(kind: str, leaf: Any) -> None:
     try:
-        _compat.aval_of(leaf)
+        aval_of(leaf)
     except TypeError as error:
         raise TraceError(
             f"an argument of operator {kind!r} is {leaf!r}, a {type(leaf).__name__} and no array: name it in static="

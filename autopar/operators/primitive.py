@@ -16,6 +16,7 @@ from jax.interpreters import ad, batching, mlir
 
 from autopar import _compat
 from autopar._compat import untyped_jax
+from autopar._mesh import spec_of
 from autopar._payload import OPERATOR, Composite
 from autopar.errors import TraceError
 from autopar.rules.derived import JVP, VJP
@@ -48,7 +49,7 @@ def _run(*operands: Array, composite: Composite) -> Sequence[Array]:
 
 
 def _abstract(*avals: Any, composite: Composite) -> Sequence[Any]:
-    closed = untyped_jax.make_jaxpr(composite.function)(*map(_compat.spec_of, avals))
+    closed = untyped_jax.make_jaxpr(composite.function)(*map(spec_of, avals))
     _, consts = _compat.open_jaxpr(closed)
     if any(_compat.is_tracer(value) for value in consts):
         raise TraceError(
@@ -105,7 +106,7 @@ def _transpose(cotangents: Sequence[Any], *operands: Any, composite: Composite) 
 
 def _pulled(composite: Composite, operands: Sequence[Any], linear: list[int], given: list[int], dy: list[Any]) -> Any:
     """The gradients of a linear function by expansion."""
-    specs = [_compat.spec_of(operands[n].aval) for n in linear]
+    specs = [spec_of(operands[n].aval) for n in linear]
     function = _moved(composite, [None if n in linear else x for n, x in enumerate(operands)], linear, given)
     return untyped_jax.linear_transpose(function, *specs)(dy)
 

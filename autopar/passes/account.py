@@ -106,7 +106,7 @@ def _peak(
     aliases, early = _other_names(program, registers)
     last, over = _last_uses(program, registers | aliases | _anew(program, recomputed), donated)
     size = np.zeros(program.links.end, dtype=np.int64)
-    size[[*program.values]] = [*map(program.local_bytes, program.values)]
+    size[[*program.values]] = [*map(program.device_bytes, program.values)]
     size[registers | aliases | early] = 0
     size[in_arguments(program, over, donated)] = 0
     before = int(size[[*program.inputs, *program.outputs]].sum()) - _taken_over(program, donated)
@@ -192,7 +192,7 @@ def _taken_over(program: ShardedProgram, donated: Sequence[int]) -> int:
     for value in program.outputs:
         if offered[kind_of(program, value)]:
             offered[kind_of(program, value)] -= 1
-            taken += program.local_bytes(value)
+            taken += program.device_bytes(value)
     return taken
 
 

@@ -50,4 +50,4 @@ def in_arguments(program: ShardedProgram, over: Mapping[int, int], donated: Sequ
 def kind_of(program: ShardedProgram, value: int) -> tuple[object, ...]:
     """What a result must have in common with a donated argument to take its memory."""
     v = program.values[value]
-    return v.tensor.shape, v.tensor.dtype, v.placement
+    return v.tensor.shape, v.tensor.dtype, v.tensor.on_host, v.placement

@@ -74,7 +74,7 @@ class InsertRedistribution:
 
     def _router(self, program: ShardedProgram, convert: Convert, fused: frozenset[int]) -> Router:
         tensor = program.values[convert.before].tensor
-        router = self.router.without(tensor.manual) if tensor.manual else self.router
+        router = self.router.of(tensor)
         if tensor.id in self.waiting and program.runs(convert) == 1:
             return router.shared
         return router.fused if convert.after in fused else router
@@ -83,7 +83,7 @@ class InsertRedistribution:
         self, router: Router, tensor: TensorInfo, source: Placement, target: Placement, mesh: DeviceMesh
     ) -> tuple[_Priced, ...]:
         shape, itemsize = tensor.shape, tensor.itemsize
-        price = self.router if router is self.router.without(tensor.manual).shared else router
+        price = self.router if router is self.router.of(tensor).shared else router
         return tuple(
             _Priced(
                 step,

@@ -196,6 +196,10 @@ class ShardedProgram:
         """What one device holds of a value."""
         return self._sizes[value]
 
+    def device_bytes(self, value: int) -> int:
+        """What of it lies in the memory of the device: nothing of what is on the host."""
+        return 0 if self.values[value].tensor.on_host else self._sizes[value]
+
     @cached_property
     def _sizes(self) -> Mapping[int, int]:
         """What one device holds of each value, in bytes; worked out once for values that lie alike."""

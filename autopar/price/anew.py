@@ -159,8 +159,8 @@ class Anew:
         return [(begin, sizes), (at, none), (at + 1, sizes)][begin == at :]
 
     def _bytes(self, tensor: TensorInfo, column: Column) -> Floats:
-        key = (tensor.size_bytes, id(column), "bytes")
-        return self.once(key, lambda: column.local_bytes(tensor.size_bytes))
+        key = (tensor.device_bytes, id(column), "bytes")
+        return self.once(key, lambda: column.local_bytes(tensor.device_bytes))
 
     def _lesser(self, a: Floats, b: Floats) -> Floats:
         return self.once((id(a), id(b), "lesser"), lambda: np.minimum(a, b))

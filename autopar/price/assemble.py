@@ -95,7 +95,7 @@ class Builder(Usages):
         known: dict[tuple[int, tuple[int, ...], int, bool], Floats] = {}
         found: list[Floats] = []
         for position, (tensor, candidates) in enumerate(zip(self.graph.inputs, self.space.inputs, strict=True)):
-            is_there = position in kept or tensor.name.startswith(CONSTANT)
+            is_there = position in kept or tensor.name.startswith(CONSTANT) or tensor.on_host
             key = id(candidates), tensor.shape, tensor.itemsize, is_there
             if key not in known:
                 sizes = [placement.local_size(tensor.shape, mesh) * tensor.itemsize for placement in candidates]
@@ -217,8 +217,8 @@ class Builder(Usages):
         return found
 
     def _router(self, tensor: TensorInfo, weight: float, region: int | None, uses: Sequence[Use]) -> Router:
-        """What waits for others is shared; what all readers can is done in their loops; nothing along manual axes."""
-        router = self.router.without(tensor.manual) if tensor.manual else self.router
+        """What waits for others is shared; what all readers can is done in their loops."""
+        router = self.router.of(tensor)
         if weight == 1 and tensor.id in self._waiting:
             return router.shared
         return router.fused if in_loops(self.graph, region, uses) else router

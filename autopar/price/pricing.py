@@ -27,7 +27,7 @@ from autopar.price.turns import bucket_pack_price, folded, product_turns_s, step
 from autopar.price.work import VIEWS, materialised, stated_bytes, work_flops, written_out
 from autopar.redistribute.step import PackPrice, TurnPrice, no_pack, no_turn
 from cost_models import Cluster, Group, collective_time_s, compute_times_s, group
-from cost_models.compute import moving_time_s
+from cost_models.compute import host_time_s, moving_time_s
 from cost_models.curves import Number, convolution_elements
 
 Floats = NDArray[np.float64]
@@ -249,6 +249,9 @@ class Roofline:
         """Seconds of one device's share of `op`."""
         if self._is_free(op) or (self._folds(op) and strategy.ins[0].unreduced):
             return 0.0
+        if op.crosses_memories:
+            size = op.ins[0].size_bytes // self.mesh.product(strategy.ins[0].split_axes)
+            return host_time_s(size, self.cluster.device)
         if op.body is not None:
             return body_time_s(op, strategy, self.mesh, self.cluster.device)
         return self.local_work(op, strategy).time_s(self.cluster.device)
@@ -277,7 +280,7 @@ class Roofline:
 
     def op_costs(self, op: OpNode, strategies: tuple[Strategy, ...], layout: Layout) -> Floats | None:
         """`op_cost` of all strategies that exchange nothing, at once; None for functions treated as one operator."""
-        if op.body is not None:
+        if op.body is not None or op.crosses_memories:
             return None
         if self._is_free(op):
             return np.zeros(len(strategies))
@@ -301,13 +304,9 @@ class Roofline:
         launched = any(t.id in self._in_memory for t in op.outs)
         return time_s if launched else np.maximum(0.0, time_s - device.launch_s)
 
-    @cached_property
-    def _shares(self) -> tuple[tuple[float, ...], ...]:
-        return moved(self.graph)
-
     def _moved(self, op: OpNode) -> tuple[float, ...]:
         """The share of each operand and result that counts."""
-        shares = self._shares[op.id]
+        shares = moved(self.graph)[op.id]
         return (0.0,) * len(shares) if self._bounds.get(op.id) == "computing" else shares
 
     def _flops(self, op: OpNode) -> float:
@@ -321,7 +320,7 @@ class Roofline:
     def _is_free(self, op: OpNode) -> bool:
         """Whether nothing is computed or moved for `op` itself."""
         if op.kind in BORDERS:
-            return not any(self._shares[op.id])
+            return not any(moved(self.graph)[op.id])
         return (op.kind in VIEWS and op.id not in self._written_out) or not (op.ins or op.outs)
 
     @cached_property
@@ -345,7 +344,7 @@ class Roofline:
         in_memory, folds = self._in_memory, op.kind == "transpose" and op.id in self._folded
         launched = any(tensor.id in in_memory for tensor in op.outs)
         turned = op.kind == "dot_general" and op.id in self._turned
-        return (folds, turned, launched, op.id in self._written_out, self._bounds.get(op.id), *self._shares[op.id])
+        return (folds, turned, launched, op.id in self._written_out, self._bounds.get(op.id), *moved(self.graph)[op.id])
 
     def step_cost(self, kind: StepKind, axes: tuple[str, ...], size_bytes: int) -> float:
         """Seconds of one redistribution step."""

@@ -141,7 +141,7 @@ class Variables:
 
     def _bytes(self, tensor: TensorInfo, column: Column, doubled: bool = False) -> Floats:
         """The bytes on one device under each candidate; doubled ones are aliases first, which take none."""
-        size = self._once((tensor.size_bytes, id(column), "bytes"), lambda: column.local_bytes(tensor.size_bytes))
+        size = self._once((tensor.device_bytes, id(column), "bytes"), lambda: column.local_bytes(tensor.device_bytes))
         return self._behind_none(size) if doubled else size
 
     def _behind_none(self, size: Floats) -> Floats:

@@ -84,7 +84,7 @@ def work_flops(op: OpNode) -> float:
 
 def is_fusible(op: OpNode) -> bool:
     """Whether a compiler computes the operator inside its consumers' loop: element by element, or a view."""
-    return op.body is None and _fuses(op.kind)
+    return op.body is None and _fuses(op.kind) and not op.crosses_memories
 
 
 def is_dear(op: OpNode) -> bool:

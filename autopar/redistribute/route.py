@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from autopar.core.graph import TensorInfo
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Kind, Placement, StepKind
 from autopar.errors import AutoparError
@@ -96,6 +97,10 @@ class Router:
         self._paths: dict[tuple[int, frozenset[Kind], int, tuple[int, ...]], ShortestPaths] = {}
         self._sides: dict[int, Side] = {}
         self._without: dict[frozenset[str], Router] = {}
+
+    def of(self, tensor: TensorInfo) -> Router:
+        """The routes of this tensor: none along axes where it is placed by hand, none at all on the host."""
+        return self.without(self.mesh.names if tensor.on_host else tensor.manual)
 
     def without(self, axes: Iterable[str]) -> Router:
         """The routes of a tensor that no step may touch along `axes`: there it is placed by hand."""

@@ -122,7 +122,7 @@ def _numbered(planned: Planned) -> Remembered:
 
 def _work(pricing: Roofline, event: Event) -> LocalWork | None:
     one = event.instruction
-    if isinstance(one, Move) or one.op.body is not None or not event.time_s:
+    if isinstance(one, Move) or one.op.body is not None or one.op.crosses_memories or not event.time_s:
         return None
     return pricing.local_work(one.op, one.strategy)
 

@@ -174,7 +174,11 @@ def summarise(
     def row(value: int) -> TensorRow:
         v = program.values[value]
         return TensorRow(
-            _label(planned, v.tensor), v.tensor.shape, v.tensor.dtype, str(v.placement), program.local_bytes(value)
+            _label(planned, v.tensor),
+            v.tensor.shape,
+            v.tensor.dtype,
+            _where(v.tensor, v.placement),
+            program.device_bytes(value),
         )
 
     return Report(
@@ -243,8 +247,12 @@ def _is_twin(instruction: Instruction) -> TypeGuard[Compute]:
 
 
 def _tensor_row(tensor: TensorInfo, placement: Placement, mesh: DeviceMesh, name: str = "") -> TensorRow:
-    size = placement.local_size(tensor.shape, mesh) * tensor.itemsize
-    return TensorRow(name or tensor.name, tensor.shape, tensor.dtype, str(placement), size)
+    size = 0 if tensor.on_host else placement.local_size(tensor.shape, mesh) * tensor.itemsize
+    return TensorRow(name or tensor.name, tensor.shape, tensor.dtype, _where(tensor, placement), size)
+
+
+def _where(tensor: TensorInfo, placement: Placement) -> str:
+    return f"{placement} on the host" if tensor.on_host else str(placement)
 
 
 def _operator_rows(step: Schedule, program: ShardedProgram) -> tuple[OperatorRow, ...]:

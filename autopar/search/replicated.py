@@ -11,7 +11,6 @@ from autopar.core.mesh import DeviceMesh
 from autopar.core.plan import Stage
 from autopar.errors import (
     FoundRuleWarning,
-    HostMemoryWarning,
     UnpricedWarning,
     UnsplitDataWarning,
     UnsupportedPrimitiveWarning,
@@ -63,21 +62,6 @@ def warn_unpriced(graph: OpGraph) -> None:
             UnpricedWarning,
             stacklevel=users_level(),
         )
-
-
-def warn_host_memory(graph: OpGraph) -> None:
-    """Warns, once, where the function puts arrays in the host's memory: a plan holds them in the devices'."""
-    put = [op for op in graph.ops if op.kind == "device_put" and op.params.get("to_host")]
-    if not put:
-        return
-    size_bytes = sum(op.outs[0].size_bytes for op in put)
-    warnings.warn(
-        f"{len(put)} arrays of {size_bytes:,} bytes are put in the host's memory (first at "
-        f"{put[0].source or 'an unknown line'}): a plan holds and counts them in the devices' memory. Values are the "
-        f"same. Leave the device_put out, or split the arrays over more devices.",
-        HostMemoryWarning,
-        stacklevel=users_level(),
-    )
 
 
 def warn_unsplit(graph: OpGraph, stage: Stage, constraints: Sequence[Constraint]) -> None:

@@ -25,7 +25,7 @@ from autopar.search.narrowing import axes_of
 from autopar.search.place import Place
 from autopar.search.race import TIE, Finish, race
 from autopar.search.recompute import or_recomputed
-from autopar.search.replicated import warn_host_memory, warn_unpriced, warn_unsplit, warn_unwritten, warn_whole_bits
+from autopar.search.replicated import warn_unpriced, warn_unsplit, warn_unwritten, warn_whole_bits
 from autopar.search.restriction import can_name, holds
 from autopar.search.space import check_strategies
 from autopar.search.task import Planned, Task, begun
@@ -48,7 +48,6 @@ def announced(task: Task, planned: Planned) -> Planned:
     if not task.strict:
         warn_unwritten(task.graph, planned.plan.stage.mesh, planned.pricing, task.find)
     warn_unpriced(task.graph)
-    warn_host_memory(task.graph)
     warn_unsplit(task.graph, planned.plan.stage, task.all_constraints)
     warn_whole_bits(task.graph, planned.plan.stage, planned.pricing, planned.plan.objective_s)
     if task.dump is not None:

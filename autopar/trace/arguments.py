@@ -9,6 +9,7 @@ from typing import Any
 
 from autopar import _compat
 from autopar._compat import untyped_jax
+from autopar._mesh import aval_of, spec_of
 from autopar.errors import TraceError
 from autopar.trace.flat import FlatFunction
 from autopar.trace.keys import data_dtype, data_shape
@@ -166,7 +167,7 @@ def _read_argument(position: int | None, name: str, value: Any, start: int) -> t
     leaves, tree = untyped_jax.tree_util.tree_flatten_with_path(value)
     names = tuple(name + untyped_jax.tree_util.keystr(path) for path, _ in leaves)
     avals = tuple(_aval(leaf, leaf_name) for (_, leaf), leaf_name in zip(leaves, names, strict=True))
-    spec = untyped_jax.tree_util.tree_unflatten(tree, [_compat.spec_of(aval) for aval in avals])
+    spec = untyped_jax.tree_util.tree_unflatten(tree, [spec_of(aval) for aval in avals])
     return Argument(position, name, tree, start, names, avals), spec
 
 
@@ -177,7 +178,7 @@ def _aval(leaf: Any, name: str) -> Any:
             f"assign what the function returns for it"
         )
     try:
-        return _compat.aval_of(leaf)
+        return aval_of(leaf)
     except (TypeError, ValueError) as error:
         raise TraceError(
             f"argument {name} is a {type(leaf).__name__}, not an array or a number: pass the arrays in it, make its "

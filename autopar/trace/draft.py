@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from autopar import _compat
+from autopar._mesh import is_on_host
 from autopar._payload import Payload
 from autopar.core.graph import Effect, OpGraph, Scalar, TensorInfo
 from autopar.core.regions import Region, RegionKind
@@ -72,7 +73,7 @@ class Draft:
             dtype = data_dtype(aval)
             self.dtypes[aval.dtype] = str(dtype), dtype.itemsize
         same = data_shape(aval), *self.dtypes[aval.dtype], name, literal
-        return TensorInfo(self.count - 1, *same, manual=self.manual)
+        return TensorInfo(self.count - 1, *same, manual=self.manual, on_host=is_on_host(aval))
 
     def constant(self, value: Any, aval: Any) -> TensorInfo:
         """A scalar number as a literal, one for equal values; any other constant hoisted, one for each object.

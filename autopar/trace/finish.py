@@ -12,6 +12,7 @@ from autopar.core.regions import CONTROL, Region, RegionTree
 from autopar.trace.draft import Draft, DraftOp
 from autopar.trace.merge import merged
 from autopar.trace.moving import composed
+from autopar.trace.near import near
 from autopar.trace.padding import padded
 
 _TRANSPOSE, _JVP = "transpose", "jvp"
@@ -53,6 +54,7 @@ def finish(
         ops, outputs = padded(draft, ops, inputs, outputs, padding.sizes, padding.state)
     ops, live = _live_operators(ops, draft.regions, outputs)
     ops, outputs = merged(ops, outputs)
+    ops = near(ops)
     constants = [(value, tensor) for value, tensor in draft.constants.values() if tensor.id in live]
     named = [replace(tensor, name=f"{CONSTANT}{i}]") for i, (_, tensor) in enumerate(constants)]
     renamed: dict[int, TensorInfo] = {}
@@ -62,7 +64,7 @@ def finish(
         if tensor.id not in renamed:
             root = renamed[roots[tensor.id]].root if tensor.id in roots else None
             same = (tensor.shape, tensor.dtype, tensor.itemsize, tensor.name, tensor.literal)
-            renamed[tensor.id] = TensorInfo(len(renamed), *same, root, tensor.manual)
+            renamed[tensor.id] = TensorInfo(len(renamed), *same, root, tensor.manual, tensor.on_host)
         return renamed[tensor.id]
 
     all_inputs = tuple(number(tensor) for tensor in [*inputs, *named])

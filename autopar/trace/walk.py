@@ -16,7 +16,7 @@ from typing import Any
 
 from autopar import _compat
 from autopar._compat import untyped_jax
-from autopar._mesh import off_mesh, without_shardings
+from autopar._mesh import off_mesh, spec_of, without_shardings
 from autopar._payload import OPERATOR, Composite, Payload
 from autopar.core.graph import Effect, OpGraph, TensorInfo
 from autopar.core.manual import ENTER, LEAVE
@@ -197,7 +197,7 @@ class Walker:
 
     def _callback(self, eqn: Any, ins: Tensors, place: Place) -> Tensors:
         """A callback; typed keys come to it as their data, as in JAX. Booleans leave it as bytes, which add up."""
-        avals = [_compat.spec_of(var.aval) for var in eqn.outvars]
+        avals = [spec_of(var.aval) for var in eqn.outvars]
         added = [_as_bytes(aval) for aval in avals]
         outs = self._operator(eqn, ins, place, Payload(eqn.primitive, dict(eqn.params)), avals=added)
         if added == avals:
@@ -245,8 +245,7 @@ class Walker:
         if len(ins) == 1:
             if keys.has_keys(eqn):
                 return self._key_operator(eqn, ins, place)
-            params = {"to_host": True} if _is_on_host(eqn.outvars[0].aval) else None
-            return self._operator(eqn, ins, place, Payload(eqn.primitive, _payload_params(eqn)), params)
+            return self._plain(eqn, ins, place)
         outs: Tensors = []
         for n, tensor in enumerate(ins):
             own = slice(n, n + 1)
@@ -357,11 +356,6 @@ _WALKERS: dict[str, Callable[[Walker, Any, Tensors, Place], Tensors]] = {
 def _payload_params(eqn: Any) -> dict[str, Any]:
     """The parameters with which an operator runs, on shards that lie on no mesh."""
     return dict(eqn.params) if _compat.mesh_of(eqn) is None else off_mesh(eqn.params)
-
-
-def _is_on_host(aval: Any) -> bool:
-    """Whether an abstract array lies in the memory of the host."""
-    return getattr(aval, "memory_space", None) == untyped_jax.memory.Space.Host
 
 
 def _as_bytes(aval: Any) -> Any:

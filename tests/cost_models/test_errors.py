@@ -26,6 +26,7 @@ from cost_models import (
     slowest_device,
     uncertain_figures,
 )
+from cost_models.compute import host_time_s
 from cost_models.errors import FORMULA_ERROR
 
 DEVICE = """
@@ -70,6 +71,7 @@ def test_a_profile_may_know_better(tmp_path: Path) -> None:
     assert errors == {
         "device.peak_flops_per_s.float32": 0.3,
         "device.memory_bandwidth_bytes_per_s": 0.2,
+        "device.host_bandwidth_bytes_per_s": RELATIVE_ERRORS["assumed"],
         "device.launch_s": 0.02,
         "device.overlap.computing_slowdown": 0.05,
         "device.overlap.communicating_slowdown": 0.5,
@@ -122,6 +124,7 @@ def test_a_worse_number_makes_something_slower_and_nothing_faster(name: str) -> 
         ]
         work += [compute_time_s(1e9, 8, "float32", of.device, kind="exp")]
         work += [compute_time_s(0, 8e9, "float32", of.device, kind="gather", runs=(1e6, 4e3))]
+        work += [host_time_s(1e9, of.device)]
         overlap = of.device.overlap or Overlap(1.0, 1.0)
         return [*moving, *work, overlap.computing_slowdown, overlap.communicating_slowdown]
 

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 
 from autopar import _compat
 from autopar._compat import untyped_jax
+from autopar._mesh import spec_of
 from autopar.api.transforms.constraints import mapped_constraints, settings_for
 from autopar.api.transforms.planned import Planned, at, merged, spread
 from autopar.trace.flat import TRACING, FlatFunction
@@ -124,7 +125,7 @@ def transposed(planned: Planned, linear: Positions, given: Positions, avals: Seq
         def moved(*values: Any) -> Any:
             return at(flat(*spread(count, linear, values, others)), given)
 
-        pull = untyped_jax.linear_transpose(moved, *map(_compat.spec_of, avals))
+        pull = untyped_jax.linear_transpose(moved, *map(spec_of, avals))
         return list(pull(list(cotangents)))
 
     derived = FlatFunction(
@@ -177,7 +178,7 @@ def _out_dims(planned: Planned, dims: Sequence[int | None], axis: Any, avals: Se
         return results
 
     with TRACING(True), _compat.without_mesh():
-        untyped_jax.eval_shape(_vmap(probe, dims, 0, axis), *map(_compat.spec_of, avals))
+        untyped_jax.eval_shape(_vmap(probe, dims, 0, axis), *map(spec_of, avals))
     return tuple(found)
 
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from autopar import _compat
 from autopar._compat import untyped_jax
+from autopar._mesh import spec_of
 from autopar.api.opened import Opened
 from autopar.api.settings import Settings
 from autopar.api.shardings import Shapes, pinned
@@ -47,7 +48,7 @@ class PlannedCall:
     @property
     def shapes(self) -> Any:
         """The shapes and types of the results, in the function's own structure."""
-        return untyped_jax.tree.unflatten(self.out_tree, list(map(_compat.spec_of, self.planned.results)))
+        return untyped_jax.tree.unflatten(self.out_tree, list(map(spec_of, self.planned.results)))
 
     @property
     def plans(self) -> tuple[Any, ...]:

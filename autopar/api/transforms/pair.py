@@ -21,6 +21,7 @@ from jax import ad_checkpoint
 
 from autopar import _compat
 from autopar._compat import untyped_jax
+from autopar._mesh import spec_of
 from autopar.api.settings import Settings
 from autopar.api.transforms.constraints import settings_for
 from autopar.api.transforms.derived import Positions, gradient_names, inexact, tangent_aval, tangent_names
@@ -141,7 +142,7 @@ def _split(planned: Planned, moving: Positions, avals: Sequence[Any]) -> Split:
 
     kept = planned.settings.options.operators == "kept"
     with TRACING(True), KEEP(kept), _compat.without_mesh():
-        closed = untyped_jax.make_jaxpr(both)(*map(_compat.spec_of, avals))
+        closed = untyped_jax.make_jaxpr(both)(*map(spec_of, avals))
     jaxpr, consts = _compat.open_jaxpr(closed)
     count = len(planned.results)
     known = dict(zip(jaxpr.constvars, consts, strict=True))
@@ -190,7 +191,7 @@ def _joint(planned: Planned, moving: Positions, avals: Sequence[Any], split: Spl
         extras: list[Any] = [untyped_checkpoint.checkpoint_name(value, name) for value, name in tagged]
         place = {"operand": operands, "result": values, "extra": extras}
         linear = split.linear([place[residual.kind][residual.number] for residual in split.passed])
-        pull = untyped_jax.linear_transpose(linear, *(_compat.spec_of(tangent_aval(avals[n])) for n in moving))
+        pull = untyped_jax.linear_transpose(linear, *(spec_of(tangent_aval(avals[n])) for n in moving))
         return [*values[:results], *pull(list(operands[count:]))]
 
     derived = replace(
@@ -205,7 +206,7 @@ def _joint(planned: Planned, moving: Positions, avals: Sequence[Any], split: Spl
     made = [*planned.results, *(tangent_aval(avals[n]) for n in moving)]
     whole = planned.derive(derived, made, settings)
     specs = [*avals, *(tangent_aval(planned.results[n]) for n in wanted)]
-    return replace(whole, unflatten=partial(_example, tuple(map(_compat.spec_of, specs))))
+    return replace(whole, unflatten=partial(_example, tuple(map(spec_of, specs))))
 
 
 def _example(specs: tuple[Any, ...], _operands: Sequence[Any]) -> Call:

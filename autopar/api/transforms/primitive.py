@@ -19,9 +19,8 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jax.interpreters import partial_eval as pe
 
-from autopar import _compat
 from autopar._compat import untyped_jax
-from autopar._mesh import names_devices, typed_as
+from autopar._mesh import aval_of, names_devices, typed_as
 from autopar.api.transforms import derived
 from autopar.api.transforms.contract import contract
 from autopar.api.transforms.derived import Mapped, Positions, inexact
@@ -77,7 +76,7 @@ def _differentiate(primals: Sequence[Any], tangents: Sequence[Any], *, planned: 
 
 
 def _moves(primal: Any, tangent: Any) -> bool:
-    return type(tangent) is not ad.Zero and bool(jnp.issubdtype(_compat.aval_of(primal).dtype, jnp.inexact))
+    return type(tangent) is not ad.Zero and bool(jnp.issubdtype(aval_of(primal).dtype, jnp.inexact))
 
 
 def _rule(planned: Planned, moving: Positions, given: Sequence[Any]) -> Any:
@@ -93,12 +92,12 @@ def _has_loss(planned: Planned, given: Sequence[Any]) -> bool:
     """Whether the first result is a scalar whose gradients may be scaled behind: all real, of the range of float32."""
     if planned.narrow or not planned.loss or not planned.results or planned.results[0].shape:
         return False
-    values = [planned.results[0], *map(_compat.aval_of, given)]
+    values = [planned.results[0], *map(aval_of, given)]
     return all(jnp.issubdtype(aval.dtype, jnp.floating) for aval in values)
 
 
 def _backward(planned: Planned, moving: Positions, primals: Sequence[Any], given: Sequence[Any]) -> Any:
-    avals = [_compat.aval_of(primals[n]) for n in moving]
+    avals = [aval_of(primals[n]) for n in moving]
     whole = planned.once(("gradient", moving), lambda: derived.gradient(planned, moving, avals))
     values = call(whole, primals)
     results, gradients = values[: len(planned.results)], values[len(planned.results) :]
@@ -108,7 +107,7 @@ def _backward(planned: Planned, moving: Positions, primals: Sequence[Any], given
 
 
 def _in_two_parts(planned: Planned, moving: Positions, primals: Sequence[Any], given: Sequence[Any]) -> Any:
-    avals = list(map(_compat.aval_of, primals))
+    avals = list(map(aval_of, primals))
     parts: Pair = planned.once(("pair", moving), lambda: pair(planned, moving, avals))
     values = call(parts.forward, primals)
     results, extras = values[: len(planned.results)], values[len(planned.results) :]
@@ -160,7 +159,7 @@ def _batch(axis: Any, operands: Sequence[Any], dims: Sequence[int | None], *, pl
     if all(dim is None for dim in dims) and not planned.effects:
         return call(planned, operands), [None] * len(planned.results)
     key = "vmap", tuple(dims), axis.name, axis.size, axis.spmd_name
-    avals = list(map(_compat.aval_of, operands))
+    avals = list(map(aval_of, operands))
     made: Mapped = planned.once(key, lambda: derived.mapped(planned, dims, axis, avals))
     return call(made.planned, operands), made.dims
 

@@ -50,7 +50,7 @@ class Draft:
 
     def __post_init__(self) -> None:
         program = self.program
-        self.sizes = {value: program.local_bytes(value) for value in program.values}
+        self.sizes = {value: program.device_bytes(value) for value in program.values}
         self.root: dict[int, int] = {}
         self.light = {value for value, v in program.values.items() if v.tensor.literal is not None}
         self.scopes: list[Scope] = [Scope()]

@@ -54,6 +54,6 @@ def padded_size(size: int, devices: int) -> int:
 
 
 def can_pad(tensor: TensorInfo) -> bool:
-    """Whether a tensor may be padded: it has elements and dims, holds no typed keys, and is not manual."""
+    """Whether a tensor may be padded: it has elements and dims, holds no typed keys, is not manual, not on the host."""
     has_dims = prod(tensor.shape) > 0 and tensor.ndim > 0
-    return has_dims and not tensor.dtype.startswith("key<") and not tensor.manual
+    return has_dims and not tensor.dtype.startswith("key<") and not tensor.manual and not tensor.on_host

@@ -9,7 +9,7 @@ from itertools import product
 import jax
 import numpy as np
 
-from autopar._compat import pcast_varying, untyped_jax
+from autopar._compat import pcast_varying, row_major, untyped_jax
 from autopar.core.mesh import DeviceMesh
 from autopar.core.parcels import parcels
 from autopar.core.placement import Kind, Placement
@@ -53,7 +53,10 @@ def run_move(program: ShardedProgram, move: Move, values: Sequence[Array], targe
     if not value.size:  # XLA gathers nothing of a dim without elements
         return [jnp.zeros(after.local_shape(program.values[move.outs[0]].tensor.shape, program.mesh), value.dtype)]
     run = _BY_SHARDS[move.kind] if move.kind in _BY_SHARDS and move.dim and not target.tiled else _RUN[move.kind]
-    return [run(program, move, pcast_varying(value, move.axes), before, after)]
+    value = pcast_varying(value, move.axes)
+    if move.kind == "all_to_all" and target.xla_cpu:  # which may lay the parts out differently, and then refuse them
+        value = row_major(value)
+    return [run(program, move, value, before, after)]
 
 
 def linear_index(axes: tuple[str, ...], mesh: DeviceMesh) -> Array:

@@ -47,8 +47,9 @@ def space_of(operator: Operator) -> Space:
 
 
 def subject(operator: Operator) -> OpNode:
-    """The operator itself, among those that make its operands."""
-    return next(op for op in case_of(operator).graph.ops if op.kind == operator.kind)
+    """The operator itself, among those that make its operands; where it is traced as others, the last of these."""
+    graph = case_of(operator).graph
+    return next((op for op in graph.ops if op.kind == operator.kind), graph.ops[-1])
 
 
 def program_with(operator: Operator, strategy: int) -> ShardedProgram:

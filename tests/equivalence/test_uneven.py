@@ -12,9 +12,11 @@ from jax import ShapeDtypeStruct as Struct
 
 import autopar
 from autopar.trace import trace
+from benchmarks.models import gpt
 from tests.equivalence.cases import MESHES, Case
 from tests.equivalence.check import check
 from tests.equivalence.draw import local_plan, uniform_plan
+from tests.models.check import free_latency
 from tests.trace.test_padding import array, heat, loss
 
 
@@ -81,6 +83,19 @@ def test_a_step_by_slices_is_split(shape: tuple[int, ...]) -> None:
 
     plan = autopar.plan(around, Struct(shape, np.float32), cluster="8xh100", donate_argnums=0)
     assert plan.peak_memory_bytes <= 1.1 * 2 * 4 * np.prod(shape) / 8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("heads", "mesh"), [(12, "8"), (25, "2x4"), (25, "2x2x2")])
+def test_a_language_model_of_uneven_sizes_trains_as_in_plain_jax(heads: int, mesh: str) -> None:
+    """50257 words, 30 rows, dropout; on devices where splitting always pays, so that the graph is a padded one."""
+    model = gpt(2, 4 * heads, heads, vocab=50257, sequence=16, batch=30)
+    step = autopar.compile(model.step(), cluster=free_latency(), mesh=dict(MESHES[mesh].axes))
+    expected, found = (fn(model.state, *model.batch) for fn in (jax.jit(model.step()), step))
+    (plan,) = step.plans
+    assert dict(plan.bound.traced.graph.padding).items() >= {30: 32, 50257: 50264}.items()
+    for one, other in zip(jax.tree.leaves(expected), jax.tree.leaves(found), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=2e-5)
 
 
 def test_the_report_says_what_is_padded_and_what_that_costs() -> None:

@@ -93,7 +93,10 @@ def loss(params: dict[str, Any], ids: Any) -> Any:
     return -jnp.mean(jnp.take_along_axis(scores, ids[..., None], -1))
 
 
+KEY = jax.random.key(3)
 OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
+    "bits": lambda x, y: (jax.random.uniform(KEY, x.shape) * x, jax.random.bits(KEY, y.T.shape)),
+    "bitcast": lambda x, y: lax.bitcast_convert_type(x, "uint32") >> 3,
     "elementwise": lambda x, y: jnp.exp(x) / y + jnp.where(x > 0, x, 2.0),
     "sum": lambda x, y: (x / y).sum(0) + (x / y).sum() + jnp.mean(x * y, 1)[0],
     "max": lambda x, y: (jnp.max(x, 0), jnp.min(x * y, 1), jnp.prod(x), jnp.argmax(y, 1), jnp.argmin(y, 0)),

@@ -10,7 +10,20 @@ from autopar.trace.padding.padder import Form, Padder, Shape
 
 _ANY = (
     *("abs", "acos", "acosh", "add", "add_any", "and", "asin", "asinh", "atan", "atan2", "atanh", "bessel_i0e"),
-    *("bessel_i1e", "cbrt", "ceil", "clamp", "clz", "complex", "conj", "convert_element_type", "copy", "copy_p", "cos"),
+    *(
+        "bessel_i1e",
+        "bitcast_convert_type",
+        "cbrt",
+        "ceil",
+        "clamp",
+        "clz",
+        "complex",
+        "conj",
+        "convert_element_type",
+        "copy",
+        "copy_p",
+        "cos",
+    ),
     *("cosh", "digamma", "div", "eq", "erf", "erf_inv", "erfc", "exp", "exp2", "expm1", "floor", "ge", "gt", "igamma"),
     *("igammac", "imag", "integer_pow", "is_finite", "le", "lgamma", "log", "log1p", "logistic", "lt", "max", "min"),
     *("mul", "name", "ne", "neg", "nextafter", "not", "or", "polygamma", "population_count", "pow", "real"),
@@ -19,8 +32,9 @@ _ANY = (
     *("sub", "tan", "tanh", "threefry2x32", "xor", "zeta"),
 )
 _ZERO_OF_ZEROS = frozenset({
-    *("abs", "add", "add_any", "and", "convert_element_type", "copy", "mul", "neg", "or", "real", "imag", "conj"),
-    *("select_n", "sign", "sin", "sinh", "sqrt", "square", "stop_gradient", "sub", "tan", "tanh", "xor", "max", "min"),
+    *("abs", "add", "add_any", "and", "bitcast_convert_type", "conj", "convert_element_type", "copy", "imag", "max"),
+    *("min", "mul", "neg", "or", "real", "select_n", "sign", "sin", "sinh", "sqrt", "square", "stop_gradient", "sub"),
+    *("tan", "tanh", "xor"),
 })  # fmt: skip
 """Kinds that give zero where all operands are zero."""
 

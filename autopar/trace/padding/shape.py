@@ -47,6 +47,19 @@ def _iota(padder: Padder, op: DraftOp) -> bool:
     return True
 
 
+def _counts(padder: Padder, op: DraftOp) -> bool:
+    """Outs = the places of elements in row-major order, in two halves: those along the first dim are longer behind."""
+    first, *_ = op.outs
+    shape = (*padder.wanted(first)[:1], *first.shape[1:])
+    if shape == first.shape:
+        return False
+    assert op.payload is not None
+    primitive, params = op.payload.primitive, {**op.payload.params, "shape": shape}
+    added = 1.0 - first.shape[0] / shape[0]
+    padder.record(op, padder.call(lambda: primitive.bind(**primitive.get_bind_params(params)), [], op, added))
+    return True
+
+
 def _transpose(padder: Padder, op: DraftOp) -> bool:
     """Out = x with its dims in another order."""
     (tensor,) = op.ins
@@ -120,6 +133,7 @@ def groups(before: Shape, after: Shape) -> list[tuple[list[int], list[int]]]:
 HANDLERS = {
     "broadcast_in_dim": _broadcast,
     "iota": _iota,
+    "iota_2x32_shape": _counts,
     "reshape": _reshape,
     "squeeze": _squeeze,
     "transpose": _transpose,

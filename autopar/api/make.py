@@ -19,6 +19,7 @@ from autopar.api.runner import Bound
 from autopar.api.settings import Settings, Target
 from autopar.api.shardings import Shapes, pinned
 from autopar.core.mesh import DeviceMesh
+from autopar.core.regions import LOOPS
 from autopar.discover import find_rule
 from autopar.errors import NoFeasiblePlan, PlanFileError, Unsolved
 from autopar.operators import KEEP
@@ -208,7 +209,7 @@ def alternatives(
     parts = devices if wanted == "parts" else 1
     traces = _kept_or_expanded(fn, settings, args, kwargs, parts)
     plain = traces[-1]
-    if wanted == "best" and _has_scans(plain):
+    if wanted == "best" and _has_loops(plain):
         in_parts = _kept_or_expanded(fn, settings, args, kwargs, devices)
         traces = [*traces, *(traced for traced in in_parts if traced.has_parts)]
     choices = [] if plain.mesh else padded_choices(plain.graph, devices)
@@ -216,8 +217,8 @@ def alternatives(
         return [*traces, *(_trace(fn, settings, args, kwargs, parts, sizes) for sizes in choices)]
 
 
-def _has_scans(traced: Traced) -> bool:
-    return any(region.kind == "scan" for region in traced.graph.regions)
+def _has_loops(traced: Traced) -> bool:
+    return any(region.kind in LOOPS for region in traced.graph.regions)
 
 
 def _kept_or_expanded(

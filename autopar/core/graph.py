@@ -28,7 +28,8 @@ class TensorInfo:
     `literal` is the value of a scalar constant; such a tensor has shape () and no producer. `multiple_of` is the id of
     the tensor that this one is a number times, if it is known to be one. `manual` are the mesh axes along which
     the user placed it by hand (`core.manual`): the shape is that of one position along them. `on_host`: it lies in the
-    host's memory, each device's part of it behind the link of that device.
+    host's memory, each device's part of it behind the link of that device. `fixed`: it is read as it is made, as
+    nothing is sent where it is: in a loop that every device leaves by itself.
     """
 
     id: int
@@ -40,11 +41,17 @@ class TensorInfo:
     multiple_of: int | None = None
     manual: tuple[str, ...] = ()
     on_host: bool = False
+    fixed: bool = False
 
     @property
     def root(self) -> int:
         """The id of the tensor that this one is a multiple of: its own, if of no other."""
         return self.id if self.multiple_of is None else self.multiple_of
+
+    @property
+    def place(self) -> tuple[object, ...]:
+        """All that says where it may lie and be sent."""
+        return self.manual, self.on_host, self.fixed
 
     @property
     def ndim(self) -> int:
@@ -104,11 +111,11 @@ class OpNode:
         first: dict[int, int] = {}
         ins = tuple(
             [
-                (t.shape, t.dtype, first.setdefault(t.root, i), t.literal is None, t.literal == 0, t.manual, t.on_host)
+                (t.shape, t.dtype, first.setdefault(t.root, i), t.literal is None, t.literal == 0, t.place)
                 for i, t in enumerate(self.ins)
             ]
         )
-        outs = tuple([(t.shape, t.dtype, t.manual, t.on_host) for t in self.outs])
+        outs = tuple([(t.shape, t.dtype, t.place) for t in self.outs])
         return (self.kind, ins, outs, _text(self.params))
 
 
@@ -141,7 +148,7 @@ class _Looks:
         return (op.kind, tuple(ins), tuple(outs), related, _text(op.params) if op.params else "[]")
 
     def _number(self, tensor: TensorInfo) -> int:
-        look = tensor.shape, tensor.dtype, tensor.literal is None, tensor.literal == 0, tensor.manual, tensor.on_host
+        look = tensor.shape, tensor.dtype, tensor.literal is None, tensor.literal == 0, tensor.place
         number = self.known[tensor.id] = self.numbers.setdefault(look, len(self.numbers) + 1)
         return number
 

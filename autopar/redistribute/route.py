@@ -99,8 +99,8 @@ class Router:
         self._without: dict[frozenset[str], Router] = {}
 
     def of(self, tensor: TensorInfo) -> Router:
-        """The routes of this tensor: none along axes where it is placed by hand, none at all on the host."""
-        return self.without(self.mesh.names if tensor.on_host else tensor.manual)
+        """The routes of this tensor: none along axes where it is placed by hand, none if nothing is sent for it."""
+        return self.without(self.mesh.names if tensor.on_host or tensor.fixed else tensor.manual)
 
     def without(self, axes: Iterable[str]) -> Router:
         """The routes of a tensor that no step may touch along `axes`: there it is placed by hand."""

@@ -213,7 +213,10 @@ def summarise(
         sum(
             one.op.added * time_s * runs for one, _, _, _, time_s, runs, _, _ in step.events if isinstance(one, Compute)
         ),
-        max((op.outs[0].shape[0] for op in graph.ops if op.params.get("in_parts")), default=1),
+        max(
+            (op.outs[0].shape[0] for op in graph.ops if op.kind == "scan_slice" and op.params.get("in_parts")),
+            default=1,
+        ),
     )
 
 

@@ -39,5 +39,7 @@ def scan_stack(op: OpNode) -> FactorRule:
 
 @rule_for("branch_index", "while_test")
 def decision(op: OpNode) -> FactorRule:
-    """A scalar by which every device goes the same way."""
+    """A scalar by which every device goes the same way; or its own, where it may leave a loop by itself."""
+    if op.params.get("in_parts"):
+        return FactorRule.of(op, ins=[[]], outs=[], reduced={"own": "max"}, carried={"own": [0]})
     return FactorRule.of(op, ins=[[]], outs=[])

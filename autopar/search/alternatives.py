@@ -53,6 +53,12 @@ def search_best(tasks: Sequence[Task], meshes: Sequence[DeviceMesh]) -> tuple[in
 def _variants(tasks: Sequence[Task]) -> str:
     """In what the graphs of the tasks differ, as words behind those for a space."""
     operators = {any(op.body is not None for op in task.graph.ops) for task in tasks}
-    loops = {tuple((region.kind, region.trips) for region in task.graph.regions) for task in tasks}
+    loops = {
+        (
+            tuple((region.kind, region.trips) for region in task.graph.regions),
+            any(op.params.get("in_parts") for op in task.graph.ops),
+        )
+        for task in tasks
+    }
     kept = ", operators kept or expanded" if len(operators) > 1 else ""
     return kept + (", loops whole or in parts" if len(loops) > 1 else "")

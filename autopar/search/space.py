@@ -139,6 +139,7 @@ def _strategies(
 def _of(op: OpNode, mesh: DeviceMesh, strict: bool, find: FindRule) -> tuple[Strategy, ...]:
     free = enumerate_strategies(resolve(op, find, strict=strict), mesh)
     free = strategies_by_hand(op, mesh, free) if manual_axes(op) else free
+    free = tuple(strategy for strategy in free if not strategy.exchanges) if any(t.fixed for t in op.outs) else free
     return pinned_strategies(op, mesh, free) if op.kind in PINNED else free
 
 

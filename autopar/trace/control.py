@@ -40,7 +40,7 @@ class Control:
     def boundary(self, kind: str, ins: Tensors, avals: Sequence[Any], position: int, region: int | None = None) -> Any:
         """The results of a boundary operator, the `position`th of its kind."""
         params: dict[str, Any] = {"position": position}
-        if kind == "scan_slice" and self.in_parts:
+        if kind in ("scan_slice", "while_test") and self.in_parts:
             params["in_parts"] = True
         outs = tuple(self.draft.tensor(aval) for aval in avals)
         where = self.region if region is None else region
@@ -88,18 +88,25 @@ def _where(eqn: Any, parts: int) -> Literal["next", "around"]:
 
 
 def while_(walker: Walker, eqn: Any, ins: Tensors, place: Place) -> list[TensorInfo]:
-    """A while loop: carry = body(consts, carry) as long as test(consts, carry)."""
+    """A while loop: carry = body(consts, carry) as long as test(consts, carry).
+
+    One that vmap made, in which elements that are through stay as they are, may be left by each device by itself.
+    """
     if eqn.params["cond_jaxpr"].out_avals[0].shape:
+        if walker.loop_parts > 1 and not (eqn.effects or place.alone or walker.draft.manual):
+            walker.has_parts, place = True, replace(place, in_parts="next")
         return walker.inline(eqn, _unbatched(eqn), list(ins), place)
     if _compat.side_effects(eqn.params["cond_jaxpr"]):
         return walker.inline(eqn, _tested_in_body(eqn), list(ins), place)
     control, params = Control(walker, eqn, place), eqn.params
     of_test, of_body = params["cond_nconsts"], params["body_nconsts"]
+    around, walker.draft.fixed = walker.draft.fixed, walker.draft.fixed or control.in_parts
     carry = control.each("carry_in", ins[of_test + of_body :], [var.aval for var in eqn.outvars])
     trips = walker.while_trips
     (going,), region = control.walk("test", params["cond_jaxpr"], [*ins[:of_test], *carry], trips)
     control.boundary("while_test", (going,), (), 0, region)
     results, _ = control.walk("body", params["body_jaxpr"], [*ins[of_test : of_test + of_body], *carry], trips)
+    walker.draft.fixed = around
     return control.each("carry_out", results, [var.aval for var in eqn.outvars])
 
 

@@ -54,7 +54,8 @@ class Draft:
     """Operators, regions and hoisted constants in the order in which they were met; the only mutable state here.
 
     `raw_keys` are the ids of tensors that are used as the data of a PRNG key. `dtypes` are the name and the item size
-    of the types met so far. `manual` are the mesh axes of the shard_maps around what is being walked.
+    of the types met so far. `manual` are the mesh axes of the shard_maps around what is being walked, `fixed`
+    says that it is in a loop that every device leaves by itself.
     """
 
     ops: list[DraftOp] = field(default_factory=list[DraftOp])
@@ -64,6 +65,7 @@ class Draft:
     raw_keys: set[int] = field(default_factory=set[int])
     dtypes: dict[Any, tuple[str, int]] = field(default_factory=dict[Any, tuple[str, int]])
     manual: tuple[str, ...] = ()
+    fixed: bool = False
     count: int = 0
 
     def tensor(self, aval: Any, name: str = "", literal: Scalar | None = None) -> TensorInfo:
@@ -73,7 +75,7 @@ class Draft:
             dtype = data_dtype(aval)
             self.dtypes[aval.dtype] = str(dtype), dtype.itemsize
         same = data_shape(aval), *self.dtypes[aval.dtype], name, literal
-        return TensorInfo(self.count - 1, *same, manual=self.manual, on_host=is_on_host(aval))
+        return TensorInfo(self.count - 1, *same, manual=self.manual, on_host=is_on_host(aval), fixed=self.fixed)
 
     def constant(self, value: Any, aval: Any) -> TensorInfo:
         """A scalar number as a literal, one for equal values; any other constant hoisted, one for each object.
@@ -90,10 +92,10 @@ class Draft:
             scalar = np.asarray(value)[()].item()
             key = (aval.dtype, repr(scalar))
             if key not in self.literals:
-                self.literals[key] = replace(self.tensor(aval, literal=scalar), manual=())
+                self.literals[key] = replace(self.tensor(aval, literal=scalar), manual=(), fixed=False)
             return self.literals[key]
         if id(value) not in self.constants:
-            self.constants[id(value)] = (value, replace(self.tensor(aval), manual=()))
+            self.constants[id(value)] = (value, replace(self.tensor(aval), manual=(), fixed=False))
         return self.constants[id(value)][1]
 
     def region(

@@ -64,7 +64,7 @@ def finish(
         if tensor.id not in renamed:
             root = renamed[roots[tensor.id]].root if tensor.id in roots else None
             same = (tensor.shape, tensor.dtype, tensor.itemsize, tensor.name, tensor.literal)
-            renamed[tensor.id] = TensorInfo(len(renamed), *same, root, tensor.manual, tensor.on_host)
+            renamed[tensor.id] = TensorInfo(len(renamed), *same, root, tensor.manual, tensor.on_host, tensor.fixed)
         return renamed[tensor.id]
 
     all_inputs = tuple(number(tensor) for tensor in [*inputs, *named])

@@ -213,6 +213,12 @@ class _Control:
         self.reference.env = {value: held for value, held in self.reference.env.items() if value not in made}
         self.reference._block(inside, inner.id)
 
+    def goes_on(self, decision: Any) -> bool:
+        """Whether the loop goes round once more: for some device, where each may leave it by itself."""
+        if decision.op.params.get("in_parts"):
+            return any(array.item() for array in self.reference._read(decision.ins[0]).values())
+        return bool(self.scalar(decision.ins[0]))
+
     def scalar(self, value: int) -> Any:
         """A value that decides which way all devices go: they must agree."""
         found = {array.item() for array in self.reference._read(value).values()}
@@ -252,7 +258,7 @@ def _while(control: _Control) -> None:
     while True:
         control.write(carries, carry)
         control.go("test")
-        if not control.scalar(decision.ins[0]):
+        if not control.goes_on(decision):
             break
         control.go("body")
         carry = [control.read(i) for i in leaving]

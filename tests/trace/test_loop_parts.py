@@ -213,3 +213,44 @@ def test_loops_that_do_not_divide_and_loops_over_layers_are_planned_as_before() 
     assert not plan.bound.traced.has_parts
     plan = autopar.plan(lambda xs: lax.map(jnp.sin, xs), np.ones((7, 6)), cluster="8xh100")
     assert not plan.bound.traced.has_parts
+
+
+def root(x: Any, scale: Any) -> Any:
+    """By Newton's method, in as many rounds as it takes."""
+
+    def goes_on(state: Any) -> Any:
+        return jnp.abs(state[0] ** 2 - x) > 1e-6 * x
+
+    def step(state: Any) -> Any:
+        return 0.5 * (state[0] + x / state[0]) * scale, state[1] + 1
+
+    return lax.while_loop(goes_on, step, (x, 0))
+
+
+@pytest.mark.parametrize("mesh", [{"d": 8}, {"a": 2, "b": 4}])
+def test_devices_leave_a_mapped_while_loop_by_themselves(mesh: dict[str, int]) -> None:
+    """Rounds differ from 2 to 20: nothing is sent, and results are those of plain JAX."""
+    xs, roots = np.linspace(1, 1e12, 64), jax.vmap(root, (0, None))
+    step = autopar.compile(roots, cluster="8xh100", mesh=mesh, in_shardings=(P(tuple(mesh)), P()))
+    expected, found = jax.jit(roots)(xs, 1.0), step(xs, 1.0)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12), expected, found)
+    assert len(set(np.asarray(expected[1]).tolist())) > 3
+    (plan,) = step.plans
+    assert not plan.program().collectives
+    large = jax.ShapeDtypeStruct((1 << 22,), "float32"), jax.ShapeDtypeStruct((), "float32")
+    plan = autopar.plan(roots, *large, cluster="8xh100", mesh=mesh)
+    assert plan.placements["x"].split_axes == tuple(mesh)
+    assert not plan.program().collectives
+    assert "loops whole or in parts" in plan.summary.space
+
+
+def test_loops_whose_devices_need_one_another_are_left_together() -> None:
+    """Each round needs a sum over what is split, or the test does: where such a dim is split, devices stay together."""
+
+    def norm(x: Any) -> Any:
+        return lax.while_loop(lambda c: jnp.sum(c**2) > 1.0, lambda c: c - 0.1 * c * jnp.sum(c**2), x)
+
+    xs = np.random.default_rng(0).normal(size=(8, 16)) * np.linspace(0.1, 1, 8)[:, None]
+    for spec in (P("d"), P(None, "d")):
+        found = autopar.compile(jax.vmap(norm), mesh={"d": 8}, in_shardings=spec)(xs)
+        np.testing.assert_allclose(found, jax.jit(jax.vmap(norm))(xs), rtol=1e-9)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeGuard
 
-from autopar.core.graph import OpNode, TensorInfo
+from autopar.core.graph import OpGraph, OpNode, TensorInfo
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
 from autopar.passes.program import Compute, Instruction, Move, ShardedProgram
@@ -210,14 +210,21 @@ def summarise(
         _carry_time_s(planned),
         tuple(dict.fromkeys(f"{op.kind} ({op.source})" for op in graph.ops if has_no_price(op))),
         graph.padding,
-        sum(
-            one.op.added * time_s * runs for one, _, _, _, time_s, runs, _, _ in step.events if isinstance(one, Compute)
-        ),
-        max(
-            (op.outs[0].shape[0] for op in graph.ops if op.kind == "scan_slice" and op.params.get("in_parts")),
-            default=1,
-        ),
+        _padding_time_s(step),
+        _loop_parts(graph),
     )
+
+
+def _padding_time_s(step: Schedule) -> float:
+    """The seconds of computing on what padding added."""
+    computed = ((event.instruction, event.time_s * event.runs) for event in step.events)
+    return sum(one.op.added * time_s for one, time_s in computed if isinstance(one, Compute))
+
+
+def _loop_parts(graph: OpGraph) -> int:
+    """In how many parts the rounds of loops over samples go, at most."""
+    slices = (op for op in graph.ops if op.kind == "scan_slice" and op.params.get("in_parts"))
+    return max((op.outs[0].shape[0] for op in slices), default=1)
 
 
 def _carry_time_s(planned: Planned) -> float:

@@ -119,7 +119,8 @@ class ShortestPaths:
         if math.isinf(distance[target]):
             return []
         tail, head, cost = self._weights.tail, self._weights.head, self._weights.cost
-        tight = np.isfinite(distance[tail]) & (distance[tail] + cost == distance[head])
+        with np.errstate(over="ignore"):
+            tight = np.isfinite(distance[tail]) & (distance[tail] + cost == distance[head])
         tail, head = tail[tight], head[tight]
         hops = _hops(tail, head, len(distance), source)
         path = [target]

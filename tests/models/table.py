@@ -69,12 +69,7 @@ ENTRIES = (
     Entry("plain", "dlrm", "recommender", on_two_axes=True),
     Entry("plain", "wide_and_deep", "recommender"),
     Entry("plain", "graph_attention", "graph", on_two_axes=True),
-    Entry(
-        "plain",
-        "adjoint_ode",
-        "differential equation",
-        unsplit="odeint ravels state, adjoint, gradients and time into one vector of 641 numbers: 8 does not divide it",
-    ),
+    Entry("plain", "adjoint_ode", "differential equation"),
     Entry("plain", "decoding", "decoding", on_two_axes=True),
     Entry("plain", "physics_informed", "physics"),
     Entry("plain", "gaussian_process", "probabilistic"),

@@ -15,7 +15,7 @@ from tests.fuzz.case import FuzzCase, Outcome, check, compiled, draw_case
 from tests.fuzz.generate import generate
 from tests.fuzz.shrink import shrink
 
-CASES, PART, QUICK = 300, 15, 75
+CASES, PART, QUICK = 180, 15, 45
 COMPILED = tuple(range(fuzz.COMPILED_FROM, fuzz.COMPILED_FROM + 6))
 PARTS = [pytest.param(first, marks=[pytest.mark.slow] * (first >= QUICK)) for first in range(0, CASES, PART)]
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from autopar import _compat
 from autopar._compat import untyped_jax
 from autopar._mesh import off_mesh, spec_of, without_shardings
@@ -127,6 +129,9 @@ class Walker:
 
     def _plain(self, eqn: Any, ins: Tensors, place: Place) -> Tensors:
         """One operator, or what says the same in others; held to where the user wrote that its result lies."""
+        if eqn.primitive.name == "convert_element_type" and isinstance(ins[0].literal, int):
+            aval = eqn.outvars[0].aval
+            return [self.draft.constant(np.asarray(ins[0].literal).astype(aval.dtype), aval)]
         if self.draft.manual and (kind := by_hand.collective_kind(eqn)) is not None:
             return self._collective(eqn, kind, ins, place)
         if (function := _compat.sparse_function(eqn.primitive.name)) is not None:

@@ -14,7 +14,7 @@ from autopar._compat import untyped_jax
 from autopar.api.adapters.opening import adapter_of
 from autopar.api.adapters.protocol import Adapter, Opened, Parts
 from autopar.api.make import name_of
-from autopar.api.placing import Selector, Slot, slot_of
+from autopar.api.placing import Selector, Slot, place, slot_of
 from autopar.api.settings import Settings
 from autopar.errors import SignatureMismatch
 from autopar.search.constraints import Follow, Layout, Named, Pin
@@ -99,7 +99,9 @@ def init(plan: Plan, maker: Maker, argument: Selector, devices: Sequence[Any]) -
     slot = slot_of(plan, argument)
     with maker.opened() as made:
         slot.check(made.what, made.shapes)
-        return made.run(settings_of_state(plan, slot, devices))
+        state = made.run(settings_of_state(plan, slot, devices))
+    inputs = plan.bound.traced.graph.inputs
+    return place(plan, state, argument, devices) if any(inputs[n].on_host for n in slot.positions) else state
 
 
 def plan_for(compiled: Compiled, maker: Maker, argument: int, others: Sequence[Any] | None) -> Plan:

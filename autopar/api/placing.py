@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from jax.sharding import NamedSharding
 
 from autopar._compat import untyped_jax
+from autopar._mesh import aval_of
 from autopar.api.adapters.opening import adapter_of
 from autopar.api.adapters.protocol import Parts
-from autopar.api.call import leaf_type, type_of
 from autopar.api.host_values import same_everywhere
 from autopar.emit.several import all_placed, spans_processes
 from autopar.emit.wrap import of_keys, shardings
@@ -80,7 +80,7 @@ def slot_of(plan: Plan, argument: Selector) -> Slot:
         name,
         structure,
         tuple(untyped_jax.tree_util.keystr(path) for path, _ in leaves),
-        tuple(type_of(aval)[:2] for aval in avals),
+        tuple((aval.shape, str(aval.dtype)) for aval in avals),
         positions,
     )
 
@@ -127,9 +127,12 @@ def _head(tree: Any, names: Sequence[str]) -> str:
 
 
 def _type(leaf: Any) -> tuple[tuple[int, ...], str] | str:
-    """Shape and dtype; of what is no array its type."""
-    found = leaf_type(leaf)
-    return found if isinstance(found, str) else found[:2]
+    """Shape and dtype, in whatever memory; of what is no array its type."""
+    try:
+        aval = aval_of(leaf)
+    except (TypeError, ValueError, OverflowError):
+        return type(leaf).__qualname__
+    return aval.shape, str(aval.dtype)
 
 
 def _show(found: tuple[tuple[int, ...], str] | str | None) -> str:

@@ -49,7 +49,7 @@ class TensorInfo:
         return self.id if self.multiple_of is None else self.multiple_of
 
     @property
-    def place(self) -> tuple[object, ...]:
+    def residence(self) -> tuple[object, ...]:
         """All that says where it may lie and be sent."""
         return self.manual, self.on_host, self.fixed
 
@@ -111,11 +111,11 @@ class OpNode:
         first: dict[int, int] = {}
         ins = tuple(
             [
-                (t.shape, t.dtype, first.setdefault(t.root, i), t.literal is None, t.literal == 0, t.place)
+                (t.shape, t.dtype, first.setdefault(t.root, i), t.literal is None, t.literal == 0, t.residence)
                 for i, t in enumerate(self.ins)
             ]
         )
-        outs = tuple([(t.shape, t.dtype, t.place) for t in self.outs])
+        outs = tuple([(t.shape, t.dtype, t.residence) for t in self.outs])
         return (self.kind, ins, outs, _text(self.params))
 
 
@@ -148,7 +148,7 @@ class _Looks:
         return (op.kind, tuple(ins), tuple(outs), related, _text(op.params) if op.params else "[]")
 
     def _number(self, tensor: TensorInfo) -> int:
-        look = tensor.shape, tensor.dtype, tensor.literal is None, tensor.literal == 0, tensor.place
+        look = tensor.shape, tensor.dtype, tensor.literal is None, tensor.literal == 0, tensor.residence
         number = self.known[tensor.id] = self.numbers.setdefault(look, len(self.numbers) + 1)
         return number
 

@@ -12,7 +12,7 @@ from autopar.core.manual import COLLECTIVES
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Dims, Placement
 from autopar.errors import ProgramError
-from autopar.passes.program import FUSED_KINDS, Compute, Convert, Move, ShardedProgram, Value, changed_dim
+from autopar.passes.program import FUSED_KINDS, Compute, Convert, Instruction, Move, ShardedProgram, Value, changed_dim
 
 
 def verify(program: ShardedProgram, before: ShardedProgram | None = None) -> None:
@@ -23,7 +23,8 @@ def verify(program: ShardedProgram, before: ShardedProgram | None = None) -> Non
 
     Every value is made once, before it is read, and divides evenly; an operator reads and makes its own tensors, in the
     placements of its strategy, and exchanges what that says; a move does to its placements what its kind says; the
-    instructions of a region are contiguous; a loop's carries keep their placements; outputs are fully reduced.
+    instructions of a region are contiguous; a loop's carries keep their placements, and nothing is sent inside of it
+    between devices that leave it by themselves; outputs are fully reduced.
     """
     old_values, old_instructions = _verified(program, before)
     _verify_values([value for value in program.values.values() if id(value) not in old_values], program.mesh)
@@ -44,6 +45,7 @@ def verify(program: ShardedProgram, before: ShardedProgram | None = None) -> Non
         if program.values[value].placement.unreduced:
             raise ProgramError(f"output value {value} is left unreduced")
     _verify_regions(program)
+    _verify_left_apart(program)
 
 
 def _verify_values(values: Iterable[Value], mesh: DeviceMesh) -> None:
@@ -197,6 +199,30 @@ def _verify_regions(program: ShardedProgram) -> None:
             key = instruction.region, instruction.op.params["position"]
             if {program.values[v].placement for v in (*instruction.ins, *instruction.outs)} != {entering[key]}:
                 raise ProgramError(f"carry {key[1]} of region {key[0]} changes its placement from round to round")
+
+
+def _verify_left_apart(program: ShardedProgram) -> None:
+    """Devices with decisions of their own would wait for one another for ever."""
+    tests = [i for i in program.instructions if isinstance(i, Compute) and i.op.kind == "while_test"]
+    axes = {program.tree.parent(i.region): program.values[i.ins[0]].placement.unreduced for i in tests if i.ins}
+    axes = {loop: own for loop, own in axes.items() if own}
+    if not axes:
+        return
+    for instruction in program.instructions:
+        for sent in _sent_over(instruction):
+            for loop in axes.keys() & set(program.tree.path(instruction.region)):
+                if not set(sent).isdisjoint(axes[loop]):
+                    raise ProgramError(
+                        f"in loop {loop} something is sent over {', '.join(sent)}, along which devices leave it by "
+                        f"themselves: {instruction}"
+                    )
+
+
+def _sent_over(instruction: Instruction) -> Sequence[tuple[str, ...]]:
+    """The axes of every collective of an instruction."""
+    if isinstance(instruction, Compute):
+        return [exchange.axes for exchange in instruction.strategy.exchanges]
+    return [instruction.axes] if isinstance(instruction, Move) and instruction.is_collective else []
 
 
 def _cut(dims: Dims, dim: int, axes: tuple[str, ...]) -> Dims:

@@ -74,6 +74,22 @@ def test_moments_on_the_host_go_there_and_back_step_by_step(mesh: dict[str, int]
     assert len(step.plans) == 1
 
 
+@pytest.mark.parametrize("made_on", ["host", "device"])
+def test_moments_are_born_and_placed_on_the_host_wherever_they_come_from(made_on: str) -> None:
+    params, moments, x = arrays()
+    there = jax.device_put(moments, on_host())
+    plan = autopar.plan(offloaded, params, there, x, cluster="8xh100", mesh={"d": 8})
+
+    def zeros() -> Any:
+        made = jax.tree.map(jnp.zeros_like, params)
+        return jax.device_put(made, HOST) if made_on == "host" else made
+
+    given = there if made_on == "host" else moments
+    for state in (plan.init(zeros, argument=1), plan.place(given, 1)):
+        assert jax.tree.map(lambda leaf: leaf.sharding, state) == plan.in_shardings()[1]
+    np.testing.assert_array_equal(plan.place(given, 1)["a"], moments["a"])
+
+
 def test_what_is_on_the_host_takes_no_memory_of_a_device_and_the_way_there_takes_time() -> None:
     keywords: Any = {"cluster": "8xh100", "mesh": {"d": 8}, "donate_argnums": (0, 1)}
     there = autopar.plan(offloaded, *structs(host=True), **keywords)

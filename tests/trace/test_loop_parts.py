@@ -15,6 +15,10 @@ from jax.sharding import PartitionSpec as P
 
 import autopar
 from autopar._compat import function_of
+from autopar.core.placement import Placement
+from autopar.errors import ProgramError
+from autopar.passes.program import Move, Value
+from autopar.passes.verify import verify
 from autopar.trace.loop_parts import Carried, carries, in_parts, part_count
 
 Function = Any
@@ -254,3 +258,25 @@ def test_loops_whose_devices_need_one_another_are_left_together() -> None:
     for spec in (P("d"), P(None, "d")):
         found = autopar.compile(jax.vmap(norm), mesh={"d": 8}, in_shardings=spec)(xs)
         np.testing.assert_allclose(found, jax.jit(jax.vmap(norm))(xs), rtol=1e-9)
+
+
+def test_a_collective_where_devices_leave_by_themselves_is_refused() -> None:
+    xs, options = np.linspace(1, 9, 64), autopar.SearchOptions(loops="parts")
+    roots = jax.vmap(root, (0, None))
+    keywords: Any = {"cluster": "8xh100", "mesh": {"d": 8}, "in_shardings": (P("d"), P())}
+    program = autopar.plan(roots, xs, 1.0, options=options, **keywords).program()
+    position, made = next(
+        (n, i)
+        for n, i in enumerate(program.instructions)
+        if i.region is not None
+        and program.tree.kind(i.region) == "body"
+        and [program.values[v].placement.split_axes for v in i.outs] == [("d",)]
+    )
+    (value,) = made.outs
+    whole = max(program.values) + 1
+    added = Value(whole, program.values[value].tensor, Placement(((),)))
+    gather = Move("all_gather", ("d",), (value,), (whole,), 512, 1e-6, "redistribution", 0, region=made.region)
+    before, after = program.instructions[: position + 1], program.instructions[position + 1 :]
+    verify(program)
+    with pytest.raises(ProgramError, match="sent over d, along which devices leave it by themselves"):
+        verify(program.with_instructions((*before, gather, *after), {whole: added}))

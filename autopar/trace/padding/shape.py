@@ -63,11 +63,16 @@ def _counts(padder: Padder, op: DraftOp) -> bool:
 def _transpose(padder: Padder, op: DraftOp) -> bool:
     """Out = x with its dims in another order."""
     (tensor,) = op.ins
-    order: Shape = op.params["permutation"]
     if tensor.id in padder.resting:
         padder.resting.add(op.outs[0].id)
         return False
-    shape = padder.grown(tensor)
+    return _renamed(padder, op)
+
+
+def _renamed(padder: Padder, op: DraftOp) -> bool:
+    """Out = x with its dims in another order, or without some of one element."""
+    (tensor,) = op.ins
+    shape, order = padder.grown(tensor), dims_taken(op)
     if shape == tensor.shape:
         return False
     form = padder.need(tensor, shape, op)
@@ -75,17 +80,12 @@ def _transpose(padder: Padder, op: DraftOp) -> bool:
     return True
 
 
-def _squeeze(padder: Padder, op: DraftOp) -> bool:
-    """Out = x without some dims of one element."""
-    (tensor,) = op.ins
-    gone = {d % tensor.ndim for d in op.params["dimensions"]}
-    left = [d for d in range(tensor.ndim) if d not in gone]
-    shape = padder.grown(tensor)
-    if shape == tensor.shape:
-        return False
-    form = padder.need(tensor, shape, op)
-    padder.put(op, [form], [tuple(shape[d] for d in left)], [{n for n, d in enumerate(left) if d in form.zero}])
-    return True
+def dims_taken(op: DraftOp) -> list[int]:
+    """The operand's dim that each dim of the result of a transpose or squeeze is."""
+    if op.kind == "transpose":
+        return list(op.params["permutation"])
+    gone = {d % op.ins[0].ndim for d in op.params["dimensions"]}
+    return [d for d in range(op.ins[0].ndim) if d not in gone]
 
 
 def _reshape(padder: Padder, op: DraftOp) -> bool:
@@ -135,6 +135,6 @@ HANDLERS = {
     "iota": _iota,
     "iota_2x32_shape": _counts,
     "reshape": _reshape,
-    "squeeze": _squeeze,
+    "squeeze": _renamed,
     "transpose": _transpose,
 }

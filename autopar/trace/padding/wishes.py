@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from autopar.trace.draft import DraftOp
-from autopar.trace.padding.shape import groups
+from autopar.trace.padding.shape import dims_taken, groups
 
 Dims = Iterable[int]
 Passed = Callable[[DraftOp, frozenset[int]], Sequence[Dims]]
@@ -37,14 +37,8 @@ def _product(op: DraftOp, wished: frozenset[int]) -> Sequence[Dims]:
     ]
 
 
-def _transpose(op: DraftOp, wished: frozenset[int]) -> Sequence[Dims]:
-    return [[d for e, d in enumerate(op.params["permutation"]) if e in wished]]
-
-
-def _squeeze(op: DraftOp, wished: frozenset[int]) -> Sequence[Dims]:
-    gone = {d % op.ins[0].ndim for d in op.params["dimensions"]}
-    left = [d for d in range(op.ins[0].ndim) if d not in gone]
-    return [[d for e, d in enumerate(left) if e in wished]]
+def _renamed(op: DraftOp, wished: frozenset[int]) -> Sequence[Dims]:
+    return [[d for e, d in enumerate(dims_taken(op)) if e in wished]]
 
 
 def _reshape(op: DraftOp, wished: frozenset[int]) -> Sequence[Dims]:
@@ -63,8 +57,8 @@ def _same(_: DraftOp, wished: frozenset[int]) -> Sequence[Dims]:
 
 _PASSED: Mapping[str, Passed] = {
     "dot_general": _product,
-    "transpose": _transpose,
-    "squeeze": _squeeze,
+    "transpose": _renamed,
+    "squeeze": _renamed,
     "reshape": _reshape,
     "broadcast_in_dim": _broadcast,
     **dict.fromkeys(("convert_element_type", "copy", "name", "neg", "stop_gradient"), _same),

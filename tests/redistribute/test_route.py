@@ -5,18 +5,21 @@ from __future__ import annotations
 import math
 from collections import Counter
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autopar.core.graph import TensorInfo
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
 from autopar.redistribute.collective import size_bytes
 from autopar.redistribute.graph import state_graph
 from autopar.redistribute.route import NoRoute, Router
 from autopar.redistribute.steps import steps_from
+from tests.equivalence.cases import with_permutes
 from tests.redistribute import oracle, prices, simulate
 from tests.redistribute.greedy import Greedy
 
@@ -349,3 +352,13 @@ def test_the_graph_holds_every_placement_and_stays_small(axes, rank, states, ste
     graph = state_graph(mesh, rank, frozenset({"sum"}))
     assert len(graph.placements) == states == len(oracle.all_placements(mesh, rank))
     assert len(graph.tail) == steps
+
+
+@pytest.mark.parametrize("place", [{"on_host": True}, {"fixed": True}, {"manual": ("x", "y")}])
+def test_nothing_is_sent_of_what_is_on_the_host_or_fixed(place: dict[str, Any]) -> None:
+    mesh, shape = DeviceMesh.of({"x": 2, "y": 4}), (8, 8)
+    router = Router(mesh, with_permutes)
+    every = placements_of(mesh, shape)
+    assert router.of(TensorInfo(0, shape, "float32", 4)) is router
+    costs = router.of(TensorInfo(0, shape, "float32", 4, **place)).cost_matrix(shape, 4, every, every)
+    np.testing.assert_array_equal(costs, np.where(np.eye(len(every)), 0, np.inf))

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import lax
 
+from autopar.core.dataflow import uses_of
 from autopar.core.graph import TensorInfo
 from autopar.core.regions import BOUNDARY
 from autopar.trace import padded_choices, trace
@@ -216,3 +217,46 @@ def test_what_adds_much_and_is_not_the_batch_is_also_left_as_it_is() -> None:
 
     uneven = trace(scores, (array(63, 25, 8), array(30, 16, 63)))
     assert padded_choices(uneven.graph, 8) == [{25: 28, 30: 32, 63: 64}, {30: 32, 63: 64}]
+
+
+def layers(params: Any, x: Any) -> Any:
+    """The gradient of two dense layers with a bias."""
+
+    def energy(params: Any) -> Any:
+        hidden = jax.nn.gelu(x @ params["a"] + params["b"])
+        return (jnp.tanh(hidden @ params["c"]) ** 2).mean()
+
+    return jax.grad(energy)(params)
+
+
+LAYERS = {"a": array(8, 16), "b": array(16), "c": array(16, 8, seed=1)}, array(30, 8)
+
+
+def test_zeros_are_written_by_what_writes_anyway_and_once_for_all_who_read_them() -> None:
+    """Rows that are added: activations and both gradients are masked where they are made, not behind products."""
+    graph = trace(layers, LAYERS, padding={30: 32}).graph
+    masks = [op for op in graph.ops if op.kind == "select_n"]
+    uses = uses_of(graph)
+    assert len(masks) == 3
+    for mask in masks:
+        (masked,) = (
+            t for t in mask.ins if t.id in graph.producers and graph.producers[t.id].kind != "broadcast_in_dim"
+        )
+        assert graph.producers[masked.id].kind in ("mul", "add_any")
+        assert len(uses[masked.id]) == 1
+
+
+def test_operators_say_what_share_of_them_is_added() -> None:
+    graph = trace(layers, LAYERS, padding={30: 32}).graph
+    assert {op.added for op in graph.ops if op.kind == "dot_general"} == {1 - 30 / 32}
+    assert {op.added for op in graph.ops if op.kind in ("select_n", "pad")} == {1.0}
+    assert {op.added for op in trace(layers, LAYERS).graph.ops} == {0.0}
+
+
+def test_bits_of_padded_rows_are_drawn_with_the_others() -> None:
+    def noisy(x: Any) -> Any:
+        return x * jax.random.bernoulli(KEY, 0.5, x.shape) + x
+
+    graph = trace(lambda x: noisy(x * 2).sum(1), (array(30, 8),), padding={30: 32}).graph
+    assert {op.outs[0].shape for op in graph.ops if op.kind == "threefry2x32" and op.outs[0].ndim == 2} == {(32, 8)}
+    assert not [op for op in graph.ops if op.kind == "slice" and op.ins[0].ndim == 2]

@@ -108,16 +108,6 @@ def test_what_is_on_the_host_takes_no_memory_of_a_device_and_the_way_there_takes
     )
 
 
-def test_a_limit_that_moments_would_not_fit_in_is_kept_where_they_are_on_the_host() -> None:
-    keywords: Any = {"cluster": "8xh100", "mesh": {"d": 8}, "donate_argnums": (0, 1)}
-    here = autopar.plan(resident, *structs(host=False), **keywords).peak_memory_bytes
-    there = autopar.plan(offloaded, *structs(host=True), **keywords).peak_memory_bytes
-    assert there <= here
-    part = 4 * SIDE * 4 * SIDE // 8
-    limited = autopar.plan(offloaded, *structs(host=True), memory_limit_bytes=there + part // 2, **keywords)
-    assert limited.peak_memory_bytes <= there + part // 2
-
-
 def test_arrays_come_from_the_host_right_before_they_are_read_and_leave_right_behind_what_made_them() -> None:
     graph = trace(offloaded, structs(host=True)).graph
     fetched = [op for op in graph.ops if op.crosses_memories and op.ins[0].on_host]

@@ -39,6 +39,7 @@ from autopar.solve.problem import objective, peak, usage_over_time
 from autopar.trace import trace
 from cost_models import load_cluster
 from tests import small_models
+from tests.api.test_host_memory import offloaded, structs
 from tests.equivalence.draw import local_plan, uniform_plan
 from tests.equivalence.loops import LOOPS, loop_case
 from tests.rounds import Event, Held, events, made_by, positions_held
@@ -276,7 +277,10 @@ class Setting:
 
 @lru_cache
 def setting(name: str) -> Setting:
-    fn, args, donated = {**COUNTED, **WRITTEN_OVER}[name]()
+    return setting_of(*{**COUNTED, **WRITTEN_OVER}[name]())
+
+
+def setting_of(fn: Callable[..., Any], args: Any, donated: tuple[int, ...]) -> Setting:
     graph = trace(fn, args, donate_argnums=donated).graph
     flow, pricing = dataflow(graph), Roofline(graph, MESH, load_cluster("cpu8"))
     space = build_space(graph, flow, MESH, keep=pricing.keep)
@@ -362,6 +366,16 @@ def test_the_problem_counts_no_more_than_the_program_holds(name: str, monkeypatc
             assert peak(problem, drawn.choice) <= spent
             shares.append(peak(problem, drawn.choice) / apart)
     assert max(shares) > 0.65
+
+
+def test_what_is_on_the_host_is_not_counted() -> None:
+    here = setting_of(offloaded, structs(host=True), (0, 1))
+    names = {tensor.name for n, tensor in enumerate(here.graph.inputs) if _bytes_of(here.problem(), n)}
+    assert names == {"params['a']", "params['b']", "x"}
+
+
+def _bytes_of(problem: Problem, node: int) -> float:
+    return max((float(usage.size_bytes.max()) for usage in problem.usages if usage.node == node), default=0.0)
 
 
 @pytest.mark.parametrize("name", WRITTEN_OVER)

@@ -259,4 +259,8 @@ def test_bits_of_padded_rows_are_drawn_with_the_others() -> None:
 
     graph = trace(lambda x: noisy(x * 2).sum(1), (array(30, 8),), padding={30: 32}).graph
     assert {op.outs[0].shape for op in graph.ops if op.kind == "threefry2x32" and op.outs[0].ndim == 2} == {(32, 8)}
+    makers = {
+        graph.producers[t.id].kind for op in graph.ops if op.kind == "threefry2x32" for t in op.ins if t.ndim == 2
+    }
+    assert makers == {"iota_2x32_shape"}
     assert not [op for op in graph.ops if op.kind == "slice" and op.ins[0].ndim == 2]

@@ -38,6 +38,10 @@ COMPOSITE_BODY = "call_jaxpr" if issubclass(jex.ClosedJaxpr, jex.Jaxpr) else "ja
 """The parameter of a composite that holds its body; it changed its name when the two types became one."""
 
 
+ADDS_STARTS = tuple(map(int, re.findall(r"\d+", untyped_jax.__version__)[:2])) < (0, 12)
+"""Whether XLA makes one dynamic slice of two by adding starts that are not clamped yet; seen in 0.10, not in 0.12."""
+
+
 def jax_version() -> str:
     """The version of JAX, as it names it."""
     return untyped_jax.__version__

@@ -3,7 +3,8 @@
     python -m benchmarks.planning [--json FILE] [--only PATTERN] [--all] [--timeout SECONDS] [--clock cpu]
 
 Training steps in shape only (`benchmarks/shapes.py`): GPTs of 2 to 96 unrolled layers and scanned ones, on meshes of
-one to three axes; Llama 3 of 8 to 405 B parameters and a mixture of experts of 671 B, on up to 8,192 devices. Every row
+one to three axes; Llama 3 of 8 to 405 B parameters and a mixture of experts of 671 B, on up to 8,192 devices; public
+models at their real sizes (`benchmarks/public_models.py`) on 64 devices, whose mesh is searched too. Every row
 runs in a process of its own: JAX's trace (jax.make_jaxpr, caches cleared; the lesser of two, since the first one fills
 caches that outlive it), then `autopar.plan` with the state donated and the memory of an H100 as limit. Its seconds are
 split into trace, rules (copies and candidates), price (the Problem), solve, program (lowering, passes, account) and the
@@ -44,7 +45,7 @@ from rich.table import Table
 
 import autopar
 from autopar._jit import FAST
-from benchmarks import shapes
+from benchmarks import public_models, shapes
 from benchmarks.backed_memory import back_memory
 from benchmarks.end_to_end import describe_machine
 from benchmarks.shapes import Shapes
@@ -73,7 +74,10 @@ STAGES: dict[str, tuple[tuple[str, str], ...]] = {
 
 @dataclass(frozen=True)
 class Case:
-    """A model on a mesh. `devices_in_server` many of the mesh's devices are one server; long ones run on demand."""
+    """A model on a mesh, or on 64 devices, whose mesh is searched too, where that is empty.
+
+    `devices_in_server` many of the mesh's devices are one server; long ones run on demand.
+    """
 
     name: str
     model: Callable[[], Shapes]
@@ -84,7 +88,7 @@ class Case:
     @property
     def cluster(self) -> str:
         """As many H100 as the mesh has devices."""
-        return f"{prod(self.mesh) // self.devices_in_server}x{self.devices_in_server}xh100"
+        return f"{prod(self.mesh or (64,)) // self.devices_in_server}x{self.devices_in_server}xh100"
 
 
 @dataclass(frozen=True)
@@ -133,6 +137,9 @@ def _cases() -> tuple[Case, ...]:
         Case("llama-405B", partial(shapes.llama, 126, 16384, 53248, 128, batch=1024), (16, 8, 64)),
         Case("moe-671B", shapes.mixture, (64, 8)),
         Case("moe-671B", partial(shapes.mixture, batch=1024), (16, 8, 64)),
+        Case("gpt2-xl", public_models.gpt2_xl, ()),
+        Case("bloom-176B", public_models.bloom, ()),
+        Case("mixtral-8x7B", public_models.mixtral, ()),
     ]
     return tuple(found)
 
@@ -194,7 +201,7 @@ def measure(case: Case, clock: Callable[[], float]) -> Row:
     _import_late()
     imported = _peak_memory_bytes()
     model = case.model()
-    mesh = {f"axis{n}": size for n, size in enumerate(case.mesh)}
+    mesh = {f"axis{n}": size for n, size in enumerate(case.mesh)} or None
     jax_trace_s = min(_trace_s(model, clock), _trace_s(model, clock))
     jax.clear_caches()
 
@@ -306,7 +313,7 @@ def _is_chosen(case: Case, only: str, everything: bool) -> bool:
 
 
 def _size(mesh: tuple[int, ...]) -> str:
-    return "x".join(map(str, mesh))
+    return "x".join(map(str, mesh)) or "any of 64"
 
 
 def _table() -> Table:

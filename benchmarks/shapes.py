@@ -47,16 +47,16 @@ def gpt(
     batch: int = 256,
 ) -> Shapes:
     """Causal pre-norm decoder with dropout, `models.gpt` in shape only; its layers unrolled, or in one scan."""
-    kernels = dict.fromkeys(("query", "key", "value", "out"), (width, width))
-    kernels |= {"fc1": (width, 4 * width), "fc2": (4 * width, width)}
-    block = {name: {"kernel": _floats(m, n), "bias": _floats(n)} for name, (m, n) in kernels.items()}
-    block |= {name: _norm(width) for name in ("norm1", "norm2")}
+    products = dict.fromkeys(("query", "key", "value", "out"), (width, width))
+    products |= {"fc1": (width, 4 * width), "fc2": (4 * width, width)}
+    block = {name: {"kernel": floats(m, n), "bias": floats(n)} for name, (m, n) in products.items()}
+    block |= {name: norm(width) for name in ("norm1", "norm2")}
     params = {
-        "tokens": _floats(vocab, width),
-        "positions": _floats(sequence, width),
-        "blocks": _stacked(block, layers) if scanned else [block] * layers,
-        "norm": _norm(width),
-        "head": _floats(width, vocab),
+        "tokens": floats(vocab, width),
+        "positions": floats(sequence, width),
+        "blocks": stacked(block, layers) if scanned else [block] * layers,
+        "norm": norm(width),
+        "head": floats(width, vocab),
     }
 
     def loss(params: Tree, key: jax.Array, tokens: jax.Array, targets: jax.Array) -> jax.Array:
@@ -93,7 +93,7 @@ def llama(
 ) -> Shapes:
     """Llama 3: RMSNorm, rotary positions, grouped queries, SwiGLU; every layer rematerialised."""
     head = width // heads
-    block = _kernels(
+    block = kernels(
         {
             "query": (width, heads, head),
             "key": (width, kv_heads, head),
@@ -105,23 +105,23 @@ def llama(
         }
     )
     params = {
-        "tokens": _floats(vocab, width),
-        "blocks": _stacked(block, layers) if scanned else [block] * layers,
-        "norm": _floats(width),
-        "head": _floats(width, vocab),
+        "tokens": floats(vocab, width),
+        "blocks": stacked(block, layers) if scanned else [block] * layers,
+        "norm": floats(width),
+        "head": floats(width, vocab),
     }
-    return _training(partial(_decoder_loss, (("blocks", layers, _llama_block),)), params, batch, sequence)
+    return _training(partial(decoder_loss, (("blocks", layers, _llama_block),)), params, batch, sequence)
 
 
 def _llama_block(p: Tree, x: jax.Array, _key: jax.Array) -> jax.Array:
-    normed = _rms_norm(p["norm1"], x)
+    normed = rms_norm(p["norm1"], x)
     q, k, v = (jnp.einsum("bsm,mhd->bshd", normed, p[name].astype(x.dtype)) for name in ("query", "key", "value"))
-    mixed = _grouped_attention(_rotated(q), _rotated(k), v)
+    mixed = grouped_attention(rotated(q), rotated(k), v)
     x = x + jnp.einsum("bshd,hdm->bsm", mixed, p["out"].astype(x.dtype))
-    return x + _swiglu(p, _rms_norm(p["norm2"], x))
+    return x + _swiglu(p, rms_norm(p["norm2"], x))
 
 
-def _grouped_attention(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+def grouped_attention(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
     """Causal attention of q[b, q, heads, d] on k, v[b, k, groups, d]: each group of heads shares keys and values."""
     q = q.reshape(*q.shape[:2], k.shape[2], -1, q.shape[-1])
     scores = jnp.einsum("bqgnd,bkgd->bgnqk", q, k).astype(jnp.float32) * q.shape[-1] ** -0.5
@@ -131,7 +131,7 @@ def _grouped_attention(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
     return mixed.reshape(*mixed.shape[:2], -1, v.shape[-1])
 
 
-def _rotated(x: jax.Array) -> jax.Array:
+def rotated(x: jax.Array) -> jax.Array:
     """Rotary positions on x[b, s, heads, d] (Su et al. 2021)."""
     half = x.shape[-1] // 2
     frequencies = 500_000.0 ** -(jnp.arange(half) / half)
@@ -141,7 +141,8 @@ def _rotated(x: jax.Array) -> jax.Array:
     return jnp.concatenate([a * cos - b * sin, a * sin + b * cos], axis=-1)
 
 
-def _rms_norm(scale: jax.Array, x: jax.Array) -> jax.Array:
+def rms_norm(scale: jax.Array, x: jax.Array) -> jax.Array:
+    """Root-mean-square norm (Zhang and Sennrich 2019), computed in float32."""
     wide = x.astype(jnp.float32)
     normed = wide * lax.rsqrt((wide**2).mean(-1, keepdims=True) + 1e-5)
     return (normed * scale).astype(x.dtype)
@@ -193,14 +194,14 @@ def mixture(
     experts = {f"experts_{name}": (EXPERTS, *shape) for name, shape in _swiglu_shapes(width, expert).items()}
     moe = {**shared, **_swiglu_shapes(width, expert), **experts, "router": (width, EXPERTS)}
     params = {
-        "tokens": _floats(vocab, width),
-        "dense": _stacked(_kernels({**shared, **_swiglu_shapes(width, hidden)}), dense_layers),
-        "moe": _stacked(_kernels(moe), moe_layers),
-        "norm": _floats(width),
-        "head": _floats(width, vocab),
+        "tokens": floats(vocab, width),
+        "dense": stacked(kernels({**shared, **_swiglu_shapes(width, hidden)}), dense_layers),
+        "moe": stacked(kernels(moe), moe_layers),
+        "norm": floats(width),
+        "head": floats(width, vocab),
     }
     stacks = (("dense", dense_layers, _latent_block), ("moe", moe_layers, _moe_block))
-    return _training(partial(_decoder_loss, stacks), params, batch, sequence)
+    return _training(partial(decoder_loss, stacks), params, batch, sequence)
 
 
 def _latent_attention(p: Tree, x: jax.Array) -> jax.Array:
@@ -209,9 +210,9 @@ def _latent_attention(p: Tree, x: jax.Array) -> jax.Array:
     q = jnp.einsum("bsr,rhd->bshd", x @ w["query_down"], w["query_up"])
     latent = x @ w["kv_down"]
     k, v = (jnp.einsum("bsr,rhd->bshd", latent, w[name]) for name in ("key_up", "value_up"))
-    k_rope = _rotated((x @ w["key_rope"])[:, :, None])
+    k_rope = rotated((x @ w["key_rope"])[:, :, None])
     scores = jnp.einsum("bqhd,bkhd->bhqk", q[..., :NOPE], k)
-    scores += jnp.einsum("bqhd,bkd->bhqk", _rotated(q[..., NOPE:]), k_rope[:, :, 0])
+    scores += jnp.einsum("bqhd,bkd->bhqk", rotated(q[..., NOPE:]), k_rope[:, :, 0])
     scores = scores.astype(jnp.float32) * (NOPE + ROPE) ** -0.5
     causal = jnp.tril(jnp.ones(scores.shape[-2:], bool))
     weights = jax.nn.softmax(jnp.where(causal, scores, -1e9), axis=-1).astype(x.dtype)
@@ -219,13 +220,13 @@ def _latent_attention(p: Tree, x: jax.Array) -> jax.Array:
 
 
 def _latent_block(p: Tree, x: jax.Array, _key: jax.Array) -> jax.Array:
-    x = x + _latent_attention(p, _rms_norm(p["norm1"], x))
-    return x + _swiglu(p, _rms_norm(p["norm2"], x))
+    x = x + _latent_attention(p, rms_norm(p["norm1"], x))
+    return x + _swiglu(p, rms_norm(p["norm2"], x))
 
 
 def _moe_block(p: Tree, x: jax.Array, _key: jax.Array) -> jax.Array:
-    x = x + _latent_attention(p, _rms_norm(p["norm1"], x))
-    normed = _rms_norm(p["norm2"], x)
+    x = x + _latent_attention(p, rms_norm(p["norm1"], x))
+    normed = rms_norm(p["norm2"], x)
     return x + _swiglu(p, normed) + _experts(p, normed)
 
 
@@ -250,14 +251,14 @@ def _experts(p: Tree, x: jax.Array) -> jax.Array:
 # Parts ----------------------------------------------------------------------------------------------------------------
 
 
-def _decoder_loss(
+def decoder_loss(
     stacks: tuple[tuple[str, int, Block], ...], params: Tree, _key: jax.Array, tokens: jax.Array, targets: jax.Array
 ) -> jax.Array:
     """The loss of a decoder whose layers are those of `stacks`: (name, number of layers, block) in order."""
     x = params["tokens"].astype(jnp.bfloat16)[tokens]
     for name, layers, block in stacks:
         x = _through(jax.checkpoint(block), params[name], x, jnp.zeros(layers, jnp.int32))
-    logits = _rms_norm(params["norm"], x) @ params["head"].astype(x.dtype)
+    logits = rms_norm(params["norm"], x) @ params["head"].astype(x.dtype)
     return cross_entropy(logits.astype(jnp.float32), targets)
 
 
@@ -285,18 +286,21 @@ def _training(loss: Callable[..., jax.Array], params: Tree, batch: int, sequence
     return Shapes(step, (state, text, text))
 
 
-def _floats(*shape: int) -> jax.ShapeDtypeStruct:
+def floats(*shape: int) -> jax.ShapeDtypeStruct:
+    """An array of float32, in shape only."""
     return jax.ShapeDtypeStruct(shape, jnp.float32)
 
 
-def _kernels(shapes: Dims) -> Tree:
-    return {name: _floats(*shape) for name, shape in shapes.items()}
+def kernels(shapes: Dims) -> Tree:
+    """Parameters by name, in shape only."""
+    return {name: floats(*shape) for name, shape in shapes.items()}
 
 
-def _norm(width: int) -> Tree:
-    return {"scale": _floats(width), "bias": _floats(width)}
+def norm(width: int) -> Tree:
+    """The parameters of a norm, in shape only."""
+    return {"scale": floats(width), "bias": floats(width)}
 
 
-def _stacked(block: Tree, layers: int) -> Tree:
+def stacked(block: Tree, layers: int) -> Tree:
     """The parameters of all layers as one array each, the layer in front."""
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((layers, *leaf.shape), leaf.dtype), block)

@@ -32,7 +32,7 @@ from autopar.search.pinned import own_mesh
 from autopar.search.resolve import found_rules
 from autopar.search.search import announced, find_on, restore
 from autopar.search.task import Task
-from autopar.trace import Traced, fingerprint, padded_choices, trace
+from autopar.trace import Capture, Traced, capture, fingerprint, graph_of, padded_choices
 from autopar.trace.flat import FlatFunction
 from cost_models import Cluster
 
@@ -207,46 +207,35 @@ def alternatives(
     """
     devices, wanted = cluster.topology.device_count, settings.options.loops
     parts = devices if wanted == "parts" else 1
-    traces = _kept_or_expanded(fn, settings, args, kwargs, parts)
+    operators = settings.options.operators
+    captures = [_captured(fn, settings, args, kwargs, keep=operators != "expanded")]
+    traces = [_trace(captures[0], settings, parts)]
+    if operators == "best" and any(op.body is not None for op in traces[0].graph.ops):
+        captures.append(_captured(fn, settings, args, kwargs, keep=False))
+        traces.append(_trace(captures[1], settings, parts))
     plain = traces[-1]
     if wanted == "best" and _has_loops(plain):
-        in_parts = _kept_or_expanded(fn, settings, args, kwargs, devices)
+        in_parts = [_trace(captured, settings, devices) for captured in captures]
         traces = [*traces, *(traced for traced in in_parts if traced.has_parts)]
     choices = [] if plain.mesh else padded_choices(plain.graph, devices)
-    with KEEP(settings.options.operators == "kept"):
-        return [*traces, *(_trace(fn, settings, args, kwargs, parts, sizes) for sizes in choices)]
+    return [*traces, *(_trace(captures[-1], settings, parts, sizes) for sizes in choices)]
 
 
 def _has_loops(traced: Traced) -> bool:
     return any(region.kind in LOOPS for region in traced.graph.regions)
 
 
-def _kept_or_expanded(
-    fn: Function, settings: Settings, args: tuple[Any, ...], kwargs: dict[str, Any], loop_parts: int
-) -> list[Traced]:
-    wanted = settings.options.operators
-    if wanted == "expanded":
-        return [_trace(fn, settings, args, kwargs, loop_parts)]
-    with KEEP(True):
-        kept = _trace(fn, settings, args, kwargs, loop_parts)
-    if wanted == "kept" or all(op.body is None for op in kept.graph.ops):
-        return [kept]
-    return [kept, _trace(fn, settings, args, kwargs, loop_parts)]
+def _captured(
+    fn: Function, settings: Settings, args: tuple[Any, ...], kwargs: dict[str, Any], *, keep: bool
+) -> Capture:
+    """What JAX traces of `fn`, functions that were made operators kept whole or not."""
+    with KEEP(keep):
+        return capture(fn, args, kwargs, static_argnums=settings.static_argnums)
 
 
-def _trace(
-    fn: Function,
-    settings: Settings,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    loop_parts: int,
-    padding: Mapping[int, int] | None = None,
-) -> Traced:
-    return trace(
-        fn,
-        args,
-        kwargs,
-        static_argnums=settings.static_argnums,
+def _trace(captured: Capture, settings: Settings, loop_parts: int, padding: Mapping[int, int] | None = None) -> Traced:
+    return graph_of(
+        captured,
         donate_argnums=settings.donate_argnums,
         donate_argnames=tuple(settings.donate_argnames),
         carry=settings.carry,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from autopar import _compat
 from autopar._compat import untyped_jax
 from autopar.core.graph import TensorInfo
 from autopar.emit.localize_shard import Array, LocalOp, Run
@@ -21,7 +22,8 @@ def dynamic_slice(local: LocalOp) -> Run:
     run = local.bind(slice_sizes=tuple(shard[d] if d in sliced else size for d, size in enumerate(sizes)))
 
     def read(operand: Array, *starts: Array) -> Sequence[Array]:
-        (found,) = run(operand, *(start * 0 if d in sliced else start for d, start in enumerate(starts)))
+        within = _clamped(local, starts, sizes)
+        (found,) = run(operand, *(start * 0 if d in sliced else start for d, start in enumerate(within)))
         for d in sliced:
             begin = _begin(local, starts[d], d, sizes[d])
             found = lax.pad(found, jnp.zeros((), found.dtype), _around(found.ndim, d, sizes[d]))
@@ -35,13 +37,10 @@ def dynamic_slice(local: LocalOp) -> Run:
 def dynamic_update_slice(local: LocalOp) -> Run:
     """The part of the update that lies in this shard is written; what is beside it is read and written again."""
     written = _cut(local, local.op.ins[1])
-    run = local.bind()
-    if not written:
-        return run
-    shard = local.in_shape(0)
+    run, shard = local.bind(), local.in_shape(0)
 
     def write(operand: Array, update: Array, *starts: Array) -> Sequence[Array]:
-        begins = list(starts)
+        begins = _clamped(local, starts, local.op.ins[1].shape)
         mine = jnp.ones((1,) * operand.ndim, bool)
         for d in written:
             size = update.shape[d]
@@ -53,6 +52,8 @@ def dynamic_update_slice(local: LocalOp) -> Run:
             update = slice_at(update, jnp.clip(first + width, 0, size + width), width, d)
             places = (first + lax.iota(np.int32, width)).reshape([-1 if e == d else 1 for e in range(operand.ndim)])
             mine = mine & (places >= 0) & (places < size)
+        if not written:
+            return run(operand, update, *begins)
         begins = [lax.convert_element_type(begin, starts[0].dtype) for begin in begins]
         there = lax.dynamic_slice(operand, begins, update.shape, allow_negative_indices=False)
         return run(operand, jnp.where(mine, update, there), *begins)
@@ -64,6 +65,20 @@ def _cut(local: LocalOp, part: TensorInfo) -> list[int]:
     """The split dims of the first operand of which `part` has fewer elements."""
     dims = zip(local.strategy.ins[0].dims, local.op.ins[0].shape, part.shape, strict=True)
     return [d for d, (axes, size, kept) in enumerate(dims) if axes and size != kept]
+
+
+def _clamped(local: LocalOp, starts: Sequence[Array], sizes: Sequence[int]) -> list[Array]:
+    """The starts of whole dims, where XLA would add to them what a later slice begins at: these may lie outside.
+
+    Of writes as of reads, as those at the same starts are in place.
+    """
+    if not _compat.ADDS_STARTS:
+        return list(starts)
+    shape = local.op.ins[0].shape
+    limits = [
+        min(n - size, int(jnp.iinfo(start.dtype).max)) for n, size, start in zip(shape, sizes, starts, strict=True)
+    ]
+    return [jnp.clip(start, 0, limit) for start, limit in zip(starts, limits, strict=True)]
 
 
 def _begin(local: LocalOp, start: Array, dim: int, size: int) -> Array:

@@ -146,7 +146,7 @@ def _gather_packed(program: ShardedProgram, move: Move, values: Sequence[Array])
     flat = jnp.concatenate([value.reshape(-1) for value in _alike_varying(program, move, values)])
     rows = lax.all_gather(flat, move.axes, axis=0, to="invarying")
     parts = zip(jnp.split(rows, _ends(values), axis=1), values, _changed(program, move), strict=True)
-    return [_together(part.reshape(-1, *value.shape), dim) for part, value, dim in parts]
+    return [_together(part.reshape(len(rows), *value.shape), dim) for part, value, dim in parts]
 
 
 def _changed(program: ShardedProgram, move: Move) -> list[int]:

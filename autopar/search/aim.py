@@ -54,7 +54,7 @@ _ENTRIES_ANEW, _MOST_ANEW = 12_000, 6  # entries of all solves beside what is le
 def plan_within(attempt: Attempt, limit: int, free: Planned, below: float = inf) -> Planned:
     """A plan whose program peaks within `limit`; `free` is the best without one.
 
-    Where a gap may be left (`SolveOptions.large_gap`) it is aimed at; elsewhere the Problem is solved within tighter
+    Where a gap may be left (`gap_tolerance`) it is aimed at; elsewhere the Problem is solved within tighter
     and tighter limits, with little work also where it is small and nothing was met.
 
     Raises:
@@ -63,7 +63,7 @@ def plan_within(attempt: Attempt, limit: int, free: Planned, below: float = inf)
       NothingCheaper: none was found that costs less than `below`.
       KeyboardInterrupt: the search was interrupted before.
     """
-    if not attempt.task.halt.within(attempt.task.options.solve).large_gap:
+    if not attempt.task.halt.within(attempt.task.options.solver).gap_tolerance:
         return Tightening(attempt).within(limit, free, below)
     planned = _at_once(attempt, limit, free, below) if _is_wide(attempt) else None
     if planned is not None:
@@ -74,7 +74,7 @@ def plan_within(attempt: Attempt, limit: int, free: Planned, below: float = inf)
     except Unsolved:
         if _entries(attempt) > FEW_ENTRIES or attempt.task.halt.is_over:
             raise
-    return Tightening(attempt, quickly(attempt.task.options.solve)).within(limit, free, below)
+    return Tightening(attempt, quickly(attempt.task.options.solver)).within(limit, free, below)
 
 
 def _entries(attempt: Attempt) -> int:
@@ -93,7 +93,7 @@ def _at_once(attempt: Attempt, limit: int, free: Planned, below: float) -> Plann
 
     Where the program does not, the Problem is solved within as much less as it holds beside the bytes counted.
     """
-    options, aim, met = replace(attempt.task.options.solve, max_rounds=0), float(limit), list[Planned]()
+    options, aim, met = replace(attempt.task.options.solver, max_rounds=0), float(limit), list[Planned]()
     for _ in range(_AT_ONCE):
         try:
             met.append(attempt.solve(aim, options, below))
@@ -144,7 +144,7 @@ class Aim:
           Infeasible: proven: there is no choice at all.
         """
         task = self.attempt.task
-        return Focus(self.attempt.problem(0.0), task.options.solve, lambda: not task.halt.is_over)
+        return Focus(self.attempt.problem(0.0), task.options.solver, lambda: not task.halt.is_over)
 
     def plan(self) -> Planned:
         """The cheapest plan met whose program keeps within the limit, with its bound.
@@ -194,7 +194,7 @@ class Aim:
         least = LeastPeak(None, inf, max(least_use(problem), self.focus.least_peak))
         if self._may_ask(least.bound > self.limit or not smallest):
             enough = min(float(self.limit), self._aim())  # programs hold more
-            least = least_peak(problem, self.attempt.task.options.solve, enough)
+            least = least_peak(problem, self.attempt.task.options.solver, enough)
         found = [] if least.choice is None else [met_as(problem, least.choice)]
         if least.bound > self.limit * (1 + TOLERANCE):
             for met in (*found, *smallest):
@@ -209,7 +209,7 @@ class Aim:
         It tells what the least is.
         """
         entries, halt = _entries(self.attempt), self.attempt.task.halt
-        is_small = entries <= self.attempt.task.options.solve.max_cp_sat_entries
+        is_small = entries <= self.attempt.task.options.solver.max_cp_sat_entries
         return is_small and not halt.is_over and (not is_known or entries <= FEW_ENTRIES)
 
     @property
@@ -258,7 +258,7 @@ class Aim:
 
     def _search_beside(self, lessons: int) -> None:
         """Lowers the cheapest choices that leave free what programs were seen to hold, until one fits."""
-        options, halt = self.attempt.task.options.solve, self.attempt.task.halt
+        options, halt = self.attempt.task.options.solver, self.attempt.task.halt
         for _ in range(lessons):
             try:
                 focus = Focus(replace(self.beside.problem(), usage_limit=0.0), options, lambda: not halt.is_over)
@@ -289,7 +289,7 @@ class Aim:
         attempt, best = self.attempt, self.focus.best(self.limit)
         if best is None or not self._is_worth_solving():
             return
-        options = quickly(attempt.task.options.solve)
+        options = quickly(attempt.task.options.solver)
         messages = replace(options, max_price_steps=0, max_elimination_work=1.0)  # bounds do not matter
         self.beside = Beside(attempt, self.limit)
         self.solved = attempt.solved_by(attempt.problem(float(self.limit)), self.focus.solved(best), options)
@@ -313,7 +313,7 @@ class Aim:
 
     def _is_far(self, gap: float) -> bool:
         """Whether a larger gap is left, and more than may be."""
-        return self.bound < self._cost * (1 - max(gap, self.attempt.task.options.solve.large_gap))
+        return self.bound < self._cost * (1 - max(gap, self.attempt.task.options.solver.gap_tolerance))
 
     def _prove(self) -> None:
         """Takes up what is proven of the limit by lines."""

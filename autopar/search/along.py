@@ -56,7 +56,7 @@ class Lane:
         """The choices met; only bounds are proven where those `known` cost a share of `enough` too much at most."""
         task = self.attempt.task
         try:
-            curve = Curve(self.attempt.problem(0.0), task.options.solve, lambda: not task.halt.is_over)
+            curve = Curve(self.attempt.problem(0.0), task.options.solver, lambda: not task.halt.is_over)
         except Infeasible:
             self._refused = True
             return []

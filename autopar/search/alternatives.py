@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
 
 from autopar.core.mesh import DeviceMesh
 from autopar.errors import NoFeasiblePlan, Unsolved, UnsupportedPrimitive
 from autopar.search.race import TIE
 from autopar.search.search import announced, find_plan, search
 from autopar.search.task import Planned, Task, begun
+from autopar.solve import NothingCheaper
 
 
 def search_best(tasks: Sequence[Task], meshes: Sequence[DeviceMesh]) -> tuple[int, Planned]:
@@ -25,13 +27,16 @@ def search_best(tasks: Sequence[Task], meshes: Sequence[DeviceMesh]) -> tuple[in
     if len(tasks) == 1:
         return 0, search(tasks[0], meshes)
     tasks = begun(tasks)
-    found: dict[int, Planned] = {}
+    found, bounds = dict[int, Planned](), list[float]()
     refusals: list[Exception] = []
     for position, task in enumerate(tasks):
         if found and task.halt.is_over:
             break
         try:
-            found[position] = find_plan(task, meshes)
+            least = min((planned.plan.objective_s for planned in found.values()), default=inf)
+            found[position] = find_plan(task, meshes, least)
+        except NothingCheaper as nothing:
+            bounds.append(nothing.lower_bound)
         except KeyboardInterrupt:
             if not found:
                 raise
@@ -43,8 +48,8 @@ def search_best(tasks: Sequence[Task], meshes: Sequence[DeviceMesh]) -> tuple[in
     least = min(planned.plan.objective_s for planned in found.values())
     position = next(n for n, planned in found.items() if planned.plan.objective_s <= least * (1 + TIE))
     plan = found[position].plan
-    bound = min(plan.objective_s, *(planned.plan.lower_bound_s for planned in found.values()))
-    space = plan.space + (_variants(tasks) if len(found) > 1 else "")
+    bound = min(plan.objective_s, *bounds, *(planned.plan.lower_bound_s for planned in found.values()))
+    space = plan.space + (_variants(tasks) if len(found) + len(bounds) > 1 else "")
     stopped = str(tasks[position].halt)
     planned = replace(found[position], plan=replace(plan, lower_bound_s=bound, space=space, stopped=stopped))
     return position, announced(tasks[position], planned)

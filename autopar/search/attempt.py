@@ -107,7 +107,7 @@ class Attempt:
 
     def _without_limit(self, problem: Problem, options: SolveOptions | None, below: float) -> Solution:
         """Solved from what stands of it already, unless with little work only."""
-        usual = self.task.options.solve
+        usual = self.task.options.solver
         if options is None and not self.left.ties:
             with ending_at(self.task.halt.ends):
                 standing = self.ground.standing(self.step_kinds, usual)
@@ -122,7 +122,7 @@ class Attempt:
     ) -> Solution:
         """By the solver, within what is left of the time; what ended it early is noted."""
         halt = self.task.halt
-        options = halt.within(options or self.task.options.solve)
+        options = halt.within(options or self.task.options.solver)
 
         def tell(known: Progress) -> None:
             halt.tell(self.ground.mesh, problem.usage_limit, known.objective, known.bound)
@@ -163,7 +163,7 @@ class Attempt:
         """The cheapest plan of the least peak that the Problem counts, as far as found; its bound is for that peak."""
         problem = self.problem(0.0)
         with ending_at(self.task.halt.ends):
-            found = least_peak(problem, self.task.options.solve)
+            found = least_peak(problem, self.task.options.solver)
         if found.choice is None:
             return None
         self.met.append(Solution(found.choice, objective(problem, found.choice), -inf, found.peak))
@@ -204,7 +204,7 @@ class Attempt:
 
     def clash(self, limit_bytes: float | None) -> str:
         """What clashes where nothing keeps to all constraints, within a limit or without: found by solving."""
-        problem, groups, options = self.free_problem(limit_bytes), self.groups(), self.task.options.solve
+        problem, groups, options = self.free_problem(limit_bytes), self.groups(), self.task.options.solver
         with ending_at(self.task.halt.ends):
             found = clashing(problem, groups, replace(options, cp_sat_work=min(options.cp_sat_work, CLASH_WORK)))
         least = min(self.met, key=lambda solution: solution.peak, default=None)

@@ -109,15 +109,15 @@ def _stopped(point: Point, reason: str) -> Point:
 
 def _content(task: Task) -> Task:
     """The task, content with plans that are proven to be about as good as any, and with less work on each."""
-    solve, gap = task.options.solve, task.options.front_gap
+    solve, gap = task.options.solver, task.options.front_gap
+    wanted = max(gap, task.options.gap_tolerance) if gap else 0.0
     solve = replace(
         solve,
-        enough_gap=max(gap, solve.enough_gap),
-        large_gap=solve.large_gap if gap else 0.0,
+        gap_tolerance=wanted,
         max_rounds=min(1, solve.max_rounds),
         cp_sat_work=min(_CP_SAT_WORK, solve.cp_sat_work),
     )
-    return replace(task, options=replace(task.options, solve=solve))
+    return replace(task, options=replace(task.options, solve=solve, gap_tolerance=wanted))
 
 
 def _lowest(sweeps: Sequence[_Sweep], most: int) -> list[Point]:
@@ -242,7 +242,7 @@ class _Sweep:
         known = min(self._fitting(limit), key=lambda planned: planned.plan.objective_s, default=None)
         runs = [place.run(limit, roughly=len(self.places) > 1) for place in self.places]
         below = inf if known is None else known.plan.objective_s
-        finish = race(runs, self.inside, below=below, halt=task.halt)
+        finish = race(runs, self.inside, below=below, halt=task.halt, gap_tolerance=task.options.gap_tolerance)
         self.bounds = [max(pair) for pair in zip(self.bounds, finish.bounds, strict=True)]
         found = finish.found or known
         if found is None:

@@ -13,7 +13,7 @@ from autopar.search.attempt import Attempt
 from autopar.search.constraints import show, step_kinds_of
 from autopar.search.ground import Ground
 from autopar.search.misfit import Misfit
-from autopar.search.race import Entrant, Progress
+from autopar.search.race import Entrant, Progress, reaches
 from autopar.search.restriction import Restriction, restriction
 from autopar.search.task import Planned, Task, roughly
 from autopar.solve import Infeasible, NothingCheaper, SolveOptions
@@ -80,7 +80,7 @@ class Place:
         """A plan without a memory limit, and a bound, found with little work; None where that finds neither."""
         if self.known is None and not self._rough:
             try:
-                self._rough.append(self._unlimited(roughly(self.task.options.solve), below))
+                self._rough.append(self._unlimited(roughly(self.task.options.solver), below))
             except NothingCheaper as nothing:
                 self._rough.append(nothing)
             except (Unsolved, NoFeasiblePlan, InvalidConstraint):
@@ -100,9 +100,11 @@ class Place:
             rough = self._rough[0] if self._rough else None
             if self.known is not None:
                 self._free.append((self._attempt(self.known.plan.step_kinds), self.known))
-            elif isinstance(rough, tuple) and not rough[1].plan.gap:
+            elif isinstance(rough, tuple) and rough[1].plan.gap <= self.task.options.gap_tolerance:
                 self._free.append(rough)
-            elif isinstance(rough, NothingCheaper) and below <= rough.lower_bound:
+            elif isinstance(rough, NothingCheaper) and reaches(
+                rough.lower_bound, below, self.task.options.gap_tolerance
+            ):
                 raise NothingCheaper(below, rough.lower_bound)
             else:
                 self._free.append(self._found_fully(below))

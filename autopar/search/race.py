@@ -64,6 +64,7 @@ def race(
     bounds: Sequence[float] | None = None,
     below: float = inf,
     halt: Halt | None = None,
+    gap_tolerance: float = 0.0,
 ) -> Finish[Found]:
     """The cheapest that any entrant finds, if it is cheaper than `below`; of equals the first found.
 
@@ -75,17 +76,19 @@ def race(
       bounds: what is known of every entrant before; None: nothing.
       below: what is to be undercut.
       halt: what may end it early; None: nothing.
+      gap_tolerance: the share of its cost that the cheapest may cost more than another for all that is proven.
 
     Raises:
       KeyboardInterrupt: interrupted before anything was found.
     """
     halt = halt or Halt()
     known = list(bounds) if bounds is not None else [-inf] * len(entrants)
+    enough = max(TIE, gap_tolerance)
     started, finished = [False] * len(entrants), [False] * len(entrants)
     misfits: dict[int, AutoparError] = {}
     winner, best, found = None, below, None
     while True:
-        running = [n for n, bound in enumerate(known) if not finished[n] and not _reaches(bound, best)]
+        running = [n for n, bound in enumerate(known) if not finished[n] and not reaches(bound, best, enough)]
         if not running or (found is not None and halt.is_over):
             reasons = tuple(misfits[n] for n in sorted(misfits))
             return Finish(winner, found, best, tuple(known), tuple(finished), reasons)
@@ -101,15 +104,15 @@ def race(
             finished[leader] = True
             continue
         started[leader] = True
-        if progress.found is not None and not _reaches(progress.objective, best):
+        if progress.found is not None and not reaches(progress.objective, best):
             winner, best, found = leader, progress.objective, progress.found
         if progress.misfit is not None:
             misfits[leader] = progress.misfit
-        finished[leader] = _reaches(progress.bound, progress.objective)
+        finished[leader] = reaches(progress.bound, progress.objective, enough)
         for n in (leader, *contained[leader]):
             known[n] = max(known[n], progress.bound)
 
 
-def _reaches(bound: float, best: float) -> bool:
-    """Whether nothing that costs at least `bound` is cheaper than `best`, up to rounding."""
-    return bound >= best - TIE * abs(best) if best < inf else bound == inf
+def reaches(bound: float, best: float, tolerance: float = TIE) -> bool:
+    """Whether nothing that costs at least `bound` is cheaper than `best` by more than this share; as such, rounding."""
+    return bound >= best - tolerance * abs(best) if best < inf else bound == inf

@@ -255,7 +255,7 @@ class RecomputeAttempt(Attempt):
 
     def bound_without_limit(self, below: float) -> float:
         """What plans cost without a limit, `below` at most; recomputing may save redistributing even there."""
-        limited, options = self.problem(inf), quickly(self.task.options.solve)
+        limited, options = self.problem(inf), quickly(self.task.options.solver)
         problem = derived(limited.node_costs, limited.edges)
         try:
             return self.solved_by(problem, None, options, below).lower_bound

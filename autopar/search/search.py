@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 
 from autopar.core.dataflow import dataflow
@@ -23,13 +24,13 @@ from autopar.search.mesh_shapes import refines
 from autopar.search.misfit import explained
 from autopar.search.narrowing import axes_of
 from autopar.search.place import Place
-from autopar.search.race import TIE, Finish, race
+from autopar.search.race import TIE, Finish, race, reaches
 from autopar.search.recompute import or_recomputed
 from autopar.search.replicated import warn_unpriced, warn_unsplit, warn_unwritten, warn_whole_bits
 from autopar.search.restriction import can_name, holds
 from autopar.search.space import check_strategies
 from autopar.search.task import Planned, Task, begun
-from autopar.solve import buffers
+from autopar.solve import NothingCheaper, buffers
 
 
 def search(task: Task, meshes: Sequence[DeviceMesh]) -> Planned:
@@ -55,11 +56,15 @@ def announced(task: Task, planned: Planned) -> Planned:
     return planned
 
 
-def find_plan(task: Task, meshes: Sequence[DeviceMesh]) -> Planned:
-    """As `search`; nothing is said or written."""
+def find_plan(task: Task, meshes: Sequence[DeviceMesh], below: float = inf) -> Planned:
+    """As `search`, if it costs less than `below` by more than the tolerance; nothing is said or written.
+
+    Raises:
+      NothingCheaper: it does not.
+    """
     flow = dataflow(task.graph)
     grounds = [task.ground(task.graph, flow, mesh) for mesh in meshes]
-    return find_on(task, nameable(task, grounds))
+    return find_on(task, nameable(task, grounds), below=below)
 
 
 def nameable(task: Task, grounds: Sequence[Ground]) -> Sequence[Ground]:
@@ -70,24 +75,35 @@ def nameable(task: Task, grounds: Sequence[Ground]) -> Sequence[Ground]:
 
 @buffers.reused()
 def find_on(
-    task: Task, grounds: Sequence[Ground], unlimited: Planned | None = None, near: Planned | None = None
+    task: Task,
+    grounds: Sequence[Ground],
+    unlimited: Planned | None = None,
+    near: Planned | None = None,
+    below: float = inf,
 ) -> Planned:
-    """As `search`, on grounds that are there already; `unlimited` and `near` as for `on_ground`, on a single one."""
-    finish, again = _raced(task, grounds, unlimited, near)
+    """As `search`, on grounds that are there already; `unlimited` and `near` as for `on_ground`, on a single one.
+
+    Raises:
+      NothingCheaper: no plan costs less than `below` by more than the tolerance.
+    """
+    finish, again = _raced(task, grounds, unlimited, near, below)
+    is_unknown = any(isinstance(misfit, Unsolved) for misfit in finish.misfits)
+    if finish.found is None and below < inf and not is_unknown and min(finish.bounds) < inf:
+        raise NothingCheaper(below, min(finish.bounds))
     if finish.found is None:
         raise explained(refusal(finish.misfits))
     return settled(task, grounds, finish, finish.found, again)
 
 
 def _raced(
-    task: Task, grounds: Sequence[Ground], unlimited: Planned | None, near: Planned | None
+    task: Task, grounds: Sequence[Ground], unlimited: Planned | None, near: Planned | None, below: float = inf
 ) -> tuple[Finish[Planned], tuple[DeviceMesh, ...]]:
     """How the search ends, and the meshes on which recomputation was looked into: near a plan that has it, always."""
     places = [Place(task, ground, unlimited, near) for ground in grounds]
     runs = [place.run(task.memory_limit_bytes, roughly=len(places) > 1) for place in places]
     inside = contained(task, grounds)
     worth = 0.0 if near is not None and near.plan.recomputed else WORTH
-    finish = race(runs, inside, halt=task.halt)
+    finish = race(runs, inside, below=below, halt=task.halt, gap_tolerance=task.options.gap_tolerance)
     if finish.found is not None and task.halt.is_over:
         return finish, ()
     try:
@@ -108,10 +124,10 @@ def settled(
 ) -> Planned:
     """`planned`, which came out of a race on `grounds`, with the bound over all of them and the space searched."""
     own = planned.plan.stage.mesh
-    least = planned.plan.objective_s
+    least, enough = planned.plan.objective_s, max(TIE, task.options.gap_tolerance)
     ended = {g.mesh: f or g.mesh == own for g, f in zip(grounds, finish.finished, strict=True)}
     searched, ruled_out = ([mesh for mesh in ended if ended[mesh] == side] for side in (True, False))
-    stopped = [g.mesh for g, bound in zip(grounds, finish.bounds, strict=True) if bound < least * (1 - TIE)]
+    stopped = [g.mesh for g, bound in zip(grounds, finish.bounds, strict=True) if not reaches(bound, least, enough)]
     cut_off = [mesh for mesh in stopped if not ended[mesh]]
     plan = replace(
         planned.plan,

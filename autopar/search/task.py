@@ -28,8 +28,8 @@ from autopar.search.progress import OnProgress
 from autopar.search.resolve import FindRule, no_rule
 from autopar.solve import Problem, Solution, SolveOptions
 
-LARGE_GAP = 1e-2
-"""Of the objective: on a large problem, what is left to prove is not worth the seconds. The plan says what it is."""
+GAP_TOLERANCE = 5e-3
+"""Of the objective. Prices are 5 to 20 % off: half a percent is worth a second; to prove the rest may take minutes."""
 FRONT_GAP = 1e-2
 """Of the objective: a point of a front is not worked on further once no better one can save more than this share."""
 ROUGH_WORK = 1e9
@@ -40,9 +40,11 @@ ROUGH_WORK = 1e9
 class SearchOptions:
     """How to search.
 
+    The search ends when the best plan is proven within `gap_tolerance` (0 to 1, a share of its objective) of any other,
+    over all mesh shapes; 0 proves it the best, up to rounding, where that takes no more than `solve` allows.
     `max_mesh_axes` (1 to 4) bounds the mesh shapes searched where none is given: more axes hold better plans and take
     many times as long; `max_tightenings` (>= 1) how often a memory limit is tightened for what only the program counts,
-    where each limit is solved fully (`SolveOptions.large_gap` 0); `while_trips` how often a while loop is held to go
+    where each limit is solved fully (`gap_tolerance` 0); `while_trips` how often a while loop is held to go
     round. `operators` says what becomes of functions that were made operators
     (`autopar.operator`): "kept" whole, "expanded", or "best": both are planned and the better plan is kept. `loops`
     says how loops over samples (scans whose rounds need nothing of one another but sums) run: "whole", round by round,
@@ -50,8 +52,8 @@ class SearchOptions:
     says whether activations may be computed once more in the backward pass, rather than kept: "never", or "auto": it is
     looked into where nothing fits in the memory limit otherwise, or the limit costs more than 5 % of the objective, as
     that is a second search. A point of a front is worked on until its gap is `front_gap` (>= 0); on large ones it is
-    not, unless that is 0, but says what its gap is. `solve` limits the work of the solver each time it is called; by
-    default it lets a gap of 1 % be on large problems (`SolveOptions.large_gap`). Its `time_limit_s` is shared by all
+    not, unless that is 0, but says what its gap is. `solve` limits the work of the solver each time it is called; its
+    `gap_tolerance` is that of the search, its `time_limit_s` is shared by all
     calls of one search, after which the best plan so far is taken: only then does the plan depend on the clock, and
     says so. `on_progress` is called with a `SearchProgress` whenever the solver finds a better choice or proves a
     higher bound: `print` will do.
@@ -65,7 +67,8 @@ class SearchOptions:
     recompute: Literal["auto", "never"] = "auto"
     data_parallel: Literal["never", "compared"] = "never"
     front_gap: float = FRONT_GAP
-    solve: SolveOptions = field(default_factory=lambda: SolveOptions(large_gap=LARGE_GAP))
+    gap_tolerance: float = GAP_TOLERANCE
+    solve: SolveOptions = field(default_factory=SolveOptions)
     on_progress: OnProgress | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
@@ -75,6 +78,12 @@ class SearchOptions:
         trips: object = self.while_trips
         if isinstance(trips, bool) or not isinstance(trips, Real) or not isfinite(trips) or trips <= 0:
             raise InvalidOption(f"while_trips is {trips!r}: pass how often while loops go round, a finite number > 0")
+        tolerance: object = self.gap_tolerance
+        if isinstance(tolerance, bool) or not isinstance(tolerance, Real) or not 0 <= tolerance < 1:
+            raise InvalidOption(
+                f"gap_tolerance is {tolerance!r}: pass the share of the objective that a plan may cost more than the "
+                f"best, 0 <= gap_tolerance < 1"
+            )
         gap: object = self.front_gap
         if isinstance(gap, bool) or not isinstance(gap, Real) or not isfinite(gap) or gap < 0:
             raise InvalidOption(f"front_gap is {gap!r}: pass the gap that a point of a front may have, a number >= 0")
@@ -86,6 +95,11 @@ class SearchOptions:
             raise InvalidOption(f"data_parallel is {self.data_parallel!r}: pass 'never' or 'compared'")
         if self.on_progress is not None and not callable(self.on_progress):
             raise InvalidOption(f"on_progress is {self.on_progress!r}: pass a function of one SearchProgress, or None")
+
+    @property
+    def solver(self) -> SolveOptions:
+        """Those of the solver, with the tolerance of the search."""
+        return replace(self.solve, gap_tolerance=float(self.gap_tolerance))
 
 
 @dataclass(frozen=True, eq=False)

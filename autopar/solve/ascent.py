@@ -175,7 +175,7 @@ class Ascent:
         if self.held.prices.any():
             self.held = glide(self.dual, self.held, times * self.options.max_sweeps, upper, watch)
         best, last = self._sweeps(upper, watch, times)
-        cutoff = min(upper, best.objective)
+        cutoff = min(upper, watch.news(best.objective))
         if not is_closed(self.held.bound, cutoff):
             best = better(best, self._annealed(number, cutoff, start or last, last, watch))
         return self.dual.certificate(self.held), best
@@ -196,7 +196,7 @@ class Ascent:
         if self._begins_singly():
             self._settle_singly(watch)
             best, _ = self._sweeps(upper, watch, most=1)
-            cutoff = min(upper, best.objective)
+            cutoff = min(upper, watch.news(best.objective))
             if is_closed(self.held.bound, cutoff) or not is_closed(self.held.bound, cutoff, _NEAR_ENOUGH):
                 return replace(best, bound=self.held.bound)
         best, _ = self._sweeps(upper, watch)
@@ -233,7 +233,7 @@ class Ascent:
         whole, self.prices.step = self.dual, _CAUTIOUS_STEP
         self.dual = whole.in_single() if is_worth_it(whole.flat) else whole
         best, _ = self._sweeps(upper, watch, most=min(_SWEEPS_ALONE, self.options.max_sweeps))
-        cutoff = min(upper, best.objective)
+        cutoff = min(upper, watch.news(best.objective))
         if not is_closed(self.held.bound, cutoff) and self.rows.count:
             self.held = glide(self.dual, self.held, self.options.max_sweeps, cutoff, watch, self.met.append)
             best = better(best, self._answer(self.dual.decode()))
@@ -262,7 +262,7 @@ class Ascent:
     def chosen(self, watch: Watch) -> Answer:
         """The best choice that sweeps decode, or that annealing finds near it."""
         best, last = self._sweeps(np.inf, watch)
-        if is_closed(self.held.bound, best.objective):
+        if is_closed(self.held.bound, watch.news(best.objective)):
             return best
         return better(best, self._annealed(0, best.objective, best.choice or last, last, watch))
 
@@ -294,7 +294,7 @@ class Ascent:
             self.met.append(choice)
             if check:
                 best = better(best, self._answer(choice))
-                cutoff = min(upper, best.objective)
+                cutoff = min(upper, watch.news(best.objective))
                 is_open = self.rough or not np.isfinite(cutoff)
                 gap = abs(self.held.bound) if is_open else cutoff - self.held.bound
                 stalls = stalls + 1 if self.held.bound - last <= _STALLED * gap else 0
@@ -308,7 +308,7 @@ class Ascent:
             momentum.rises(now.bound)
             momentum.go_on(self.dual, with_prices=False)
             if sweep >= _FIRST_PRICE:
-                self._reprice(now, choice, min(upper, best.objective))
+                self._reprice(now, choice, min(upper, watch.news(best.objective)))
         return best, tuple(choice.tolist())
 
     def _sweep(self, *, may_be_eager: bool) -> None:
@@ -340,7 +340,7 @@ class Ascent:
         interrupted = Event()
 
         def wanted(cost: float) -> bool:
-            open_ = not is_closed(self.held.bound, min(cost, upper))
+            open_ = not is_closed(self.held.bound, min(watch.news(cost), upper))
             return open_ and watch.left_s() > 0 and not interrupted.is_set()
 
         def run(seed: int, choice: Ints, plan: Try) -> Ints | None:

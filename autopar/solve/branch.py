@@ -115,7 +115,7 @@ class Branches:
             for number in range(splits):
                 if number % _TOLD == 0:
                     self._tell(watch)
-                cutoff = min(upper, self.best.objective)
+                cutoff = min(upper, watch.news(self.best.objective))
                 if not self._open or is_closed(self.bound, cutoff) or watch.left_s() <= 0:
                     break
                 if self._open[0][-1].depth >= _MOST_DEPTH:

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from autopar.solve.ascent import Ascent, better, is_closed
+from autopar.solve.ascent import Ascent
 from autopar.solve.dual import Certificate
 from autopar.solve.exact import NOTHING, eliminated, lifted
 from autopar.solve.few import Few
-from autopar.solve.known import MAX_DEPTH, Known, Search, edge_entries, is_large, is_left, is_narrow, known_after
+from autopar.solve.known import MAX_DEPTH, Known, Search, edge_entries, is_large, is_narrow
 from autopar.solve.mixture import annealed, choices_about, close_to, mixed_exactly, strategies_of
 from autopar.solve.options import SolveOptions
 from autopar.solve.problem import Problem
@@ -40,25 +40,23 @@ def closing(
     `met`: choices that were decoded on the way. `rest` searches what mixtures of choices leave.
     """
     problem = certificate.problem
-    if few is not None and is_large(problem, options) and not known.is_enough(problem, options):
-        known = Known(better(known.best, few.annealed(watch).tiled()), known.low, known.upper)
+    if few is not None and is_large(problem, options) and known.is_left:
+        known = known.met(few.annealed(watch).tiled())
     is_free = may_squeeze(problem, options)
     is_near = known.cutoff - known.low <= _NEARLY * abs(known.low)
-    if is_free and not is_near and is_left(known, watch):
-        known = Known(better(known.best, mixed_exactly(problem, met, options)), known.low, known.upper)
+    if is_free and not is_near and known.is_left:
+        known = known.met(mixed_exactly(problem, met, options))
         offer(known.best.choice, watch)
-    if is_free and is_left(known, watch):
-        known = known_after(known, squeeze_windows(certificate, known.cutoff, options, watch))
-    is_near = known.cutoff - known.low <= _NEARLY * abs(known.low)
-    if is_left(known, watch) and (few is None or is_near or not known.is_enough(problem, options)):
+    if is_free and known.is_left:
+        known = known.after(squeeze_windows(certificate, known.cutoff, options, watch))
+    if known.is_left:
         if not certificate.prices.any():
             known = _close_above(certificate, options, watch, known)
         elif is_narrow(problem):
             known = mixed(certificate, options, watch, known, rest)
         else:
             known = _mixed_met(certificate, met, options, watch, known, rest)
-    is_last = is_large(problem, options) and not known.is_enough(problem, options)  # too large for CP-SAT
-    if is_free and is_last and is_left(known, watch):
+    if is_free and is_large(problem, options) and known.is_left:  # too large for CP-SAT
         known = _joined(problem, options, watch, known)
     return known
 
@@ -71,12 +69,12 @@ def may_squeeze(problem: Problem, options: SolveOptions) -> bool:
 def _joined(problem: Problem, options: SolveOptions, watch: Watch, known: Known) -> Known:
     """What is known after squeezing with joins, from messages that did not swing: these rule out more pairs."""
     found, certificate = Ascent(problem, options, swinging=False).sweeps(known.cutoff, watch)
-    known = known_after(known, replace(found, bound=certificate.bound))
+    known = known.after(replace(found, bound=certificate.bound))
     offer(found.choice, watch)
     watch.raise_bound(certificate.bound, certificate.proof())
-    if not is_left(known, watch):
+    if not known.is_left:
         return known
-    return known_after(known, squeeze(certificate, known.cutoff, options, watch, may_untie=True))
+    return known.after(squeeze(certificate, known.cutoff, options, watch, may_untie=True))
 
 
 def _mixed_met(
@@ -84,10 +82,10 @@ def _mixed_met(
 ) -> Known:
     """What is known after the best mixture of what was decoded on the way, if a gap may be left; or what is close."""
     problem = certificate.problem
-    if is_large(problem, options) and options.large_gap:
-        known = Known(better(known.best, annealed(certificate, met, options, watch)), known.low, known.upper)
+    if is_large(problem, options) and options.gap_tolerance:
+        known = known.met(annealed(certificate, met, options, watch))
         offer(known.best.choice, watch)
-    if known.is_enough(problem, options):
+    if not known.is_left:
         return known
     return _mixed_close(certificate, options, watch, known, rest)
 
@@ -97,16 +95,14 @@ def _mixed_close(certificate: Certificate, options: SolveOptions, watch: Watch, 
     close = close_to(certificate, known.cutoff, options)
     if close is None:
         return known
-    known = known_after(known, close.swept(known.cutoff, watch))
-    is_enough = known.is_enough(certificate.problem, options) and not is_narrow(certificate.problem)
-    if is_enough or not is_left(known, watch):
+    known = known.after(close.swept(known.cutoff, watch))
+    if not known.is_left:
         return known
     known = _mixture_of(close.decoded(), certificate.problem, options, watch, known, rest)
-    is_enough = known.is_enough(certificate.problem, options)
-    if known.cutoff >= close.top or is_enough or not is_left(known, watch):
+    if known.cutoff >= close.top or not known.is_left:
         return known
     narrower = close_to(certificate, known.cutoff, options)
-    return known if narrower is None else known_after(known, narrower.swept(known.cutoff, watch))
+    return known if narrower is None else known.after(narrower.swept(known.cutoff, watch))
 
 
 def mixed(certificate: Certificate, options: SolveOptions, watch: Watch, known: Known, rest: Search) -> Known:
@@ -127,11 +123,11 @@ def _mixture_of(
     passes = min(options.anneal_passes, _MIXTURE_PASSES)
     little = replace(options, max_rounds=1, cp_sat_work=_MIXTURE_WORK * options.cp_sat_work, cp_sat_workers=1)
     little = replace(little, anneal_passes=passes)
-    until = Until(watch, known.enough(problem, options))
+    until = Until(watch, known.enough)
     unbounded = Inner(until, left, -np.inf)  # nothing forbids the rest: what is proven of a mixture proves no more
     best = lifted(left, rest(left.problem, little, unbounded, known.cutoff - left.offset, MAX_DEPTH, FREE))
     offer(best.choice, watch)
-    return Known(better(known.best, best), known.low, known.upper)
+    return known.met(best)
 
 
 def _close_above(certificate: Certificate, options: SolveOptions, watch: Watch, known: Known) -> Known:
@@ -148,9 +144,8 @@ def _close_above(certificate: Certificate, options: SolveOptions, watch: Watch, 
                 return known
             found = lifted(reduction, inside)
         watch.raise_bound(min(found.bound, certificate.bound + window), found.proof)
-        low = max(known.low, min(found.objective, certificate.bound + window))
-        known = Known(better(known.best, found), low, known.upper)
+        known = known.after(replace(found, bound=min(found.objective, certificate.bound + window)))
         offer(known.best.choice, watch)
-        if is_closed(known.low, known.cutoff) or watch.left_s() <= 0:
+        if not known.is_left:
             return known
     return known

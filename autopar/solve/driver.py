@@ -87,7 +87,7 @@ def solve(
     """
     if np.isnan(below):
         raise ValueError("below is NaN: pass the cost that choices must keep under, or leave it out")
-    watch = Best(problem, options.time_limit_s, on_progress, below)
+    watch = Best(problem, options.time_limit_s, on_progress, below, options.gap_tolerance)
     if warm is not None:
         watch.offer(_of_same_shape(problem, warm))
     stopped: Stopped = ""
@@ -131,7 +131,7 @@ def _search(problem: Problem, options: SolveOptions, watch: Best) -> None:
     small, inner = reduction.problem, Inner(watch, reduction)
     if small.usage_limit is not None and least_use(small) > small.usage_limit * (1 + TOLERANCE):
         raise _infeasible(small, _least_peak(small, options), inner)
-    upper = inner.objective
+    upper = inner.news(inner.objective)
     some = _first(small, options, inner) if options.time_limit_s is not None else None
     relaxed = _without_limit(small, options) if small.usages else None
     if relaxed is None:
@@ -141,7 +141,7 @@ def _search(problem: Problem, options: SolveOptions, watch: Best) -> None:
     if relaxed.choice is None:
         raise Infeasible("no choice avoids the forbidden entries, with or without a memory limit")
     inner.offer(relaxed.choice)
-    if not is_closed(relaxed.bound, inner.objective):
+    if not is_closed(relaxed.bound, inner.news(inner.objective)):
         _search_limited(small, options, inner, relaxed.bound, some)
 
 
@@ -220,13 +220,13 @@ def _search_limited(problem: Problem, options: SolveOptions, watch: Inner, bound
         start = replace(_start(problem, some), bound=bound)
     if start.choice is not None:
         watch.offer(start.choice)
-    left, reduction, best = solve_at_prices(problem, options, start)
+    left, reduction, best = solve_at_prices(problem, options, start, watch)
     if best.choice is not None:
         watch.offer(best.choice)
     watch.raise_bound(best.bound, best.proof)
-    if is_closed(best.bound, watch.objective):
+    upper = watch.news(watch.objective)
+    if is_closed(best.bound, upper):
         return
-    upper = watch.objective
     found = minimise(left, options, Inner(watch, reduction, upper), upper - reduction.offset)
     if watch.objective == np.inf and found.bound == np.inf:
         least = _least_peak(problem, options, enough=problem.usage_limit)

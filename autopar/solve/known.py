@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -24,28 +23,39 @@ Search = Callable[[Problem, SolveOptions, Watch, float, int, Prices], Answer]
 
 @dataclass(frozen=True)
 class Known:
-    """The best choice, the bound, and the cost below which choices are wanted."""
+    """The best choice, the bound, the cost below which choices are wanted, and who wants them."""
 
     best: Answer
     low: float
     upper: float
+    watch: Watch
 
     @property
     def cutoff(self) -> float:
         """The cost below which a choice would be news."""
-        return min(self.upper, self.best.objective)
+        return min(self.upper, self.watch.news(self.best.objective))
 
-    def is_enough(self, problem: Problem, options: SolveOptions) -> bool:
-        """Whether a choice is known, or one is to be undercut, and its gap is one that the options let be."""
-        allowed = _allowed_gap(problem, options)
-        return math.isfinite(self.cutoff) and self.cutoff - self.low <= allowed * abs(self.cutoff)
+    @property
+    def is_left(self) -> bool:
+        """Whether there is a gap, and time."""
+        return not is_closed(self.low, self.cutoff) and self.watch.left_s() > 0
 
-    def enough(self, problem: Problem, options: SolveOptions) -> float:
-        """What a choice may cost whose gap is one that the options let be."""
-        allowed = _allowed_gap(problem, options)
-        if self.low > 0:
-            return self.low / (1 - allowed) if allowed < 1 else math.inf
-        return self.low / (1 + allowed)
+    @property
+    def enough(self) -> float:
+        """What a choice may cost whose gap may be left."""
+        return self.watch.allowed(self.low)
+
+    def met(self, found: Answer) -> Known:
+        """With an answer whose bound says nothing of all choices."""
+        return replace(self, best=better(self.best, found))
+
+    def after(self, found: Answer) -> Known:
+        """With an answer whose bound is about what is cheaper than the cutoff."""
+        return replace(self.met(found), low=max(self.low, min(found.bound, self.cutoff)))
+
+    def closed(self) -> Answer:
+        """The answer where all below the cutoff is ruled out."""
+        return answer(self.best, max(self.low, self.cutoff), self.upper)
 
     def answer(self) -> Answer:
         """The best choice with the bound; nothing if all below `upper` is ruled out."""
@@ -59,16 +69,6 @@ def answer(best: Answer, low: float, upper: float) -> Answer:
     return replace(best, bound=min(low, best.objective))
 
 
-def known_after(known: Known, found: Answer) -> Known:
-    """What is known after an answer whose bound is about what is cheaper."""
-    return Known(better(known.best, found), max(known.low, min(found.bound, known.cutoff)), known.upper)
-
-
-def is_left(known: Known, watch: Watch) -> bool:
-    """Whether there is a gap, and time."""
-    return not is_closed(known.low, known.cutoff) and watch.left_s() > 0
-
-
 def is_large(problem: Problem, options: SolveOptions) -> bool:
     """Whether it is too large for CP-SAT."""
     return weight(problem) > options.max_cp_sat_entries
@@ -77,10 +77,6 @@ def is_large(problem: Problem, options: SolveOptions) -> bool:
 def edge_entries(problem: Problem) -> int:
     """The pairs of strategies of all edges."""
     return sum(edge.matrix.size for edge in problem.edges)
-
-
-def _allowed_gap(problem: Problem, options: SolveOptions) -> float:
-    return max(options.enough_gap, options.large_gap if is_large(problem, options) else 0.0)
 
 
 def is_narrow(problem: Problem) -> bool:

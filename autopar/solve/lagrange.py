@@ -24,6 +24,7 @@ from autopar.solve.proof import Eliminate, ExceedExactly, Price, Proof
 from autopar.solve.reduce import reduce_cheaply, reduce_fully
 from autopar.solve.reduction import Bools, Reduction, kept, restrict, unchanged
 from autopar.solve.rows import Rows, memory_rows
+from autopar.solve.watch import Inner, Watch
 
 _SHRUNK = 0.9
 
@@ -38,11 +39,13 @@ class Priced:
     proof: Proof
 
 
-def solve_at_prices(problem: Problem, options: SolveOptions, start: Answer) -> tuple[Problem, Reduction, Answer]:
+def solve_at_prices(
+    problem: Problem, options: SolveOptions, start: Answer, watch: Watch
+) -> tuple[Problem, Reduction, Answer]:
     """Prices and reductions by exact marginals in turn, until nothing shrinks.
 
-    Returns what is left of the problem (every choice cheaper than the answer's is in it), the way back, and the best
-    choice with a bound on all choices.
+    Returns what is left of the problem (every choice that would be news beside the answer's is in it), the way back,
+    and the best choice with a bound on all choices.
 
     Raises:
       Infeasible: if forbidden entries leave a node no strategy.
@@ -51,26 +54,26 @@ def solve_at_prices(problem: Problem, options: SolveOptions, start: Answer) -> t
     while True:
         small, rows = reduction.problem, memory_rows(reduction.problem)
         local = Answer(None, best.objective - reduction.offset, bound - reduction.offset)
-        priced = _priced(small, rows, options, local)
+        priced = _priced(small, rows, options, local, Inner(watch, reduction))
         if priced.best.choice is not None:
             choice, cost = reduction.lift(priced.best.choice), priced.best.objective + reduction.offset
             best = Answer(choice, cost, bound)
         if priced.bound + reduction.offset > bound:
             bound, proof = min(priced.bound + reduction.offset, best.objective), reduction.steps + priced.proof
-        done = replace(best, bound=bound, proof=proof)
-        if is_closed(bound, best.objective) or not rows.count or is_up():
+        done, cutoff = replace(best, bound=bound, proof=proof), watch.news(best.objective)
+        if is_closed(bound, cutoff) or not rows.count or is_up():
             return small, reduction, done
-        keep = within_window(small, rows, priced.prices, best.objective - reduction.offset, options)
+        keep = within_window(small, rows, priced.prices, cutoff - reduction.offset, options)
         if keep is None or sum(int(mask.sum()) for mask in keep) > _SHRUNK * sum(small.counts):
             return small, reduction, done
         exceed = partial(ExceedExactly, prices=rows.at_times(priced.prices), order=plan_elimination(small).order)
         if not all(mask.any() for mask in keep):
             proof = (*reduction.steps, exceed(kept(keep)))
-            return small, reduction, replace(done, bound=best.objective, proof=proof)
+            return small, reduction, replace(done, bound=cutoff, proof=proof)
         reduction = reduction.then(partial(restrict, keep=keep, because=exceed)).then(reduce_fully)
 
 
-def _priced(problem: Problem, rows: Rows, options: SolveOptions, start: Answer) -> Priced:
+def _priced(problem: Problem, rows: Rows, options: SolveOptions, start: Answer, watch: Watch) -> Priced:
     """Prices by exact eliminations, as long as they fit the options."""
     search, schedule = LocalSearch(problem, rows), Prices(rows)
     best, bound, best_prices = start, -np.inf, np.zeros(rows.count)
@@ -93,7 +96,7 @@ def _priced(problem: Problem, rows: Rows, options: SolveOptions, start: Answer) 
         if best.choice is not None and not search.fits(local):
             best = better(best, Answer(*search.splice(best.choice, local), bound=bound))
         best = better(best, Answer(*search.improve(list(local)), bound=bound))
-        if is_closed(bound, best.objective) or not rows.count or not np.isfinite(value):
+        if is_closed(bound, watch.news(best.objective)) or not rows.count or not np.isfinite(value):
             break
         now = schedule.next(now, rows.used(local), value, best.objective, bound, best_prices)
     return Priced(best_prices, bound, best, proof)

@@ -14,7 +14,7 @@ from autopar.solve.exact import lifted
 from autopar.solve.few import Few, few_of
 from autopar.solve.first import first_choice
 from autopar.solve.flat import Pool
-from autopar.solve.known import Known, Search, answer, edge_entries, is_large, is_narrow
+from autopar.solve.known import Known, Search, edge_entries, is_large, is_narrow
 from autopar.solve.layered import by_layers
 from autopar.solve.mixture import annealed_near
 from autopar.solve.options import SolveOptions
@@ -57,28 +57,37 @@ def closed_by_messages(
         few, tiled, certificate = _from_few(few, upper, options, watch, rest)
         best = tiled
         if certificate is None:
-            return answer(tiled, min(upper, tiled.objective), upper)
-    known = Known(best, max(certificate.bound, tiled.bound), upper)
+            return Known(tiled, tiled.bound, upper, watch).closed()
+    known = Known(best, max(certificate.bound, tiled.bound), upper, watch)
     offer(best.choice, watch)
     watch.raise_bound(certificate.bound, certificate.proof())
-    known = closing(certificate, ascent.met, few, options, watch, known, rest)
+    if known.is_left:
+        known = closing(certificate, ascent.met, few, options, watch, known, rest)
     if is_any_news and known.best.choice is None and (settles or not ascent.rows.count):
         offer(first_choice(ascent.dual, options, watch), watch)
     if is_closed(known.low, known.cutoff):
-        return answer(known.best, known.cutoff, upper)
-    may_stop = options.large_gap > 0 and is_large(problem, options) and not known.is_enough(problem, options)
-    if may_stop and certificate.prices.any() and is_narrow(problem):
-        known = mixed(certificate, options, watch, known, rest)
-        may_stop = not known.is_enough(problem, options)
-    if known.best.choice is not None and may_stop:
-        if certificate.prices.any() and not is_narrow(problem):
-            near = annealed_near(certificate, known.best.choice, known.cutoff, options, watch)
-        else:
-            near = ascent.anneal(known.cutoff, known.best.choice, watch)
-        known = Known(better(known.best, near), known.low, upper)
-    if not options.max_rounds or watch.left_s() <= 0 or known.is_enough(problem, options):
+        return known.closed()
+    may_stop = options.gap_tolerance > 0 and is_large(problem, options)
+    if may_stop:
+        known = _annealed(certificate, ascent, options, watch, known, rest)
+    if not options.max_rounds or not known.is_left:
         return known.answer()
     return _searched(certificate, known, options, watch, depth, rest, may_stop=may_stop)
+
+
+def _annealed(
+    certificate: Certificate, ascent: Ascent, options: SolveOptions, watch: Watch, known: Known, rest: Search
+) -> Known:
+    """What is known after what is tried last on a large problem on which a gap may be left."""
+    problem, is_priced = certificate.problem, bool(certificate.prices.any())
+    if is_priced and is_narrow(problem):
+        known = mixed(certificate, options, watch, known, rest)
+    choice = known.best.choice
+    if choice is None or is_closed(known.low, known.cutoff):
+        return known
+    if is_priced and not is_narrow(problem):
+        return known.met(annealed_near(certificate, choice, known.cutoff, options, watch))
+    return known.met(ascent.anneal(known.cutoff, choice, watch))
 
 
 def _searched(
@@ -92,18 +101,18 @@ def _searched(
     may_stop: bool,
 ) -> Answer:
     """What `rest` finds among the strategies that can undercut what is known, unless it may stop and these are many."""
-    problem, upper = certificate.problem, known.upper
+    problem = certificate.problem
     keep = certificate.keep(known.cutoff - certificate.bound)
     if not all(mask.any() for mask in keep):
         watch.raise_bound(known.cutoff, (certificate.exceed(kept(keep)),))
-        return answer(known.best, known.cutoff, upper)
+        return known.closed()
     left = restrict(problem, keep, certificate.exceed)
     may_stop = may_stop and known.best.choice is not None and options.time_limit_s is None
     if may_stop and edge_entries(left.problem) > _MOST_ENTRIES:
         return known.answer()
     prices, inner = certificate.parts()[0], Inner(watch, left, known.cutoff)
     found = lifted(left, rest(left.problem, options, inner, known.cutoff, depth, prices))
-    return answer(better(known.best, found), max(known.low, min(found.bound, known.cutoff)), upper)
+    return known.after(found).answer()
 
 
 def _from_few(
@@ -117,27 +126,29 @@ def _from_few(
     while True:
         few, found = _added_up(few, options, watch, rest)
         known = replace(better(known, found), bound=max(known.bound, found.bound))
-        if is_closed(known.bound, min(upper, known.objective)):
+        cutoff = min(upper, watch.news(known.objective))
+        if is_closed(known.bound, cutoff):
             return few, known, None
         few.begin()
-        swept, certificate = few.whole.sweeps(min(upper, known.objective), watch)
-        known = better(known, swept)
-        cutoff = min(upper, known.objective)
+        swept, certificate = few.whole.sweeps(cutoff, watch)
+        known = replace(better(known, swept), bound=known.bound)
+        cutoff = min(upper, watch.news(known.objective))
         by_more = few.is_proven and not is_closed(few.ascent.held.bound, few.best.objective)  # than messages
         if by_more and not few.is_like(cutoff - certificate.bound, 1.0):
             swept, certificate = few.whole.resumed(few.whole.held.messages, _MORE_SWEEPS, cutoff, watch)
-            known = better(known, swept)
-            cutoff = min(upper, known.objective)
+            known = replace(better(known, swept), bound=known.bound)
+            cutoff = min(upper, watch.news(known.objective))
         if is_closed(certificate.bound, cutoff) or watch.left_s() <= 0:
             return few, known, certificate
         if few.is_like(cutoff - certificate.bound):
             if few.is_proven and is_closed(few.ascent.held.bound, few.best.objective):  # not added up yet
                 known = _known_of_layers(few, known, options, watch)
-            return few, known, None if is_closed(known.bound, min(upper, known.objective)) else certificate
+            is_done = is_closed(known.bound, min(upper, watch.news(known.objective)))
+            return few, known, None if is_done else certificate
         more = _few(few.whole, options, watch, few)
         if more is None:
             swept, certificate = few.whole.resumed(few.tiled_messages(), options.max_sweeps, cutoff, watch)
-            return few, better(known, swept), certificate
+            return few, replace(better(known, swept), bound=known.bound), certificate
         few = more
 
 
@@ -189,7 +200,7 @@ def _settled(ascent: Ascent, most: int, watch: Watch) -> Answer:
 
 def _little(options: SolveOptions) -> SolveOptions:
     """For few of the layers: messages and windows alone."""
-    return replace(options, max_rounds=0, large_gap=0.0)
+    return replace(options, max_rounds=0, gap_tolerance=0.0)
 
 
 def _ascent(problem: Problem, options: SolveOptions, *, rough: bool, pool: Pool | None = None) -> Ascent:

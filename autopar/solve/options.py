@@ -23,10 +23,9 @@ class SolveOptions:
       max_cp_sat_entries: CP-SAT is not tried on a core with more edge entries.
       cp_sat_work: deterministic time (roughly seconds) of one CP-SAT search.
       cp_sat_workers: threads of CP-SAT; part of the result's identity, as is `seed`.
-      enough_gap: a choice proven to cost at most this share more than the optimum, once one is known, is not bettered
-        by the dearer means; 0: whatever it takes, as far as the other limits go.
-      large_gap: the same on problems too large for CP-SAT, where what is dearer takes minutes; if not 0, what takes
-        longer still is not begun, whatever gap is left, unless a time limit is given.
+      gap_tolerance: a choice proven to cost at most this share more than the optimum is the answer; 0: the optimum, up
+        to rounding, as far as the other limits go. If not 0, what takes minutes on problems too large for CP-SAT is not
+        begun, whatever gap is left, unless a time limit is given.
       seed: of every random choice.
       time_limit_s: wall-clock seconds after which the best so far is the answer; results repeat only without it.
     """
@@ -43,16 +42,15 @@ class SolveOptions:
     max_cp_sat_entries: int = 300_000
     cp_sat_work: float = 20.0
     cp_sat_workers: int = 2
-    enough_gap: float = 0.0
-    large_gap: float = 0.0
+    gap_tolerance: float = 0.0
     seed: int = 0
     time_limit_s: float | None = None
 
     def __post_init__(self) -> None:
         limits = (self.max_table_entries, self.max_total_entries, self.max_elimination_work, self.max_sweeps)
         others = (self.anneal_passes, self.region_steps, self.max_rounds, self.max_cp_sat_entries, self.cp_sat_work)
-        gaps = (self.enough_gap, self.large_gap, self.branch_entries)
-        if min(limits) < 1 or min(*others, *gaps) < 0 or self.max_price_steps < 0 or self.cp_sat_workers < 1:
+        counts = (self.max_price_steps, self.branch_entries, self.gap_tolerance)
+        if min(*limits, self.cp_sat_workers) < 1 or min(*others, *counts) < 0:
             raise ValueError(f"work limits must be positive: {self}")
         if self.time_limit_s is not None and not self.time_limit_s >= 0:
             raise ValueError(f"time_limit_s is {self.time_limit_s!r}: pass seconds >= 0, or None for no limit")

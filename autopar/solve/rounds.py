@@ -49,24 +49,23 @@ def in_rounds(
     branches: Branches | None = None
     is_tried = False  # CP-SAT: what it does not close, it does not close later
     for round_ in range(options.max_rounds):
-        certificate, found = ascent.round(round_, min(upper, best.objective), best.choice, watch)
+        certificate, found = ascent.round(round_, min(upper, watch.news(best.objective)), best.choice, watch)
         best, low = better(best, found), max(low, certificate.bound)
         watch.raise_bound(certificate.bound, certificate.proof())
-        if is_closed(low, min(upper, best.objective)) or watch.left_s() <= 0 or watch.objective <= watch.enough:
+        known = Known(best, low, upper, watch)
+        if not known.is_left or watch.objective <= watch.enough:
             break
-        if Known(best, low, upper).is_enough(problem, options):
-            break
-        known, is_all = _narrowed(certificate, options, watch, Known(best, low, upper), depth, within)
+        known, is_all = _narrowed(certificate, options, known, depth, within)
         if is_all:
             return known.answer()
         means = _means(certificate, options, is_tried, round_ + _ROUNDS_TO_SPLIT >= options.max_rounds)
         for mean in means:
             if mean == _BRANCHES:
                 branches = branches or Branches(certificate, options)
-                known = _split(branches, options, watch, known, round_)
+                known = _split(branches, options, known, round_)
             elif watch.left_s() > 0:
-                known, is_tried = _finished(certificate, options, watch, known), True
-            if is_closed(known.low, known.cutoff) or known.is_enough(problem, options):
+                known, is_tried = _finished(certificate, options, known), True
+            if is_closed(known.low, known.cutoff):
                 return known.answer()
         if means == [_CP_SAT]:
             return known.answer()
@@ -91,7 +90,7 @@ def _means(certificate: Certificate, options: SolveOptions, is_tried: bool, is_l
     return means if size <= _FIRST_FOR_CP_SAT else means[::-1]
 
 
-def _split(branches: Branches, options: SolveOptions, watch: Watch, known: Known, round_: int) -> Known:
+def _split(branches: Branches, options: SolveOptions, known: Known, round_: int) -> Known:
     """What is known after branch and bound, which goes on for longer after each round, as annealing does.
 
     As long as it closes much of the gap, it goes on at once, each time for twice as long.
@@ -99,24 +98,23 @@ def _split(branches: Branches, options: SolveOptions, watch: Watch, known: Known
     while True:
         gap = known.cutoff - known.low
         splits = 2 ** min(round_, _MOST_LONGER) * options.branch_entries // weight(branches.problem)
-        branches.grow(splits, known.cutoff, watch)
-        best = better(known.best, branches.best)
-        known = Known(best, max(known.low, min(branches.bound, known.cutoff, best.objective)), known.upper)
+        branches.grow(splits, known.cutoff, known.watch)
+        known = known.after(replace(branches.best, bound=min(branches.bound, branches.best.objective)))
         left = known.cutoff - known.low
-        if left > _WORTH_SPLITTING * gap or is_closed(known.low, known.cutoff) or watch.left_s() <= 0:
+        if left > _WORTH_SPLITTING * gap or not known.is_left:
             return known
         round_ += 1
 
 
 def _narrowed(
-    certificate: Certificate, options: SolveOptions, watch: Watch, known: Known, depth: int, within: Within
+    certificate: Certificate, options: SolveOptions, known: Known, depth: int, within: Within
 ) -> tuple[Known, bool]:
     """What is known after searching windows above the bound, and whether one of them held all that is wanted.
 
     What a window has may cost more than its upper end; then all that is cheaper is in a wider one. The last takes in
     all that is of use; it comes at once after one in which a better choice was found.
     """
-    windows = [*_guesses(certificate, known, depth), math.inf]
+    windows, watch = [*_guesses(certificate, known, depth), math.inf], known.watch
     while windows and depth < MAX_DEPTH:
         window, before = min(windows.pop(0), known.cutoff - certificate.bound), known.cutoff
         is_any = 0 < window < math.inf and watch.left_s() > 0
@@ -124,7 +122,7 @@ def _narrowed(
         if inside is None:
             break
         low = max(known.low, min(inside.bound, certificate.bound + window))
-        known = Known(better(known.best, inside), low, known.upper)
+        known = replace(known.met(inside), low=low)
         if is_closed(certificate.bound + window, known.cutoff):
             return known, True
         if known.cutoff < before:
@@ -132,9 +130,9 @@ def _narrowed(
     return known, False
 
 
-def _finished(certificate: Certificate, options: SolveOptions, watch: Watch, known: Known) -> Known:
+def _finished(certificate: Certificate, options: SolveOptions, known: Known) -> Known:
     """What is known after CP-SAT."""
-    window = known.cutoff - certificate.bound
+    window, watch = known.cutoff - certificate.bound, known.watch
     hint = known.best.choice if known.best.objective <= known.cutoff else None
     found, keep = finish(certificate, window, hint, options, watch), certificate.keep(window)
     reached = min(found.bound, known.cutoff)
@@ -144,7 +142,7 @@ def _finished(certificate: Certificate, options: SolveOptions, watch: Watch, kno
         watch.offer(found.choice)
         best = better(best, Answer(found.choice, objective(certificate.problem, found.choice), low))
     watch.raise_bound(low, (Exhaust(kept(keep), *certificate.parts(), beyond, _CP_SAT),))
-    return Known(best, low, known.upper)
+    return replace(known, best=best, low=low)
 
 
 def _guesses(certificate: Certificate, known: Known, depth: int) -> list[float]:

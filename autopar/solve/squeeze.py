@@ -53,24 +53,25 @@ def squeeze_windows(certificate: Certificate, cutoff: float, options: SolveOptio
     most_known, best, may_untie, failed = min(_KNOWN * pairs, _MOST_PAIRS), Answer(None, np.inf, bound), False, np.inf
     if _pairs_below(certificate, cutoff) <= most_known:  # without a look at all pairs
         best = squeeze(certificate, cutoff, options, watch)
-        if is_closed(best.bound, min(cutoff, best.objective)) or watch.left_s() <= 0:
+        if is_closed(best.bound, min(cutoff, watch.news(best.objective))) or watch.left_s() <= 0:
             return best
         failed, may_untie = cutoff - bound, True
     above, each = sampled(certificate)
     window, known = (window_of(above, n / each) for n in (pairs, most_known))
     widest = window_of(above, _MOST_PAIRS / each)
     while True:
-        cutoff = min(cutoff, best.objective)
+        cutoff = min(cutoff, watch.news(best.objective))
         gap = cutoff - bound
         upper = cutoff if gap <= (max(window, known) if gap < _CLOSER * failed else window) else bound + window
         if upper == np.inf:
             return best
         found = squeeze(certificate, upper, options, watch, may_untie=may_untie)
         best = replace(better(best, found), bound=max(best.bound, min(found.bound, upper)))
-        gap, ended = min(cutoff, best.objective) - bound, found.bound >= min(upper, found.objective)
+        ended = found.bound >= min(upper, watch.news(found.objective))
+        gap = min(cutoff, watch.news(best.objective)) - bound
         failed = failed if ended else min(failed, upper - bound)
         is_stuck = not ended and may_untie and gap >= _CLOSER * failed
-        if is_stuck or is_closed(best.bound, min(cutoff, best.objective)) or watch.left_s() <= 0:
+        if is_stuck or is_closed(best.bound, min(cutoff, watch.news(best.objective))) or watch.left_s() <= 0:
             return best
         if ended and window >= widest:
             return best
@@ -119,7 +120,7 @@ def squeeze(
         met, certificate = Ascent(left.problem, little, swinging=False).sweeps(upper - left.offset, inner)
         inner.raise_bound(certificate.bound, certificate.proof())
         best = better(best, _whole(problem, lifted(left, met), watch))
-        before, upper = low, min(upper, best.objective)
+        before, upper = low, min(upper, watch.news(best.objective))
         low = max(low, min(certificate.bound + left.offset, upper))
         if low >= upper:
             return replace(best, bound=low)

@@ -43,6 +43,14 @@ class Watch(Protocol):
         """What a choice may cost that is not worth bettering; -inf: any is."""
         ...
 
+    def news(self, cost: float) -> float:
+        """What a choice must cost less than, to be worth finding where one of this cost is known."""
+        ...
+
+    def allowed(self, bound: float) -> float:
+        """What a choice may cost that is not worth bettering where this bound is proven."""
+        ...
+
     def offer(self, choice: Choice) -> None:
         """A choice was found."""
         ...
@@ -59,11 +67,16 @@ class Watch(Protocol):
 class Best:
     """The watch of a whole problem; only choices that cost less than `below` are kept.
 
-    Its time ends no later than that of what it is part of.
+    Its time ends no later than that of what it is part of. A gap of `tolerance`, as a share of the cost, may be left.
     """
 
     def __init__(
-        self, problem: Problem, time_limit_s: float | None, on_progress: OnProgress | None, below: float = np.inf
+        self,
+        problem: Problem,
+        time_limit_s: float | None,
+        on_progress: OnProgress | None = None,
+        below: float = np.inf,
+        tolerance: float = 0.0,
     ) -> None:
         self.problem, self.on_progress, self.began = problem, on_progress, now()
         self.ends = self.began + (left_s() if time_limit_s is None else min(time_limit_s, left_s()))
@@ -72,6 +85,17 @@ class Best:
         self.bound: float = -np.inf
         self.enough: float = -np.inf
         self.proof: Proof = ()
+        self.tolerance = tolerance
+
+    def news(self, cost: float) -> float:
+        """Less by the gap that may be left."""
+        return cost - self.tolerance * abs(cost) if cost < np.inf else cost
+
+    def allowed(self, bound: float) -> float:
+        """The largest cost whose news are no more than the bound."""
+        if bound <= 0:
+            return bound / (1 + self.tolerance)
+        return bound / (1 - self.tolerance) if self.tolerance < 1 else np.inf
 
     def offer(self, choice: Choice) -> None:
         """Keeps the choice if it is within the limit and the cheapest so far."""
@@ -117,6 +141,14 @@ class Inner:
         """As the outer one, as the reduced problem counts."""
         return self.outer.enough - self.reduction.offset
 
+    def news(self, cost: float) -> float:
+        """As the outer one, as the reduced problem counts."""
+        return self.outer.news(cost + self.reduction.offset) - self.reduction.offset
+
+    def allowed(self, bound: float) -> float:
+        """As the outer one, as the reduced problem counts."""
+        return self.outer.allowed(bound + self.reduction.offset) - self.reduction.offset
+
     def offer(self, choice: Choice) -> None:
         """Offers what the choice stands for."""
         self.outer.offer(self.reduction.lift(choice))
@@ -142,6 +174,14 @@ class Until:
         """As the outer one."""
         return self.outer.objective
 
+    def news(self, cost: float) -> float:
+        """As the outer one."""
+        return self.outer.news(cost)
+
+    def allowed(self, bound: float) -> float:
+        """As the outer one."""
+        return self.outer.allowed(bound)
+
     def offer(self, choice: Choice) -> None:
         """As the outer one."""
         self.outer.offer(choice)
@@ -162,6 +202,14 @@ class Apart:
     outer: Watch
     objective: float = np.inf
     enough: float = -np.inf
+
+    def news(self, cost: float) -> float:
+        """Whatever is cheaper."""
+        return cost
+
+    def allowed(self, bound: float) -> float:
+        """No gap."""
+        return bound
 
     def offer(self, choice: Choice) -> None:
         """Nothing to keep."""

@@ -61,6 +61,33 @@ class Traced:
         return frozenset(name for name, _, kind in self.mesh if kind == EXPLICIT and is_own)
 
 
+@dataclass(frozen=True, eq=False)
+class Capture:
+    """A function as JAX traced it, once: what every graph of it is made from."""
+
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    arguments: Arguments
+    closed: Any
+    results: Results
+    mesh: AbstractMesh | None
+
+
+def capture(
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any] | None = None,
+    *,
+    static_argnums: int | Sequence[int] = (),
+) -> Capture:
+    """What JAX traces of `fn(*args, **kwargs)`; arguments and errors as of `trace`."""
+    arguments = read_arguments(fn, args, dict(kwargs or {}), static_argnums)
+    leaves = arguments.leaves(args, kwargs or {})
+    mesh = mesh_of_types(leaves)
+    closed, results = make_jaxpr(fn, arguments, leaves, mesh)
+    return Capture(fn, args, arguments, closed, results, mesh)
+
+
 def trace(
     fn: Callable[..., Any],
     args: tuple[Any, ...],
@@ -92,14 +119,33 @@ def trace(
     Raises:
       TraceError: if JAX cannot trace `fn`, `fn` has side effects, or an argument or option is not valid.
     """
-    arguments = read_arguments(fn, args, dict(kwargs or {}), static_argnums)
-    donated = (*positions(donate_argnums, len(args), "donate_argnums"), *donate_argnames)
-    leaves = arguments.leaves(args, kwargs or {})
-    mesh = mesh_of_types(leaves)
-    closed, results = make_jaxpr(fn, arguments, leaves, mesh)
+    return graph_of(
+        capture(fn, args, kwargs, static_argnums=static_argnums),
+        donate_argnums=donate_argnums,
+        donate_argnames=donate_argnames,
+        carry=carry,
+        while_trips=while_trips,
+        padding=padding,
+        loop_parts=loop_parts,
+    )
+
+
+def graph_of(
+    captured: Capture,
+    *,
+    donate_argnums: int | Sequence[int] = (),
+    donate_argnames: Sequence[str] = (),
+    carry: Carry = "auto",
+    while_trips: float = WHILE_TRIPS,
+    padding: Mapping[int, int] | None = None,
+    loop_parts: int = 1,
+) -> Traced:
+    """The graph of what was captured; arguments and errors as of `trace`."""
+    fn, arguments, results, mesh = captured.fn, captured.arguments, captured.results, captured.mesh
+    donated = (*positions(donate_argnums, len(captured.args), "donate_argnums"), *donate_argnames)
     walker = Walker(while_trips, 1 if mesh is not None else loop_parts)
     inputs = [walker.draft.tensor(aval, name) for aval, name in zip(arguments.avals, arguments.leaf_names, strict=True)]
-    jaxpr, consts = _compat.open_jaxpr(closed)
+    jaxpr, consts = _compat.open_jaxpr(captured.closed)
     outputs = walker.walk(jaxpr, consts, list(inputs), Place(_compat.empty_name_stack()))
     pairs = find_carry(carry, arguments, results, donated)
     raw_keys = {i for i, tensor in enumerate(inputs) if tensor.id in walker.draft.raw_keys}

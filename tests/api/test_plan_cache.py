@@ -113,7 +113,7 @@ def moved(p: Any, x: Any) -> Any:
         (step, (PARAMS, X), {"carry": None}),
         (step, (PARAMS, X), {"strict": True}),
         (step, (PARAMS, X), {"options": autopar.SearchOptions(recompute="never")}),
-        (step, (PARAMS, X), {"options": autopar.SearchOptions(solve=autopar.SolveOptions(large_gap=0.0))}),
+        (step, (PARAMS, X), {"options": autopar.SearchOptions(gap_tolerance=0.0)}),
         (step, (PARAMS, X), {"constraints": (autopar.forbid("p['w']", P(("a", "b"))),)}),
         (lambda params, x: step(params, x), (PARAMS, X), {}),
     ],

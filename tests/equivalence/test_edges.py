@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import autopar
@@ -58,6 +59,20 @@ def test_indices_far_outside(fn: Callable[..., Any], spec: P) -> None:
     run, plain = plan.compile(), jax.jit(fn)
     for start in STARTS:
         assert_same(run(X, np.int32(start)), plain(X, np.int32(start)))
+
+
+@pytest.mark.parametrize("start", [0, 3, 9, 40])
+def test_a_slice_far_outside_is_cut_into_shards(start: int) -> None:
+    """A device reads its part of what was read whole: to add both starts, as XLA may, is to leave out a clamp."""
+
+    whole = NamedSharding(jax.make_mesh((8,), ("d",), (AxisType.Auto,)), P())
+
+    def part(x: Array, start: Array) -> Array:
+        return lax.with_sharding_constraint(lax.dynamic_slice(x, (start,), (8,)), whole)
+
+    given, pins = (X[0, :16], np.int32(start)), (autopar.pin("x", P()), autopar.pin("output[0]", P("d")))
+    plan = autopar.plan(part, *given, mesh={"d": 8}, cluster="8xh100", constraints=pins)
+    assert_same(plan.compile()(*given), part(*given))
 
 
 @pytest.mark.parametrize("start", [-100, -17, 40])

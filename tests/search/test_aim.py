@@ -168,7 +168,7 @@ def test_what_takes_long_is_not_asked_of_cp_sat(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(aim, "least_peak", least)
     monkeypatch.setattr(aim, "least_use", lambda _: 0.0)
     monkeypatch.setattr(Focus, "least_peak", 0.0)
-    free = found_within(0, None, SearchOptions(solve=SolveOptions(large_gap=1e-2, max_cp_sat_entries=most)))
+    free = found_within(0, None, SearchOptions(gap_tolerance=1e-2, solve=SolveOptions(max_cp_sat_entries=most)))
     with pytest.raises(NoFeasiblePlan if is_asked else Unsolved):
         aim.plan_within(Place(free.task, free.ground).attempt(), 1, free)
     assert asked == [1] * is_asked
@@ -178,7 +178,7 @@ def test_what_takes_long_is_not_asked_of_cp_sat(monkeypatch: pytest.MonkeyPatch,
 def test_prices_alone_prove_that_nothing_fits(monkeypatch: pytest.MonkeyPatch, case: int) -> None:
     """Where neither CP-SAT nor the least use of all strategies says so."""
     monkeypatch.setattr(aim, "least_use", lambda _: 0.0)
-    options = SearchOptions(solve=SolveOptions(large_gap=1e-2, max_cp_sat_entries=0))
+    options = SearchOptions(gap_tolerance=1e-2, solve=SolveOptions(max_cp_sat_entries=0))
     least = min(used for _, used in every_plan(case))
     with pytest.raises(NoFeasiblePlan, match="any plan needs") as refused:
         found_within(case, least // 2, options)
@@ -194,7 +194,7 @@ def test_a_gap_that_may_not_be_left_is_worked_on_by_full_solves(monkeypatch: pyt
     limit = limits_of(0)[0]
     with pytest.raises(AssertionError, match="aimed at"):
         found_within(0, limit)
-    assert found_within(0, limit, SearchOptions(solve=SolveOptions())).account.peak_memory_bytes <= limit
+    assert found_within(0, limit, SearchOptions(gap_tolerance=0.0)).account.peak_memory_bytes <= limit
 
 
 def test_a_plan_that_is_not_the_best_has_a_bound_below_the_best(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,7 +46,7 @@ def pricing_of(cluster: str) -> MakePricing:
 
 
 PRICING = pricing_of("cpu8")
-QUICK = SearchOptions(solve=SolveOptions(max_sweeps=40, cp_sat_work=0.5))
+QUICK = SearchOptions(gap_tolerance=0.0, solve=SolveOptions(max_sweeps=40, cp_sat_work=0.5))
 
 
 @lru_cache

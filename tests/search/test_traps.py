@@ -28,6 +28,7 @@ from autopar.price.buckets import router_of
 from autopar.price.pricing import Roofline, cost_of
 from autopar.search.search import Planned, Task, search
 from autopar.search.space import build_space
+from autopar.search.task import SearchOptions
 from autopar.solve import Edge, Infeasible, Problem, Solution, solve
 from autopar.trace import trace
 from cost_models import load_cluster
@@ -69,6 +70,9 @@ def graph_of(model: str) -> OpGraph:
     return trace(step, args).graph
 
 
+PROVEN = SearchOptions(gap_tolerance=0.0)
+
+
 def planned(graph: OpGraph, limit: int | None = None, keep_less: float = 0.0, seed: int = 0) -> Planned:
     """The plan on MESH; with `keep_less`, of operators that have lost that share of their strategies."""
     cluster = load_cluster(CLUSTER)
@@ -76,7 +80,7 @@ def planned(graph: OpGraph, limit: int | None = None, keep_less: float = 0.0, se
     def make(graph: OpGraph, mesh: DeviceMesh) -> Roofline:
         return Fewer(graph, mesh, cluster, keep_less, seed) if keep_less else Roofline(graph, mesh, cluster)
 
-    return search(Task(graph, make, memory_limit_bytes=limit), [MESH])
+    return search(Task(graph, make, memory_limit_bytes=limit, options=PROVEN), [MESH])
 
 
 @dataclass(frozen=True)

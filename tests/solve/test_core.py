@@ -28,6 +28,7 @@ from autopar.solve import (
 from autopar.solve.ascent import Answer, Ascent
 from autopar.solve.eliminate import EliminationPlan, minimise_exactly
 from autopar.solve.lagrange import solve_at_prices
+from autopar.solve.watch import Best
 from tests.solve.draw import tangled
 from tests.solve.oracle import cost_of, optimum, peak_of
 
@@ -194,7 +195,9 @@ def test_prices_by_exact_elimination_bound_what_the_limit_costs() -> None:
     for seed in SEEDS:
         problem, best = drawn(seed, 0.35)
         free = optimum(Problem(problem.node_costs, problem.edges))
-        _, reduction, found = solve_at_prices(problem, SolveOptions(), Answer(None, np.inf, -np.inf))
+        _, reduction, found = solve_at_prices(
+            problem, SolveOptions(), Answer(None, np.inf, -np.inf), Best(problem, None)
+        )
         assert free * (1 - 1e-9) <= found.bound <= best * (1 + 1e-9)
         assert proven(problem, found.proof).bound == pytest.approx(found.bound, rel=1e-9)
         shares += [(found.bound - free) / (best - free)] if best > free * 1.01 else []
@@ -228,7 +231,7 @@ def test_no_elimination_is_begun_that_exceeds_the_limits(
         return minimise_exactly(part, plan)
 
     monkeypatch.setattr(lagrange, "minimise_exactly", noted)
-    _, _, found = solve_at_prices(problem, options, Answer(None, np.inf, -np.inf))
+    _, _, found = solve_at_prices(problem, options, Answer(None, np.inf, -np.inf), Best(problem, None))
     assert len(work) <= most
     assert (most > 0) == bool(work) == (found.bound > -np.inf)
     assert sum(work) <= options.max_elimination_work

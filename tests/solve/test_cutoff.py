@@ -54,7 +54,7 @@ def outcome(problem: Problem, options: SolveOptions, below: float) -> Solution |
 @settings(max_examples=40, deadline=None)
 @given(problem=problems(limited=True))
 def test_what_is_enough_is_within_the_gap(problem: Problem) -> None:
-    content = SolveOptions(max_table_entries=1, enough_gap=0.2)
+    content = SolveOptions(max_table_entries=1, gap_tolerance=0.2)
     try:
         solution = solve(problem, options=content)
     except Infeasible:

@@ -53,8 +53,9 @@ def test_a_choice_is_a_hint_unless_cheaper_ones_are_asked_for(
     share: float, is_hinted: bool, solved: tuple[Problem, Certificate, Solution], hinted: list[bool]
 ) -> None:
     problem, certificate, best = solved
-    known = Known(Answer(best.choice, best.objective, -np.inf), certificate.bound, share * best.objective)
-    rounds._finished(certificate, OPTIONS, Best(problem, None, None), known)
+    watch = Best(problem, None)
+    known = Known(Answer(best.choice, best.objective, -np.inf), certificate.bound, share * best.objective, watch)
+    rounds._finished(certificate, OPTIONS, known)
     assert hinted
     assert all(was == is_hinted for was in hinted)
 

@@ -155,7 +155,7 @@ def test_of_wide_problems_only_what_is_near_is_annealed(is_wide: bool, monkeypat
     monkeypatch.setattr(messages, "is_narrow", lambda _: not is_wide)
     monkeypatch.setattr(messages, "annealed_near", lambda *args: asked.append("near") or near(*args))
     monkeypatch.setattr(Ascent, "anneal", lambda *args: asked.append("whole") or whole(*args))
-    options = SolveOptions(max_table_entries=1, max_rounds=0, max_cp_sat_entries=1, large_gap=1e-9)
+    options = SolveOptions(max_table_entries=1, max_rounds=0, max_cp_sat_entries=1, gap_tolerance=1e-9)
     found = solve(problem, options=options)
     assert asked == ["near" if is_wide else "whole"]
     assert peak(problem, found.choice) <= 32.0

@@ -17,7 +17,7 @@ from autopar.solve.watch import Best
 from tests.solve.oracle import cost_of
 
 NARROW = SolveOptions(max_table_entries=1, max_sweeps=15)
-LARGE = SolveOptions(max_table_entries=1, max_sweeps=15, max_cp_sat_entries=1, large_gap=1e-9)
+LARGE = SolveOptions(max_table_entries=1, max_sweeps=15, max_cp_sat_entries=1, gap_tolerance=1e-9)
 NODES = 10
 
 

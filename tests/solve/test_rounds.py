@@ -51,11 +51,11 @@ def test_what_is_known_after_windows_is_true(within: Any, monkeypatch: pytest.Mo
         for _ in range(seed % 3):
             dual.sweep()
         certificate = dual.certificate(dual.state())
-        known = Known(Answer((), 1.5 * best + 1.0, -np.inf), certificate.bound, np.inf)
+        known = Known(Answer((), 1.5 * best + 1.0, -np.inf), certificate.bound, np.inf, Best(problem, None))
         for few in (8, 20, 40):
             monkeypatch.setattr(rounds, "_FEW", few)
             guessed += len(GUESSES(certificate, known, 0))
-            after, is_all = NARROWED(certificate, SolveOptions(), Best(problem, None, None), known, 0, within)
+            after, is_all = NARROWED(certificate, SolveOptions(), known, 0, within)
             assert certificate.bound <= after.low <= best * (1 + 1e-9)
             assert is_all  # the last window takes in all that is of use
             if within is cheapest:

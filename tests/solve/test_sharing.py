@@ -22,6 +22,7 @@ from autopar.solve.order import sweep_order
 from autopar.solve.proof import Forbid
 from autopar.solve.reduction import restrict
 from autopar.solve.rows import memory_rows
+from autopar.solve.watch import Best
 from tests.solve.draw import chain_with_skips, problems
 from tests.solve.oracle import optimum
 
@@ -134,7 +135,7 @@ def test_plans_end_at_the_first_table_that_is_too_large(problem: Problem, most: 
 @settings(max_examples=60, deadline=None)
 @given(problem=problems(), gap=st.sampled_from([0.0, 0.1, 1.0]))
 def test_a_gap_that_is_enough_is_an_honest_one(problem: Problem, gap: float) -> None:
-    options = SolveOptions(max_table_entries=1, max_cp_sat_entries=0, enough_gap=gap, large_gap=gap, anneal_passes=20)
+    options = SolveOptions(max_table_entries=1, max_cp_sat_entries=0, gap_tolerance=gap, anneal_passes=20)
     best = optimum(problem)
     try:
         solution = solve(problem, options=options)
@@ -148,33 +149,31 @@ def test_a_gap_that_is_enough_is_an_honest_one(problem: Problem, gap: float) -> 
 @pytest.mark.parametrize("gap", [0.0, 0.5, 1.0, 3.0])
 def test_what_is_enough_may_cost_so_much(low: float, gap: float) -> None:
     """By the gap that a plan says: (cost - bound) / |cost|."""
-    problem, options = Problem((np.zeros(2),), ()), SolveOptions(enough_gap=gap)
+    watch = Best(Problem((np.zeros(2),), ()), None, tolerance=gap)
 
-    def is_enough(cost: float) -> bool:
-        return known.Known(replace(NOTHING, objective=cost), low, np.inf).is_enough(problem, options)
+    def is_left(cost: float) -> bool:
+        return known.Known(replace(NOTHING, objective=cost), low, np.inf, watch).is_left
 
-    most = known.Known(NOTHING, low, np.inf).enough(problem, options)
+    most = known.Known(NOTHING, low, np.inf, watch).enough
     assert np.isfinite(most) == (low <= 0 or gap < 1)
-    assert is_enough(most - 1e-9 if np.isfinite(most) else 1e9)
-    assert gap >= 1 or not is_enough(most + 1e-9)
+    assert not is_left(most - 1e-9 if np.isfinite(most) else 1e9)
+    assert gap >= 1 or is_left(most + 1e-9)
 
 
-def test_enough_spares_the_rest_of_the_work_on_large_problems_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gap_that_may_be_left_spares_the_rest_of_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     edges = tuple(Edge(u, v, rng.random((4, 4))) for u in range(8) for v in range(u))
     problem = Problem(tuple(np.zeros(4) for _ in range(8)), edges)
     rounds: list[int] = []
     monkeypatch.setattr("autopar.solve.closing.may_squeeze", lambda *_: False)  # it would prove this before
     monkeypatch.setattr("autopar.solve.core.by_all", lambda *_: rounds.append(1) or pytest.fail("searched on"))
-    options = SolveOptions(max_table_entries=1, max_cp_sat_entries=100, large_gap=1.0)
+    options = SolveOptions(max_table_entries=1, max_cp_sat_entries=100, gap_tolerance=1.0)
     assert 0 < solve(problem, options=options).gap < 1
-    with pytest.raises(pytest.fail.Exception, match="searched on"):
-        solve(problem, options=SolveOptions(max_table_entries=1, max_cp_sat_entries=1000, large_gap=1.0))
-    wanted = replace(options, large_gap=1e-9)
+    wanted = replace(options, gap_tolerance=1e-9)
     with pytest.raises(pytest.fail.Exception, match="searched on"):
         solve(problem, options=wanted)
     monkeypatch.setattr("autopar.solve.messages._MOST_ENTRIES", 0)  # too many for rounds to end
-    assert wanted.large_gap < solve(problem, options=wanted).gap < 1
+    assert wanted.gap_tolerance < solve(problem, options=wanted).gap < 1
     with pytest.raises(pytest.fail.Exception, match="searched on"):  # which who gives a time may have tried
         solve(problem, options=replace(wanted, time_limit_s=60.0))
 

@@ -135,7 +135,7 @@ def test_beginning_at_tiled_messages_gives_bounds_and_choices(problem: Problem) 
 def test_annealing_few_of_the_layers_gives_choices_of_all(problem: Problem) -> None:
     """Where a gap is let be that tiling does not reach: compared with the optimum by elimination."""
     options = replace(
-        BY_MESSAGES, max_cp_sat_entries=0, large_gap=1e-9, anneal_passes=10, region_steps=20, max_rounds=0
+        BY_MESSAGES, max_cp_sat_entries=0, gap_tolerance=1e-9, anneal_passes=10, region_steps=20, max_rounds=0
     )
     found, best = solve(problem, options=options), solve(problem)
     verify(problem, found)

@@ -26,10 +26,8 @@ def close(one: object, other: object, tolerance: float) -> None:
         ("mlp", "sgd"),
         ("mlp", "momentum"),
         ("mlp", "adam"),
-        ("gpt", "adam"),
-        ("tied", "sgd"),
         ("cnn", "momentum"),
-        ("bert", "adam"),
+        *(pytest.param(*pair, marks=pytest.mark.slow) for pair in (("gpt", "adam"), ("tied", "sgd"), ("bert", "adam"))),
     ],
 )
 def test_a_step_keeps_the_types_of_the_state_and_lowers_the_loss(name: str, optimiser: str) -> None:
@@ -61,6 +59,7 @@ def test_sgd_moves_by_the_gradients_of_the_same_loss() -> None:
     close(new_state["params"], jax.tree.map(lambda p, g: p - 0.1 * g, args[0]["params"], grads), 1e-6)
 
 
+@pytest.mark.slow
 def test_remat_and_typed_keys_change_no_value() -> None:
     plain, args = models.loss_and_grads("gpt", layers=1)
     remat, _ = models.loss_and_grads("gpt", layers=1, remat=True)
@@ -71,6 +70,7 @@ def test_remat_and_typed_keys_change_no_value() -> None:
     close(jax.jit(plain)(*raw_args), jax.jit(typed)(*typed_args), 1e-6)
 
 
+@pytest.mark.slow
 def test_dropout_drops_and_follows_its_key() -> None:
     fn, (state, *batch) = models.loss_and_grads("gpt", layers=1)
     without, quiet_args = models.loss_and_grads("gpt", layers=1, dropout=0.0)

@@ -236,9 +236,9 @@ def _padded(report: Report) -> str:
 
 def _quality(report: Report) -> str:
     if report.gap == 0:
-        return "gap 0: the objective is proven optimal in the space searched"
+        return "proven the best in the space searched"
     gap = format_quantity(report.gap, "percent")
-    return f"gap {gap}: proven that no plan in the space searched has an objective more than {gap} smaller"
+    return f"proven within {gap} of the best in the space searched"
 
 
 def _memory(report: Report) -> Section:

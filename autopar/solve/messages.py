@@ -123,6 +123,10 @@ def _from_few(
     More and more are few until they tell; if almost all would be, those of all are swept until they settle.
     """
     known = Answer(None, np.inf, -np.inf)
+    if options.gap_tolerance:
+        known, certificate = _at_once(few, upper, watch)
+        if is_closed(certificate.bound, min(upper, watch.news(known.objective))):
+            return few, known, certificate
     while True:
         few, found = _added_up(few, options, watch, rest)
         known = replace(better(known, found), bound=max(known.bound, found.bound))
@@ -150,6 +154,14 @@ def _from_few(
             swept, certificate = few.whole.resumed(few.tiled_messages(), options.max_sweeps, cutoff, watch)
             return few, replace(better(known, swept), bound=known.bound), certificate
         few = more
+
+
+def _at_once(few: Few, upper: float, watch: Watch) -> tuple[Answer, Certificate]:
+    """What the messages and the choice of few of the layers are worth for all: often enough where a gap may be left."""
+    known = few.tiled()
+    few.begin()
+    swept, certificate = few.whole.sweeps(min(upper, watch.news(known.objective)), watch)
+    return replace(better(known, swept), bound=-np.inf), certificate
 
 
 def _added_up(few: Few, options: SolveOptions, watch: Watch, rest: Search) -> tuple[Few, Answer]:

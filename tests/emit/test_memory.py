@@ -19,7 +19,7 @@ LEAST, MOST = 0.98, 1.03
 CASES = ["mlp", "mlp, donated", "cnn", "cnn, donated", "experts", "scanned layers", "scanned layers, checkpointed"]
 
 
-@pytest.mark.parametrize("mode", ["auto", "data_parallel"])
+@pytest.mark.parametrize("mode", ["auto", pytest.param("data_parallel", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", CASES)
 def test_the_prediction_is_what_xla_sets_aside(name: str, mode: str) -> None:
     model = MODELS[name]

@@ -88,7 +88,7 @@ def test_other_optimisers_and_kinds_of_randomness(variant: str) -> None:
     check_plan(case, plan_of(case, "8"))
 
 
-@pytest.mark.parametrize("typed_key", [False, True])
+@pytest.mark.parametrize("typed_key", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_rematerialised_blocks_stay_what_they_are(typed_key: bool) -> None:
     """Two blocks, forward and backward: as many remat operators in the emitted program as regions in the graph."""
     case = gradients_case("gpt", layers=2, remat=True, typed_key=typed_key)
@@ -97,7 +97,7 @@ def test_rematerialised_blocks_stay_what_they_are(typed_key: bool) -> None:
     assert remats(case, plan.program()) == len(case.graph.regions) > 0
 
 
-@pytest.mark.parametrize("mesh", ["8", "2x4"])
+@pytest.mark.parametrize("mesh", [pytest.param("8", marks=pytest.mark.slow), "2x4"])
 def test_rematerialised_blocks_survive_any_plan(mesh: str) -> None:
     case = gradients_case("gpt", remat=True)
     program = case.program(local_plan(case, space_of(case, mesh), 0))

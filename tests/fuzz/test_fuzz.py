@@ -15,8 +15,8 @@ from tests.fuzz.case import FuzzCase, Outcome, check, compiled, draw_case
 from tests.fuzz.generate import generate
 from tests.fuzz.shrink import shrink
 
-CASES, PART, QUICK = 180, 15, 45
-COMPILED = tuple(range(fuzz.COMPILED_FROM, fuzz.COMPILED_FROM + 6))
+CASES, PART, QUICK = 180, 15, 15
+COMPILED = tuple(range(fuzz.COMPILED_FROM, fuzz.COMPILED_FROM + 4))
 PARTS = [pytest.param(first, marks=[pytest.mark.slow] * (first >= QUICK)) for first in range(0, CASES, PART)]
 
 

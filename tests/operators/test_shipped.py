@@ -138,7 +138,7 @@ def test_zeros_and_large_numbers() -> None:
     assert operators.attention(*(jnp.ones((2, 4), jnp.bfloat16),) * 3).dtype == jnp.bfloat16
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in MAPPED)) for n in NAMES])
 def test_every_strategy_computes_the_same(name: str) -> None:
     """Of the operator, of its gradients, of its tangents, and of all of them mapped."""
     call, args = CALLS[name], draw(CALLS[name])

@@ -348,7 +348,7 @@ WRITTEN_OVER: dict[str, Callable[[], Any]] = {
 
 
 # Without loops: there, lowering may reuse a conversion that the Problem counts as a copy of its own.
-@pytest.mark.parametrize("name", COUNTED)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in ("gpt", "cnn"))) for n in COUNTED])
 def test_the_problem_counts_no_more_than_the_program_holds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """So a bound for a limit on what it counts is one for a limit on the program; and it leaves little out.
 
@@ -359,7 +359,7 @@ def test_the_problem_counts_no_more_than_the_program_holds(name: str, monkeypatc
     here = setting(name)
     problem = here.problem()
     shares: list[float] = []
-    for seed in range(16):
+    for seed in range(8):
         drawn = here.drawn(problem, seed)
         if np.isfinite(objective(problem, drawn.choice)):
             programs = drawn.program, drawn.routed

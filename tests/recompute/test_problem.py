@@ -133,7 +133,7 @@ def setting(name: str, part: str) -> Setting:
     return Setting(graph, recomputed[:MOST] if part == "first" else recomputed[-MOST:])
 
 
-@pytest.mark.parametrize("share", [0.85, 0.6])
+@pytest.mark.parametrize("share", [0.85, pytest.param(0.6, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("name", "part"),
     [

@@ -26,14 +26,15 @@ from tests.rules.simulate import run_devices
 
 Coordinates = dict[str, int]
 MESHES = (DeviceMesh.of({"x": 4}), DeviceMesh.of({"x": 2, "y": 2}))  # the second has all strategies of x = 2 too
-LIMIT = 64
+FEW = 16
+"""Strategies of one operator on one mesh that every run of the tests tries; the slow ones try far more."""
 
 
-def check_rule(built: Built, rule: FactorRule, mesh: DeviceMesh) -> int:
-    """Checks every strategy of the rule, at most LIMIT of them; the number checked."""
+def check_rule(built: Built, rule: FactorRule, mesh: DeviceMesh, most: int = FEW) -> int:
+    """Checks every strategy of the rule, at most so many of them, drawn alike each time; the number checked."""
     strategies = enumerate_strategies(rule, mesh)
-    if len(strategies) > LIMIT:
-        chosen = np.random.default_rng(0).choice(len(strategies), LIMIT, replace=False)
+    if len(strategies) > most:
+        chosen = np.random.default_rng(0).choice(len(strategies), most, replace=False)
         strategies = tuple(strategies[n] for n in sorted(chosen))
     for strategy in strategies:
         check_strategy(built, strategy, mesh)

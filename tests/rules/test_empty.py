@@ -74,7 +74,7 @@ def check_all(cases: list[Case]) -> int:
     return count
 
 
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in range(1, 4))])
 def test_one_form_of_every_operator(part: int) -> None:
     assert check_all(SHAPED[part::4]) >= 16
 

@@ -20,9 +20,13 @@ from tests.rules.far import WIDTHS, Places
 from tests.rules.property import check_strategy
 
 MESH = DeviceMesh.of({"x": 4})
-ROWS, COUNT, DRAWS = 8, 64, 24
+ROWS, COUNT, DRAWS = 8, 64, 10
 GATHERED = lax.GatherDimensionNumbers((1,), (0,), (0,))
 SCATTERED = lax.ScatterDimensionNumbers((1,), (0,), (0,))
+
+
+SOME = [pytest.param(dtype, marks=[pytest.mark.slow] * (n % 3 > 0)) for n, dtype in enumerate(WIDTHS)]
+"""Every third width, all in the slow tests."""
 
 
 def check(found: Case) -> None:
@@ -64,14 +68,14 @@ def test_gather(mode: str, dtype: str) -> None:
     check(gather(mode, dtype))
 
 
-@pytest.mark.parametrize("dtype", WIDTHS)
+@pytest.mark.parametrize("dtype", SOME)
 @pytest.mark.parametrize("kind", ["scatter", "scatter-add", "scatter-max"])
 def test_scatter(kind: str, dtype: str) -> None:
     for mode in MODES:
         check(scatter(kind, mode, dtype))
 
 
-@pytest.mark.parametrize("dtype", WIDTHS)
+@pytest.mark.parametrize("dtype", SOME)
 def test_dynamic_slices(dtype: str) -> None:
     for number in range(DRAWS):
         for found in slices(dtype, number):

@@ -279,6 +279,22 @@ def test_of_equals_the_first_wins_and_a_misfit_is_told() -> None:
     assert race([entrant(Progress[str](1.0))], [[]], below=0.5, bounds=[0.5]).found is None
 
 
+def test_a_race_ends_within_the_tolerance() -> None:
+    def runs() -> list[Entrant[str]]:
+        return [entrant(Progress(9.0, 10.0, "a"), Progress(9.9, 9.95, "b")), entrant(Progress(9.4), Progress(9.5))]
+
+    ends = [race(runs(), [[], []], gap_tolerance=gap) for gap in (0.1, 0.05, 0.0)]
+    assert [finish.found for finish in ends] == ["a", "b", "b"]
+    assert [min(finish.bounds) for finish in ends] == [9.0, 9.5, 9.5]
+    assert not race(runs(), [[], []], below=10.0, gap_tolerance=0.1).found
+
+
+@pytest.mark.parametrize("gap", [-0.1, 1.0, float("nan"), True, "little"])
+def test_a_tolerance_that_cannot_be_is_refused(gap: Any) -> None:
+    with pytest.raises(InvalidOption, match="gap_tolerance is"):
+        autopar.SearchOptions(gap_tolerance=gap)
+
+
 @given(st.data())
 def test_a_race_finds_what_trying_all_finds(data: Any) -> None:
     """Entrants draw bounds that grow towards what they find; containment is drawn so that it is true."""

@@ -62,6 +62,7 @@ def test_small_ones_are_the_allocators() -> None:
         assert empty(10, np.float32).base is None
 
 
+@pytest.mark.slow
 def test_what_is_solved_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     found = list[tuple[object, ...]]()
     monkeypatch.setattr(single, "_LARGE", 0)

@@ -82,7 +82,11 @@ def test_every_operator_has_a_rule(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "implementation", ["threefry2x32", "rbg", "unsafe_rbg", "philox2x32", "philox4x32", "threefry4x32"]
+    "implementation",
+    [
+        *("threefry2x32", "rbg", "unsafe_rbg"),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("philox2x32", "philox4x32", "threefry4x32")),
+    ],
 )
 def test_keys_of_every_implementation(implementation: str) -> None:
     """Seeds, splits, folds and draws; every operator that they come down to has a rule."""

@@ -59,7 +59,7 @@ def drawn(length: int, seed: int = 0) -> tuple[Any, Any]:
     return r.normal(size=(6, 6)), r.normal(size=(length, 6))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=16, deadline=None)
 @given(
     st.lists(st.sampled_from(["sum", "less", "largest", "least", "counts", "stays"]), unique=True),
     st.booleans(),

@@ -86,7 +86,14 @@ def test_every_operator(case: Case, types: Any) -> None:
     assert taken or case.kind in REFUSED
 
 
-@pytest.mark.parametrize("types", [EXPLICIT, MIXED, AUTO], ids=["explicit", "mixed", "auto"])
+@pytest.mark.parametrize(
+    "types",
+    [
+        pytest.param(EXPLICIT, id="explicit"),
+        pytest.param(MIXED, id="mixed", marks=pytest.mark.slow),
+        pytest.param(AUTO, id="auto", marks=pytest.mark.slow),
+    ],
+)
 def test_drawn_programs(types: Any) -> None:
     with jax.enable_x64(True):
         drawn = (generate(np.random.default_rng(seed)) for seed in count())

@@ -166,7 +166,7 @@ def test_a_step_with_a_tied_embedding(monkeypatch: pytest.MonkeyPatch) -> None:
     check(step, params, ids)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=16)
 @given(st.lists(st.sampled_from(sorted(OPERATORS)), min_size=2, max_size=4), st.randoms(use_true_random=False))
 def test_chains_of_operators(names: list[str], random: Any) -> None:
     picks = [random.random() for _ in names]

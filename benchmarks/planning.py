@@ -61,11 +61,11 @@ STAGES: dict[str, tuple[tuple[str, str], ...]] = {
     "solve": (
         ("autopar.search.attempt", "solve"),
         ("autopar.search.ground", "standing"),
-        ("autopar.solve.standing:Standing", "solve"),
+        ("autopar.solve.pipeline.incremental:Standing", "solve"),
         ("autopar.search.aim", "Focus"),
         ("autopar.search.aim", "least_peak"),
-        ("autopar.solve.focus:Focus", "turn_to"),
-        ("autopar.solve.focus:Focus", "mix"),
+        ("autopar.solve.parametric.single_limit:Focus", "turn_to"),
+        ("autopar.solve.parametric.single_limit:Focus", "mix"),
     ),
     "program": (("autopar.search.attempt", "build_program"), ("autopar.search.attempt", "account")),
 }

@@ -35,8 +35,8 @@ from autopar.api import make
 from autopar.errors import NoFeasiblePlan, Unsolved
 from autopar.search import attempt
 from autopar.search.ground import Ground
-from autopar.solve.focus import Focus
-from autopar.solve.standing import Standing
+from autopar.solve.parametric.single_limit import Focus
+from autopar.solve.pipeline.incremental import Standing
 from benchmarks.end_to_end import describe_machine
 from benchmarks.models import gpt
 from cost_models import Cluster

@@ -26,7 +26,7 @@ from autopar.price.usages import Usages
 from autopar.price.variables import Caches
 from autopar.redistribute.route import Router
 from autopar.solve import Edge, Problem
-from autopar.solve.thin import Matrix, matrix_of, part, twice
+from autopar.solve.problem.factored_matrix import Matrix, matrix_of, part, twice
 
 Floats = NDArray[np.float64]
 Placements = tuple[Placement, ...]

@@ -35,7 +35,7 @@ from autopar.price.lasting import clipped, is_join, is_twin, lasting, read_once
 from autopar.price.pricing import Pricing
 from autopar.redistribute.route import Router
 from autopar.solve import Edge, Problem, Usage
-from autopar.solve.thin import part, twice
+from autopar.solve.problem.factored_matrix import part, twice
 
 Floats = NDArray[np.float64]
 

@@ -21,7 +21,7 @@ from autopar.price.held import Held, held
 from autopar.price.pricing import Layout
 from autopar.price.work import materialised, other_names
 from autopar.redistribute.route import Router
-from autopar.solve.thin import Matrix
+from autopar.solve.problem.factored_matrix import Matrix
 
 Floats = NDArray[np.float64]
 Placements = tuple[Placement, ...]

@@ -25,14 +25,14 @@ from autopar.search.misfit import unsolved
 from autopar.search.task import Planned, quickly
 from autopar.search.tightening import Tightening, misfit
 from autopar.solve import Infeasible, NothingCheaper, Solution
-from autopar.solve.clock import ending_at
-from autopar.solve.focus import Focus
-from autopar.solve.least_peak import LeastPeak, least_peak
-from autopar.solve.pareto import Met, met_as
-from autopar.solve.problem import objective
-from autopar.solve.reduction import Choice
-from autopar.solve.rows import least_use
-from autopar.solve.verifier import TOLERANCE
+from autopar.solve.cp_sat.bottleneck import LeastPeak, least_peak
+from autopar.solve.parametric.archive import Met, met_as
+from autopar.solve.parametric.single_limit import Focus
+from autopar.solve.problem.clock import ending_at
+from autopar.solve.problem.problem import objective
+from autopar.solve.problem.reduction import Choice
+from autopar.solve.problem.rows import least_use
+from autopar.solve.problem.verifier import TOLERANCE
 
 _AIMS = 2  # peaks as the Problem counts that choices are made for; ...
 _MOST_AIMS, _LOWER = 6, 0.03  # ... as long as no program fits, each at least this share below the one before

@@ -12,8 +12,8 @@ from autopar.search.attempt import Attempt
 from autopar.search.race import TIE
 from autopar.search.task import Planned
 from autopar.solve import Infeasible
-from autopar.solve.curve import Curve
-from autopar.solve.pareto import Met, Pareto
+from autopar.solve.parametric.archive import Met, Pareto
+from autopar.solve.parametric.dual_curve import Curve
 
 _MOST_ANEW = 10_000  # entries of all edges of problems that are solved anew within every limit: more may take minutes
 _TRIES = 3  # to keep a program within a limit

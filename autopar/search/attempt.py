@@ -21,20 +21,10 @@ from autopar.search.misfit import Moments, blame
 from autopar.search.recomputable import recomputable
 from autopar.search.restriction import Restriction, each_alone
 from autopar.search.task import Planned, Task
-from autopar.solve import (
-    Group,
-    Infeasible,
-    NothingCheaper,
-    Problem,
-    Progress,
-    Solution,
-    SolveOptions,
-    clashing,
-    solve,
-)
-from autopar.solve.clock import ending_at
-from autopar.solve.least_peak import least_peak
-from autopar.solve.problem import objective
+from autopar.solve import Group, Infeasible, NothingCheaper, Problem, Progress, Solution, SolveOptions, clashing, solve
+from autopar.solve.cp_sat.bottleneck import least_peak
+from autopar.solve.problem.clock import ending_at
+from autopar.solve.problem.problem import objective
 
 FEW_ENTRIES = 30_000
 """Entries of all edges of a problem that is solved fully within every limit, and for an error's figures alone."""

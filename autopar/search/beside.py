@@ -19,7 +19,7 @@ from autopar.passes.program import Compute
 from autopar.search.attempt import Attempt
 from autopar.search.task import Planned
 from autopar.solve import Problem, Usage
-from autopar.solve.problem import derived
+from autopar.solve.problem.problem import derived
 
 _KNOWN = 3  # kinds of strategies at one time
 

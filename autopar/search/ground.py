@@ -21,9 +21,9 @@ from autopar.redistribute.route import Router
 from autopar.search.resolve import FindRule, no_rule
 from autopar.search.space import build_space
 from autopar.solve import Problem, SolveOptions
-from autopar.solve.clock import is_up
-from autopar.solve.problem import derived
-from autopar.solve.standing import Standing, standing
+from autopar.solve.pipeline.incremental import Standing, standing
+from autopar.solve.problem.clock import is_up
+from autopar.solve.problem.problem import derived
 
 StepKinds = tuple[StepKind, ...]
 

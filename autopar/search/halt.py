@@ -8,8 +8,8 @@ from math import inf
 from autopar.core.mesh import DeviceMesh
 from autopar.search.progress import OnProgress, SearchProgress
 from autopar.solve import Solution, SolveOptions
-from autopar.solve.clock import now
-from autopar.solve.problem import Stopped
+from autopar.solve.problem.clock import now
+from autopar.solve.problem.problem import Stopped
 
 
 @dataclass(eq=False)

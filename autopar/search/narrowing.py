@@ -30,7 +30,7 @@ from autopar.search.constraints import (
 )
 from autopar.search.matching import Matcher, Spot
 from autopar.solve import Edge
-from autopar.solve.clash import thinned
+from autopar.solve.conflict.irreducible import thinned
 
 Bools = NDArray[np.bool_]
 _SHOWN = 5

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from autopar.core.mesh import DeviceMesh
 from autopar.search.task import Planned
 from autopar.solve import verify
-from autopar.solve.verifier import TOLERANCE
+from autopar.solve.problem.verifier import TOLERANCE
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ from autopar.search.recomputable import recomputable
 from autopar.search.restriction import Restriction, each_alone, restriction
 from autopar.search.task import Planned, Task, quickly
 from autopar.solve import Edge, Group, Infeasible, NothingCheaper, Problem, Solution
-from autopar.solve.problem import derived
+from autopar.solve.problem.problem import derived
 
 _ENOUGH = 0.02  # of a plan's cost: what may be left to prove
 

@@ -20,7 +20,7 @@ from autopar.search.constraints import Constraint
 from autopar.search.matching import Matcher
 from autopar.search.narrowing import Narrowing, axes_of
 from autopar.solve import Edge, Problem
-from autopar.solve.problem import derived
+from autopar.solve.problem.problem import derived
 
 Bools = NDArray[np.bool_]
 

@@ -30,7 +30,8 @@ from autopar.search.replicated import warn_unpriced, warn_unsplit, warn_unwritte
 from autopar.search.restriction import can_name, holds
 from autopar.search.space import check_strategies
 from autopar.search.task import Planned, Task, begun
-from autopar.solve import NothingCheaper, buffers
+from autopar.solve import NothingCheaper
+from autopar.solve.trws import buffers
 
 
 def search(task: Task, meshes: Sequence[DeviceMesh]) -> Planned:

@@ -17,7 +17,7 @@ from autopar.search.attempt import FEW_ENTRIES, Attempt
 from autopar.search.misfit import Misfit, raise_to, unsolved
 from autopar.search.task import Planned, barely
 from autopar.solve import Infeasible, NothingCheaper, Solution, SolveOptions
-from autopar.solve.problem import objective, peak
+from autopar.solve.problem.problem import objective, peak
 
 SMALL_ENTRIES = 300_000
 """Entries of all edges of a problem that is solved barely for an error's figures alone."""

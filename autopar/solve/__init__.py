@@ -1,13 +1,13 @@
 """Numbers only: a Problem in, a verified Solution out. Knows no graph, no tensor and no JAX."""
 
 from autopar.errors import Unsolved
-from autopar.solve.check import Proven, proven
-from autopar.solve.clash import Clash, Group, clashing
-from autopar.solve.driver import NothingCheaper, solve
-from autopar.solve.options import SolveOptions
-from autopar.solve.problem import Edge, Infeasible, InvalidSolution, Problem, Solution, Usage
-from autopar.solve.verifier import verify, verify_choice
-from autopar.solve.watch import Progress
+from autopar.solve.certificate.check import Proven, proven
+from autopar.solve.conflict.irreducible import Clash, Group, clashing
+from autopar.solve.pipeline.driver import NothingCheaper, solve
+from autopar.solve.problem.incumbent import Progress
+from autopar.solve.problem.options import SolveOptions
+from autopar.solve.problem.problem import Edge, Infeasible, InvalidSolution, Problem, Solution, Usage
+from autopar.solve.problem.verifier import verify, verify_choice
 
 __all__ = [
     "Clash",

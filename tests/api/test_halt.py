@@ -25,9 +25,9 @@ from autopar.api.plan_file import to_json
 from autopar.errors import NoFeasiblePlan, PlanFileError, Unsolved
 from autopar.search import attempt, ground
 from autopar.solve import Edge, Infeasible, NothingCheaper, Problem, solve, verify
-from autopar.solve.cp_sat import solver_of
-from autopar.solve.interrupt import run
-from autopar.solve.proof import Exhaust
+from autopar.solve.certificate.proof import Exhaust
+from autopar.solve.cp_sat.finish import solver_of
+from autopar.solve.cp_sat.interrupt import run
 from tests.solve.draw import tangled
 
 PARAMS = [jax.ShapeDtypeStruct((128, 128), jnp.float32) for _ in range(3)]

@@ -14,8 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autopar.solve import Solution, anneal, bar, dual, forbid, glide, regions, solve, sweep
-from autopar.solve.problem import objective, peak
+from autopar.solve import Solution, solve
+from autopar.solve.fixing import reduced_cost_fixing as bar
+from autopar.solve.presolve import arc_consistency as forbid
+from autopar.solve.primal import annealing as anneal
+from autopar.solve.primal import large_neighbourhood as regions
+from autopar.solve.problem.problem import objective, peak
+from autopar.solve.trws import dual, sweep
+from autopar.solve.trws import smoothed_ascent as glide
 from benchmarks import iopddl, iopddl_instance, iopddl_process
 from tests.solve.draw import chain_with_skips
 

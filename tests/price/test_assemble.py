@@ -36,7 +36,7 @@ from autopar.redistribute.route import Router
 from autopar.search.attempt import account_of
 from autopar.search.space import build_space
 from autopar.solve import Problem, Usage
-from autopar.solve.problem import objective, peak, usage_over_time
+from autopar.solve.problem.problem import objective, peak, usage_over_time
 from autopar.trace import trace
 from cost_models import load_cluster
 from tests import small_models

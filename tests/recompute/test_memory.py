@@ -24,7 +24,7 @@ from autopar.search.recomputable import recomputable
 from autopar.search.recompute import RecomputeAttempt, recompute_attempt
 from autopar.search.task import Task
 from autopar.solve import Edge, Problem, Solution, SolveOptions, Usage, solve
-from autopar.solve.problem import objective, peak
+from autopar.solve.problem.problem import objective, peak
 from autopar.trace import trace
 from cost_models import load_cluster
 from tests import small_models

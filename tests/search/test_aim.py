@@ -19,9 +19,9 @@ from autopar.search.place import Place
 from autopar.search.search import find_plan
 from autopar.search.task import Planned, SearchOptions
 from autopar.solve import Problem, Solution, SolveOptions, verify
-from autopar.solve.focus import Focus
-from autopar.solve.least_peak import LeastPeak, least_peak
-from autopar.solve.problem import objective, peak
+from autopar.solve.cp_sat.bottleneck import LeastPeak, least_peak
+from autopar.solve.parametric.single_limit import Focus
+from autopar.solve.problem.problem import objective, peak
 from tests.search.test_front import CASES, FOUR, cluster_of, every_plan, task_of
 
 

@@ -33,7 +33,7 @@ from autopar.search.modes import constraints_of
 from autopar.search.restriction import Restriction, holds, restriction
 from autopar.search.search import search
 from autopar.search.task import Planned, Task
-from autopar.solve.problem import objective
+from autopar.solve.problem.problem import objective
 from autopar.trace import trace
 from cost_models import load_cluster
 

@@ -32,8 +32,8 @@ from autopar.search.mesh_shapes import mesh_shapes
 from autopar.search.progress import SearchProgress
 from autopar.search.task import SearchOptions, Task
 from autopar.solve import SolveOptions, verify
-from autopar.solve.pareto import Pareto
-from autopar.solve.problem import objective
+from autopar.solve.parametric.archive import Pareto
+from autopar.solve.problem.problem import objective
 from autopar.trace import trace
 from cost_models import Cluster, load_cluster, replace_link
 

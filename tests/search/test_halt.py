@@ -7,7 +7,8 @@ from math import inf
 import pytest
 
 from autopar.search.halt import Halt
-from autopar.solve import Solution, SolveOptions, clock
+from autopar.solve import Solution, SolveOptions
+from autopar.solve.problem.problem import clock
 
 
 def solved(stopped: str) -> Solution:

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from autopar.solve import Edge, Problem, SolveOptions, Usage, alike, solve
-from autopar.solve.alike import reduce_alike
-from autopar.solve.check import proven
-from autopar.solve.merge import merge_usages
-from autopar.solve.problem import objective
-from autopar.solve.reduce import is_at_rest, reduce_cheaply, resting
+from autopar.solve import Edge, Problem, SolveOptions, Usage, solve
+from autopar.solve.certificate.check import proven
+from autopar.solve.presolve import batched as alike
+from autopar.solve.presolve.batched import reduce_alike
+from autopar.solve.presolve.merging import merge_usages
+from autopar.solve.presolve.reduce import is_at_rest, reduce_cheaply, resting
+from autopar.solve.problem.problem import objective
 from tests.solve.draw import problems
 from tests.solve.oracle import optimum
 

@@ -9,12 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autopar.solve import Edge, Infeasible, Problem, SolveOptions, Usage, allowed, curve
-from autopar.solve.dual import Dual
-from autopar.solve.forbid import possible
-from autopar.solve.problem import objective
-from autopar.solve.reduction import unchanged
-from autopar.solve.rows import memory_rows
+from autopar.solve import Edge, Infeasible, Problem, SolveOptions, Usage
+from autopar.solve.parametric import dual_curve as curve
+from autopar.solve.presolve.arc_consistency import possible
+from autopar.solve.problem.problem import objective
+from autopar.solve.problem.reduction import unchanged
+from autopar.solve.problem.rows import memory_rows
+from autopar.solve.trws import consistent_decoding as allowed
+from autopar.solve.trws.dual import Dual
 from tests.solve.draw import problems
 from tests.solve.oracle import choices, cost_of
 
@@ -74,7 +76,7 @@ def test_what_a_strategy_forbids_further_on_is_not_taken() -> None:
 
 def test_what_leaves_a_node_nothing_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three nodes have to differ, and the last two may take two strategies only: the first has to take the other."""
-    monkeypatch.setattr("autopar.solve.dual.sweep_order", lambda problem: np.arange(len(problem.counts)))
+    monkeypatch.setattr("autopar.solve.trws.dual.sweep_order", lambda problem: np.arange(len(problem.counts)))
     differ, few = np.where(np.eye(3, dtype=bool), np.inf, 0.0), np.array([[np.inf, 0.0, 0.0]])
     edges = (Edge(0, 1, differ), Edge(0, 2, differ), Edge(1, 2, differ), Edge(3, 1, few), Edge(3, 2, few))
     for costs in permutations((0.0, 1.0, 2.0)):

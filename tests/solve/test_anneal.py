@@ -13,14 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autopar.solve import Infeasible, Problem
-from autopar.solve.anneal import Schedule, anneal
-from autopar.solve.flat import Flat, flatten, per_edge
-from autopar.solve.forbid import drop_forbidden
-from autopar.solve.forest import desk_for, grow_forest, solve_forest
-from autopar.solve.kernels import cost_of as flat_cost_of
-from autopar.solve.kernels import use_of
-from autopar.solve.regions import Walk, search_regions
-from autopar.solve.rows import memory_rows
+from autopar.solve.presolve.arc_consistency import drop_forbidden
+from autopar.solve.primal.annealing import Schedule, anneal
+from autopar.solve.primal.large_neighbourhood import Walk, search_regions
+from autopar.solve.primal.tree_moves import desk_for, grow_forest, solve_forest
+from autopar.solve.problem.rows import memory_rows
+from autopar.solve.trws.arrays import Flat, flatten, per_edge
+from autopar.solve.trws.kernels import cost_of as flat_cost_of
+from autopar.solve.trws.kernels import use_of
 from tests.solve.draw import chain_with_skips, problems
 from tests.solve.oracle import choices, cost_of, optimum, peak_of
 

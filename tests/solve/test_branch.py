@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 
 from autopar.solve import Edge, Infeasible, Problem, SolveOptions, Usage, proven, solve, verify
-from autopar.solve.ascent import Ascent
-from autopar.solve.branch import Branches
-from autopar.solve.exact import reduced_fully
-from autopar.solve.oversize import drop_oversized
-from autopar.solve.proof import Cases, Overflow, Proof
-from autopar.solve.reduce import reduce_cheaply
-from autopar.solve.reduction import unchanged
-from autopar.solve.watch import Best
+from autopar.solve.certificate.proof import Cases, Overflow, Proof
+from autopar.solve.elimination.exact import reduced_fully
+from autopar.solve.pipeline.branch_and_bound import Branches
+from autopar.solve.presolve.knapsack_filtering import drop_oversized
+from autopar.solve.presolve.reduce import reduce_cheaply
+from autopar.solve.problem.incumbent import Best
+from autopar.solve.problem.reduction import unchanged
+from autopar.solve.trws.ascent import Ascent
 from tests.solve.draw import problems
 from tests.solve.oracle import cost_of, optimum, peak_of
 from tests.solve.paths import outcome

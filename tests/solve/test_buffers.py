@@ -7,8 +7,10 @@ import gc
 import numpy as np
 import pytest
 
-from autopar.solve import SolveOptions, buffers, single, solve
-from autopar.solve.buffers import empty, reused
+from autopar.solve import SolveOptions, solve
+from autopar.solve.trws import buffers
+from autopar.solve.trws import float32 as single
+from autopar.solve.trws.buffers import empty, reused
 from tests.solve.test_swing import grid
 
 MANY = 1 << 20

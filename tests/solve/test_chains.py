@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import autopar.solve.chains as chains_module
+import autopar.solve.presolve.batched_elimination as chains_module
 from autopar.solve import Problem
-from autopar.solve.chains import NOWHERE, Chains, Eliminated, chains_of, chosen, eliminated
-from autopar.solve.joined import joined
-from autopar.solve.kinds import Kinds
-from autopar.solve.problem import objective
+from autopar.solve.presolve.batched_elimination import NOWHERE, Chains, Eliminated, chains_of, chosen, eliminated
+from autopar.solve.presolve.folding import joined
+from autopar.solve.problem.hash_consing import Kinds
+from autopar.solve.problem.problem import objective
 from tests.solve.draw import chain_with_skips, problems
 from tests.solve.oracle import optimum
 

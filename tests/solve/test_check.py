@@ -22,8 +22,7 @@ from autopar.solve import (
     solve,
     verify,
 )
-from autopar.solve.excess import by_elimination
-from autopar.solve.proof import (
+from autopar.solve.certificate.proof import (
     Bar,
     Cases,
     Dominate,
@@ -45,7 +44,8 @@ from autopar.solve.proof import (
     Step,
     Unlimit,
 )
-from autopar.solve.tables import Tables
+from autopar.solve.certificate.tables import Tables
+from autopar.solve.fixing.reduced_costs import by_elimination
 from tests.solve.draw import chain_with_skips, problems
 from tests.solve.oracle import choices, cost_of, optimum, peak_of
 from tests.solve.paths import LAZY, PATHS, outcome
@@ -69,7 +69,7 @@ def test_every_witness_proves_its_bound(options: SolveOptions, problem: Problem)
 
 def leave_out_squeezing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither windows are squeezed nor knots untied: what is left is for what follows."""
-    monkeypatch.setattr("autopar.solve.closing.may_squeeze", lambda *_: False)
+    monkeypatch.setattr("autopar.solve.pipeline.closing.may_squeeze", lambda *_: False)
 
 
 @pytest.mark.parametrize("path", ["default", "core"])

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autopar.solve import Edge, Problem, SolveOptions, Usage, clash
-from autopar.solve.clash import Clash, Group, clashing, thinned
-from autopar.solve.feasible import Feasibility, feasible
+from autopar.solve import Edge, Problem, SolveOptions, Usage
+from autopar.solve.conflict import irreducible as clash
+from autopar.solve.conflict.irreducible import Clash, Group, clashing, thinned
+from autopar.solve.cp_sat.feasibility import Feasibility, feasible
 from tests.solve.draw import problems
 from tests.solve.oracle import choices, cost_of
 

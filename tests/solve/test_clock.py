@@ -15,13 +15,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autopar.solve import Infeasible, Problem, Solution, SolveOptions, Unsolved, ascent, clock, solve, verify
-from autopar.solve.ascent import Ascent
-from autopar.solve.dual import Dual
-from autopar.solve.rows import memory_rows
-from autopar.solve.single import Single
-from autopar.solve.standing import standing
-from autopar.solve.watch import Best
+from autopar.solve import Infeasible, Problem, Solution, SolveOptions, Unsolved, solve, verify
+from autopar.solve.pipeline.incremental import standing
+from autopar.solve.problem.incumbent import Best
+from autopar.solve.problem.problem import clock
+from autopar.solve.problem.rows import memory_rows
+from autopar.solve.trws import ascent
+from autopar.solve.trws.ascent import Ascent
+from autopar.solve.trws.dual import Dual
+from autopar.solve.trws.float32 import Single
 from tests.solve.draw import chain_with_skips, problems, tangled
 from tests.solve.oracle import optimum
 from tests.solve.paths import PATHS, outcome

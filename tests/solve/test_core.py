@@ -10,25 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autopar.solve import (
-    Infeasible,
-    NothingCheaper,
-    Problem,
-    Solution,
-    SolveOptions,
-    closing,
-    core,
-    lagrange,
-    messages,
-    proven,
-    rounds,
-    solve,
-    verify,
-)
-from autopar.solve.ascent import Answer, Ascent
-from autopar.solve.eliminate import EliminationPlan, minimise_exactly
-from autopar.solve.lagrange import solve_at_prices
-from autopar.solve.watch import Best
+from autopar.solve import Infeasible, NothingCheaper, Problem, Solution, SolveOptions, proven, solve, verify
+from autopar.solve.elimination.bucket_elimination import EliminationPlan, minimise_exactly
+from autopar.solve.parametric import lagrangian as lagrange
+from autopar.solve.parametric.lagrangian import solve_at_prices
+from autopar.solve.pipeline import closing, core, messages, rounds
+from autopar.solve.problem.incumbent import Best
+from autopar.solve.trws.ascent import Answer, Ascent
 from tests.solve.draw import tangled
 from tests.solve.oracle import cost_of, optimum, peak_of
 
@@ -128,7 +116,7 @@ def test_what_is_said_after_windows_that_leave_few_pairs_is_true(
     monkeypatch.setattr(rounds, "_LEAST_SHARE", 0.01)
     monkeypatch.setattr(rounds, "_MOST_SHARE", 0.95)
     monkeypatch.setattr(rounds, "_guesses", guesses)
-    monkeypatch.setattr("autopar.solve.closing.may_squeeze", lambda *_: False)
+    monkeypatch.setattr("autopar.solve.pipeline.closing.may_squeeze", lambda *_: False)
     for few in (10, 30, 60):
         monkeypatch.setattr(rounds, "_FEW", few)
         for seed in SEEDS:
@@ -181,7 +169,7 @@ def test_these_ways_are_taken(
         return call
 
     if functions != ["squeeze_windows"]:
-        monkeypatch.setattr("autopar.solve.closing.may_squeeze", lambda *_: False)
+        monkeypatch.setattr("autopar.solve.pipeline.closing.may_squeeze", lambda *_: False)
     for name in functions:
         monkeypatch.setattr(room_of(name), name, counted(name))
     for seed in SEEDS:
@@ -245,7 +233,7 @@ def test_what_was_found_before_an_interruption_is_the_answer(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(room_of(then), then, pressed)
-    monkeypatch.setattr("autopar.solve.closing.may_squeeze", lambda *_: False)
+    monkeypatch.setattr("autopar.solve.pipeline.closing.may_squeeze", lambda *_: False)
     problem, best = drawn(1, None)
     try:
         found = solve(problem, options=WAYS[way])

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autopar.solve import Edge, Infeasible, Problem, SolveOptions, Usage, verify
-from autopar.solve.blend import Blend, spliced_costs
-from autopar.solve.curve import Curve
-from autopar.solve.kernels import cost_of
-from autopar.solve.pareto import Met, Pareto
-from autopar.solve.problem import objective, peak
-from autopar.solve.reduction import unchanged
+from autopar.solve.parametric.archive import Met, Pareto
+from autopar.solve.parametric.dual_curve import Curve
+from autopar.solve.primal.path_relinking import Blend, spliced_costs
+from autopar.solve.problem.problem import objective, peak
+from autopar.solve.problem.reduction import unchanged
+from autopar.solve.trws.kernels import cost_of
 from tests.solve.draw import chain_with_skips, problems
 from tests.solve.oracle import least_peak, optimum
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 
 from autopar.solve import Problem, SolveOptions
-from autopar.solve.ascent import Ascent
-from autopar.solve.dual import Dual
-from autopar.solve.remainder import Settled
-from autopar.solve.rows import memory_rows
-from autopar.solve.watch import Best
+from autopar.solve.pipeline.remainder import Settled
+from autopar.solve.problem.incumbent import Best
+from autopar.solve.problem.rows import memory_rows
+from autopar.solve.trws.ascent import Ascent
+from autopar.solve.trws.dual import Dual
 from tests.solve.draw import chain_with_skips, problems
 from tests.solve.oracle import optimum
 

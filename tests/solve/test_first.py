@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 
 from autopar.solve import Edge, Problem, Progress, SolveOptions, Usage, solve
-from autopar.solve.dual import Dual
-from autopar.solve.first import first_choice, relieve
-from autopar.solve.problem import objective, peak
-from autopar.solve.rows import least_use, memory_rows
-from autopar.solve.watch import Best
+from autopar.solve.primal.first_choice import first_choice, relieve
+from autopar.solve.problem.incumbent import Best
+from autopar.solve.problem.problem import objective, peak
+from autopar.solve.problem.rows import least_use, memory_rows
+from autopar.solve.trws.dual import Dual
 from tests.solve.draw import chain_with_skips, problems
 from tests.solve.oracle import optimum
 

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autopar.solve import Infeasible, Problem, SolveOptions, curve, verify
-from autopar.solve.focus import Focus
-from autopar.solve.pareto import Pareto
+from autopar.solve import Infeasible, Problem, SolveOptions, verify
+from autopar.solve.parametric import dual_curve as curve
+from autopar.solve.parametric.archive import Pareto
+from autopar.solve.parametric.single_limit import Focus
 from tests.solve.draw import chain_with_skips, problems
 from tests.solve.oracle import least_peak, optimum
 

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 
 from autopar.solve import Edge, Problem, SolveOptions, solve, verify
-from autopar.solve.ascent import Ascent
-from autopar.solve.dual import Dual
-from autopar.solve.glide import glide, soft_use
-from autopar.solve.momentum import Momentum
-from autopar.solve.proof import Prices
-from autopar.solve.rows import memory_rows
-from autopar.solve.sweep import bound_after, sweep
-from autopar.solve.watch import Best
+from autopar.solve.certificate.proof import Prices
+from autopar.solve.problem.incumbent import Best
+from autopar.solve.problem.rows import memory_rows
+from autopar.solve.trws.acceleration import Momentum
+from autopar.solve.trws.ascent import Ascent
+from autopar.solve.trws.dual import Dual
+from autopar.solve.trws.smoothed_ascent import glide, soft_use
+from autopar.solve.trws.sweep import bound_after, sweep
 from tests.solve.draw import chain_with_skips, problems
 from tests.solve.oracle import optimum
 

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 from ortools.sat.python import cp_model
 
-from autopar.solve import Problem, Solution, SolveOptions, cp_sat, rounds, solve
-from autopar.solve.ascent import Answer, Ascent
-from autopar.solve.dual import Certificate
-from autopar.solve.known import Known
-from autopar.solve.watch import Best
+from autopar.solve import Problem, Solution, SolveOptions, solve
+from autopar.solve.cp_sat.finish import finish as cp_sat
+from autopar.solve.pipeline import rounds
+from autopar.solve.problem.bracket import Known
+from autopar.solve.problem.incumbent import Best
+from autopar.solve.trws.ascent import Answer, Ascent
+from autopar.solve.trws.dual import Certificate
 from tests.solve.oracle import cost_of
 from tests.solve.test_mixture import FEW_SWEEPS, limited
 

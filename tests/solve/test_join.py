@@ -11,22 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autopar.solve import (
-    Edge,
-    InvalidSolution,
-    Problem,
-    Solution,
-    SolveOptions,
-    clock,
-    proven,
-    solve,
-    squeeze,
-    verify,
-)
-from autopar.solve.join import is_thin, joined, untied
-from autopar.solve.merge import merge_parallel
-from autopar.solve.proof import Eliminate, Join, Proof
-from autopar.solve.reduction import unchanged
+from autopar.solve import Edge, InvalidSolution, Problem, Solution, SolveOptions, proven, solve, verify
+from autopar.solve.certificate.proof import Eliminate, Join, Proof
+from autopar.solve.fixing import fixed_point as squeeze
+from autopar.solve.fixing.node_merging import is_thin, joined, untied
+from autopar.solve.presolve.merging import merge_parallel
+from autopar.solve.problem.problem import clock
+from autopar.solve.problem.reduction import unchanged
 from tests.solve.draw import problems
 from tests.solve.oracle import choices, cost_of, optimum, peak_of
 
@@ -174,7 +165,7 @@ def test_wrong_costs_of_pairs_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
         return replace(reduction, problem=Problem(dear, reduction.problem.edges))
 
     problem = _distances(7, 5, 0)
-    monkeypatch.setattr("autopar.solve.join.joined", partial(planted))
+    monkeypatch.setattr("autopar.solve.fixing.node_merging.joined", partial(planted))
     solution = solve(problem, options=TABLES)
     with pytest.raises(InvalidSolution, match="its witness proves"):
         verify(problem, solution)

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autopar.solve.kinds import NONE, Kinds, ascending, distinct, is_among, present
+from autopar.solve.problem.hash_consing import NONE, Kinds, ascending, distinct, is_among, present
 
 ROWS = st.lists(st.tuples(st.integers(-1, 3), st.integers(0, 5), st.integers(0, 1 << 40)), max_size=30)
 

@@ -7,11 +7,10 @@ from itertools import combinations, count, product
 import numpy as np
 import pytest
 
-from autopar.solve import clock
-from autopar.solve.dual import Certificate, Dual
-from autopar.solve.knots import knots
-from autopar.solve.problem import Edge, Problem
-from autopar.solve.rows import memory_rows
+from autopar.solve.fixing.frustrated_cycles import knots
+from autopar.solve.problem.problem import Edge, Problem, clock
+from autopar.solve.problem.rows import memory_rows
+from autopar.solve.trws.dual import Certificate, Dual
 
 GAP = 100.0
 EQUAL = np.where(np.eye(2, dtype=bool), 0.0, 10.0)  # more than the widest window

@@ -12,19 +12,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autopar.solve import Edge, InvalidSolution, Problem, SolveOptions, proven, solve, verify
-from autopar.solve import closing as closing_module
-from autopar.solve import layered as layered_module
-from autopar.solve import messages as messages_module
-from autopar.solve import within as within_module
-from autopar.solve.ascent import Answer, Ascent, is_closed
-from autopar.solve.dual import Certificate
-from autopar.solve.few import Few, few_of
-from autopar.solve.layered import by_layers
-from autopar.solve.problem import objective
-from autopar.solve.proof import Join, Piece, Pieces
-from autopar.solve.reduction import unchanged
-from autopar.solve.watch import Best
-from autopar.solve.within import _order, labels
+from autopar.solve.certificate.proof import Join, Piece, Pieces
+from autopar.solve.periodic import layered as layered_module
+from autopar.solve.periodic import part_tables as within_module
+from autopar.solve.periodic.few_periods import Few, few_of
+from autopar.solve.periodic.layered import by_layers
+from autopar.solve.periodic.part_tables import _order, labels
+from autopar.solve.pipeline import closing as closing_module
+from autopar.solve.pipeline import messages as messages_module
+from autopar.solve.problem.incumbent import Best
+from autopar.solve.problem.problem import objective
+from autopar.solve.problem.reduction import unchanged
+from autopar.solve.trws.ascent import Answer, Ascent, is_closed
+from autopar.solve.trws.dual import Certificate
 from tests.solve.draw import problems
 from tests.solve.test_tile import repeating
 

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 
 from autopar.solve import Edge, Problem
-from autopar.solve.dual import Dual
-from autopar.solve.layers import Layers, _repeats, layers_of
-from autopar.solve.match import Matching
-from autopar.solve.rows import memory_rows
-from autopar.solve.stretch import Stretch, looks_of, stretches_of
-from autopar.solve.tile import shortened
+from autopar.solve.periodic.period import Stretch, looks_of, stretches_of
+from autopar.solve.periodic.period_matching import Matching
+from autopar.solve.periodic.separators import Layers, _repeats, layers_of
+from autopar.solve.periodic.shortened import shortened
+from autopar.solve.problem.rows import memory_rows
+from autopar.solve.trws.dual import Dual
 from tests.solve.test_tile import repeating
 
 

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from autopar.solve import Infeasible, Problem, SolveOptions, Usage, least_peak
-from autopar.solve.problem import peak
+from autopar.solve import Infeasible, Problem, SolveOptions, Usage
+from autopar.solve.cp_sat.finish import bottleneck as least_peak
+from autopar.solve.problem.problem import peak
 from tests.solve import oracle
 from tests.solve.draw import problems
 

@@ -10,15 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autopar.solve import Edge, Problem, SolveOptions, Usage, closing, messages, rounds, solve, squeeze
-from autopar.solve.ascent import Answer, Ascent
-from autopar.solve.dual import Dual
-from autopar.solve.known import Known
-from autopar.solve.mixture import annealed, annealed_near, mixed_exactly
-from autopar.solve.problem import peak
-from autopar.solve.reduction import Ints
-from autopar.solve.single import Single
-from autopar.solve.watch import Best, Until
+from autopar.solve import Edge, Problem, SolveOptions, Usage, solve
+from autopar.solve.fixing import fixed_point as squeeze
+from autopar.solve.pipeline import closing, messages, rounds
+from autopar.solve.primal.crossover import annealed, annealed_near, mixed_exactly
+from autopar.solve.problem.bracket import Known
+from autopar.solve.problem.incumbent import Best, Until
+from autopar.solve.problem.problem import peak
+from autopar.solve.problem.reduction import Ints
+from autopar.solve.trws.ascent import Answer, Ascent
+from autopar.solve.trws.dual import Dual
+from autopar.solve.trws.float32 import Single
 from tests.solve.draw import problems
 from tests.solve.oracle import choices, cost_of
 from tests.solve.test_swing import grid, is_finite
@@ -53,7 +55,7 @@ def test_no_mixture_is_cheaper(problem: Problem, seed: int) -> None:
 
 def test_what_does_not_fit_is_not_mixed(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = grid(6, 6, 0)
-    monkeypatch.setattr("autopar.solve.mixture._WORK", 1.0)
+    monkeypatch.setattr("autopar.solve.primal.crossover._WORK", 1.0)
     assert mixed_exactly(problem, drawn_choices(problem, 0, 9), SolveOptions()).choice is None
     assert mixed_exactly(problem, [], SolveOptions()).choice is None
 
@@ -65,7 +67,7 @@ def test_all_sweeps_tell_what_they_decode(problem: Problem) -> None:
     swept, singly = Single.sweep, list[int]()
     for least in (0, 10**9):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("autopar.solve.single._LARGE", least)
+            patch.setattr("autopar.solve.trws.float32._LARGE", least)
             patch.setattr(Single, "sweep", lambda self: singly.append(1) or swept(self))
             ascent = Ascent(problem, FEW_SWEEPS, rough=True)
             found, _ = ascent.sweeps(np.inf, Best(problem, None, None))
@@ -79,7 +81,7 @@ def test_prices_that_glide_tell_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """And a few sweeps at prices below and above the last."""
     problem = limited(5, 1, 2.0)
     ascent = Ascent(problem, SolveOptions())
-    monkeypatch.setattr("autopar.solve.ascent._SWEEPS_ALONE", 0)
+    monkeypatch.setattr("autopar.solve.trws.ascent._SWEEPS_ALONE", 0)
     monkeypatch.setattr(Ascent, "_sweeps", lambda self, *_, **__: (Answer(None, np.inf, -np.inf), ()))
     ascent.price(np.full(ascent.rows.count, 0.2))
     swept, prices = Dual.sweep, list[float]()
@@ -140,7 +142,7 @@ def test_strategies_of_little_excess_better_a_choice(monkeypatch: pytest.MonkeyP
     watch, cost = Best(problem, None, None), cost_of(problem, start)
     certificate = Ascent(problem, SolveOptions()).sweeps(np.inf, watch)[1]
     for share, most in ((1.0, 1.02 * best), (-1.0, cost * (1 + 1e-12))):
-        monkeypatch.setattr("autopar.solve.mixture._NEAR", share)
+        monkeypatch.setattr("autopar.solve.primal.crossover._NEAR", share)
         found = annealed_near(certificate, start, cost, SolveOptions(), watch)
         assert found.choice in every
         assert best * (1 - 1e-9) <= found.objective <= most

@@ -10,14 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autopar.solve import Infeasible, Problem, SolveOptions, narrow, solve, verify
-from autopar.solve.dual import Certificate, Dual
-from autopar.solve.forbid import drop_forbidden
-from autopar.solve.merge import merge_parallel
-from autopar.solve.narrow import narrowed
-from autopar.solve.proof import Exceed
-from autopar.solve.reduction import unchanged
-from autopar.solve.rows import memory_rows
+from autopar.solve import Infeasible, Problem, SolveOptions, solve, verify
+from autopar.solve.certificate.proof import Exceed
+from autopar.solve.fixing import pairwise as narrow
+from autopar.solve.fixing.pairwise import narrowed
+from autopar.solve.presolve.arc_consistency import drop_forbidden
+from autopar.solve.presolve.merging import merge_parallel
+from autopar.solve.problem.reduction import unchanged
+from autopar.solve.problem.rows import memory_rows
+from autopar.solve.trws.dual import Certificate, Dual
 from tests.solve.draw import problems
 from tests.solve.oracle import choices, cost_of
 from tests.solve.test_swing import grid

@@ -7,13 +7,14 @@ from itertools import product
 import numpy as np
 import pytest
 
-from autopar.solve import Edge, Infeasible, Problem, SolveOptions, Unsolved, Usage, closing, messages, solve
-from autopar.solve.ascent import Ascent
-from autopar.solve.dual import Dual, State
-from autopar.solve.mixture import annealed
-from autopar.solve.problem import peak
-from autopar.solve.reduction import Ints
-from autopar.solve.watch import Best
+from autopar.solve import Edge, Infeasible, Problem, SolveOptions, Unsolved, Usage, solve
+from autopar.solve.pipeline import closing, messages
+from autopar.solve.primal.crossover import annealed
+from autopar.solve.problem.incumbent import Best
+from autopar.solve.problem.problem import peak
+from autopar.solve.problem.reduction import Ints
+from autopar.solve.trws.ascent import Ascent
+from autopar.solve.trws.dual import Dual, State
 from tests.solve.oracle import cost_of
 
 NARROW = SolveOptions(max_table_entries=1, max_sweeps=15)

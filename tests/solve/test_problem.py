@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autopar.solve import Edge, Problem, Usage
-from autopar.solve.problem import Floats, objective
+from autopar.solve.problem.problem import Floats, objective
 from tests.solve.draw import chain_with_skips, problems
 
 MATRIX = np.array([[0.0, 1.0], [np.inf, 0.0]])

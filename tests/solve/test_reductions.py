@@ -11,24 +11,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autopar.solve import Edge, Infeasible, Problem, SolveOptions
-from autopar.solve.check import proven
-from autopar.solve.contract import _functions, contract_functional
-from autopar.solve.contract_chains import contract_chains
-from autopar.solve.cp_sat import finish
-from autopar.solve.dominate import drop_dominated
-from autopar.solve.dual import Dual
-from autopar.solve.eliminate import eliminate, minimise_exactly, plan_elimination
-from autopar.solve.forbid import drop_forbidden, is_finite
-from autopar.solve.lagrange import within_window
-from autopar.solve.marginals import min_marginals
-from autopar.solve.merge import drop_lone, fold_constant, merge_parallel, share_equal
-from autopar.solve.minplus import MinSum, _min_product_by_arrays, min_product
-from autopar.solve.oversize import drop_oversized
-from autopar.solve.proof import Eliminate
-from autopar.solve.reduce import reduce_cheaply, reduce_fully
-from autopar.solve.reduction import size, unchanged, without_limit
-from autopar.solve.rows import drop_slack, memory_rows
-from autopar.solve.watch import Best
+from autopar.solve.certificate.check import proven
+from autopar.solve.certificate.proof import Eliminate
+from autopar.solve.cp_sat.finish import finish
+from autopar.solve.elimination.bucket_elimination import eliminate, minimise_exactly, plan_elimination
+from autopar.solve.elimination.min_marginals import min_marginals
+from autopar.solve.elimination.min_sum import MinSum, _min_product_by_arrays, min_product
+from autopar.solve.parametric.lagrangian import within_window
+from autopar.solve.presolve.arc_consistency import drop_forbidden, is_finite
+from autopar.solve.presolve.dead_end_elimination import drop_dominated
+from autopar.solve.presolve.functional_edges import _functions, contract_functional
+from autopar.solve.presolve.knapsack_filtering import drop_oversized
+from autopar.solve.presolve.merging import drop_lone, fold_constant, merge_parallel, share_equal
+from autopar.solve.presolve.reduce import reduce_cheaply, reduce_fully
+from autopar.solve.presolve.variable_elimination import contract_chains
+from autopar.solve.problem.incumbent import Best
+from autopar.solve.problem.reduction import size, unchanged, without_limit
+from autopar.solve.problem.rows import drop_slack, memory_rows
+from autopar.solve.trws.dual import Dual
 from tests.solve.draw import problems
 from tests.solve.oracle import choices, cost_of, optimum, peak_of, reparametrised
 

@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autopar.solve import Problem, SolveOptions, rounds
-from autopar.solve.ascent import Answer
-from autopar.solve.dual import Dual
-from autopar.solve.known import Known
-from autopar.solve.problem import objective
-from autopar.solve.rows import memory_rows
-from autopar.solve.watch import Best
+from autopar.solve import Problem, SolveOptions
+from autopar.solve.pipeline import rounds
+from autopar.solve.problem.bracket import Known
+from autopar.solve.problem.incumbent import Best
+from autopar.solve.problem.problem import objective
+from autopar.solve.problem.rows import memory_rows
+from autopar.solve.trws.ascent import Answer
+from autopar.solve.trws.dual import Dual
 from tests.solve.draw import tangled
 from tests.solve.oracle import choices, optimum
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autopar.solve.problem import Floats
-from autopar.solve.same import Same
-from autopar.solve.thin import Thin
+from autopar.solve.problem.equal_arrays import Same
+from autopar.solve.problem.factored_matrix import Thin
+from autopar.solve.problem.problem import Floats
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 299), st.booleans()), max_size=12))

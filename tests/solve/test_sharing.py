@@ -11,18 +11,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autopar.solve import Edge, Infeasible, Problem, SolveOptions, dominate, known, solve
-from autopar.solve.dual import Dual
-from autopar.solve.eliminate import plan_elimination
-from autopar.solve.exact import NOTHING, exactly, reduced
-from autopar.solve.flat import flatten
-from autopar.solve.forbid import drop_forbidden
-from autopar.solve.kernels import gain_of
-from autopar.solve.order import sweep_order
-from autopar.solve.proof import Forbid
-from autopar.solve.reduction import restrict
-from autopar.solve.rows import memory_rows
-from autopar.solve.watch import Best
+from autopar.solve import Edge, Infeasible, Problem, SolveOptions, solve
+from autopar.solve.certificate.proof import Forbid
+from autopar.solve.elimination.bucket_elimination import plan_elimination
+from autopar.solve.elimination.exact import NOTHING, exactly, reduced
+from autopar.solve.presolve import dead_end_elimination as dominate
+from autopar.solve.presolve.arc_consistency import drop_forbidden
+from autopar.solve.problem.incumbent import Best
+from autopar.solve.problem.problem import bracket as known
+from autopar.solve.problem.reduction import restrict
+from autopar.solve.problem.rows import memory_rows
+from autopar.solve.trws.arrays import flatten
+from autopar.solve.trws.dual import Dual
+from autopar.solve.trws.kernels import gain_of
+from autopar.solve.trws.order import sweep_order
 from tests.solve.draw import chain_with_skips, problems
 from tests.solve.oracle import optimum
 
@@ -165,14 +167,14 @@ def test_a_gap_that_may_be_left_spares_the_rest_of_the_work(monkeypatch: pytest.
     edges = tuple(Edge(u, v, rng.random((4, 4))) for u in range(8) for v in range(u))
     problem = Problem(tuple(np.zeros(4) for _ in range(8)), edges)
     rounds: list[int] = []
-    monkeypatch.setattr("autopar.solve.closing.may_squeeze", lambda *_: False)  # it would prove this before
-    monkeypatch.setattr("autopar.solve.core.by_all", lambda *_: rounds.append(1) or pytest.fail("searched on"))
+    monkeypatch.setattr("autopar.solve.pipeline.closing.may_squeeze", lambda *_: False)  # it would prove this before
+    monkeypatch.setattr("autopar.solve.pipeline.core.by_all", lambda *_: rounds.append(1) or pytest.fail("searched on"))
     options = SolveOptions(max_table_entries=1, max_cp_sat_entries=100, gap_tolerance=1.0)
     assert 0 < solve(problem, options=options).gap < 1
     wanted = replace(options, gap_tolerance=1e-9)
     with pytest.raises(pytest.fail.Exception, match="searched on"):
         solve(problem, options=wanted)
-    monkeypatch.setattr("autopar.solve.messages._MOST_ENTRIES", 0)  # too many for rounds to end
+    monkeypatch.setattr("autopar.solve.pipeline.messages._MOST_ENTRIES", 0)  # too many for rounds to end
     assert wanted.gap_tolerance < solve(problem, options=wanted).gap < 1
     with pytest.raises(pytest.fail.Exception, match="searched on"):  # which who gives a time may have tried
         solve(problem, options=replace(wanted, time_limit_s=60.0))

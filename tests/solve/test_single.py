@@ -9,14 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autopar.solve import Edge, Problem, kernels, proven, single, solve, sweep
-from autopar.solve.ascent import Ascent
-from autopar.solve.dual import Dual
-from autopar.solve.flat import Pool
-from autopar.solve.options import SolveOptions
-from autopar.solve.rows import memory_rows
-from autopar.solve.single import Single
-from autopar.solve.watch import Best
+from autopar.solve import Edge, Problem, proven, solve
+from autopar.solve.problem.incumbent import Best
+from autopar.solve.problem.options import SolveOptions
+from autopar.solve.problem.rows import memory_rows
+from autopar.solve.trws import float32 as single
+from autopar.solve.trws import kernels, sweep
+from autopar.solve.trws.arrays import Pool
+from autopar.solve.trws.ascent import Ascent
+from autopar.solve.trws.dual import Dual
+from autopar.solve.trws.float32 import Single
 from tests.solve.draw import problems
 from tests.solve.oracle import optimum
 from tests.solve.test_glide import scarce

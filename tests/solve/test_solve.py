@@ -101,7 +101,7 @@ def test_core_path_agrees_with_elimination():
 
 def test_unproven_is_not_called_infeasible(monkeypatch):
     """Four nodes, all different, three strategies: no choice, but it takes search, or joins, to know."""
-    monkeypatch.setattr("autopar.solve.closing.may_squeeze", lambda *_: False)
+    monkeypatch.setattr("autopar.solve.pipeline.closing.may_squeeze", lambda *_: False)
     different = np.where(np.eye(3, dtype=bool), np.inf, 0.1)
     edges = tuple(Edge(u, v, different) for u in range(4) for v in range(u))
     problem = Problem((np.zeros(3),) * 4, edges)

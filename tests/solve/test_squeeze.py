@@ -11,19 +11,20 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from autopar.solve import Edge, Infeasible, InvalidSolution, Problem, SolveOptions, bar, proven, solve, verify
-from autopar.solve import squeeze as squeeze_module
-from autopar.solve.ascent import Answer
-from autopar.solve.bar import barred, sampled, window_of
-from autopar.solve.dual import Certificate, Dual
-from autopar.solve.eliminate import minimise_exactly, plan_elimination
-from autopar.solve.forbid import drop_forbidden, possible
-from autopar.solve.merge import merge_parallel
-from autopar.solve.proof import Bar, Eliminate, Prices, Unlimit
-from autopar.solve.reduction import kept, unchanged
-from autopar.solve.rows import memory_rows
-from autopar.solve.squeeze import squeeze, squeeze_windows
-from autopar.solve.watch import Best
+from autopar.solve import Edge, Infeasible, InvalidSolution, Problem, SolveOptions, proven, solve, verify
+from autopar.solve.certificate.proof import Bar, Eliminate, Prices, Unlimit
+from autopar.solve.elimination.bucket_elimination import minimise_exactly, plan_elimination
+from autopar.solve.fixing import fixed_point as squeeze_module
+from autopar.solve.fixing import reduced_cost_fixing as bar
+from autopar.solve.fixing.fixed_point import squeeze, squeeze_windows
+from autopar.solve.fixing.reduced_cost_fixing import barred, sampled, window_of
+from autopar.solve.presolve.arc_consistency import drop_forbidden, possible
+from autopar.solve.presolve.merging import merge_parallel
+from autopar.solve.problem.incumbent import Best
+from autopar.solve.problem.reduction import kept, unchanged
+from autopar.solve.problem.rows import memory_rows
+from autopar.solve.trws.ascent import Answer
+from autopar.solve.trws.dual import Certificate, Dual
 from tests.solve.draw import problems
 from tests.solve.oracle import choices, cost_of, optimum, peak_of
 
@@ -183,7 +184,7 @@ def test_knots_that_cannot_be_untied_do_not_keep_it_going(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(squeeze_module, "is_thin", lambda _: False)
     monkeypatch.setattr(squeeze_module, "knots", tied)
-    monkeypatch.setattr("autopar.solve.join._ENTRIES", 0)
+    monkeypatch.setattr("autopar.solve.fixing.node_merging._ENTRIES", 0)
     watch, options = Best(problem, None, None), SolveOptions(max_table_entries=1)
     found = squeeze(certificate, certificate.bound + 100.0, options, watch, may_untie=True)
     assert asked
@@ -244,7 +245,7 @@ def test_arc_consistency_is_the_same_with_and_without_sharing(problem: Problem) 
     found: list[Any] = []
     for unshared in (0.0, 2.0):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("autopar.solve.forbid._UNSHARED", unshared)
+            patch.setattr("autopar.solve.presolve.arc_consistency._UNSHARED", unshared)
             try:
                 found.append({v: ids.tolist() for v, ids in kept(possible(problem)).items()})
             except Infeasible:

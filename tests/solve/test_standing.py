@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import autopar.solve.chains as chains_module
-import autopar.solve.remainder as remainder_module
-import autopar.solve.standing as standing_module
+import autopar.solve.pipeline.incremental as standing_module
+import autopar.solve.pipeline.remainder as remainder_module
+import autopar.solve.presolve.batched_elimination as chains_module
 from autopar.solve import Edge, Infeasible, Problem, Solution, SolveOptions, Usage, solve, verify
-from autopar.solve.dual import Dual
-from autopar.solve.standing import Standing, standing
+from autopar.solve.pipeline.incremental import Standing, standing
+from autopar.solve.trws.dual import Dual
 from tests.solve.draw import chain_with_skips, problems
 from tests.solve.oracle import optimum
 

@@ -15,13 +15,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autopar._jit import FAST, compiled, exchanged, loaded
-from autopar.solve import Problem, kernels, minplus, sweep
-from autopar.solve.dual import Dual
-from autopar.solve.flat import entries_read
-from autopar.solve.reduction import Ints
-from autopar.solve.rows import memory_rows
-from autopar.solve.thin import whole
-from autopar.solve.threads import other_thread, side_by_side
+from autopar.solve import Problem
+from autopar.solve.elimination import min_sum as minplus
+from autopar.solve.problem.factored_matrix import whole
+from autopar.solve.problem.reduction import Ints
+from autopar.solve.problem.rows import memory_rows
+from autopar.solve.trws import kernels, sweep
+from autopar.solve.trws.arrays import entries_read
+from autopar.solve.trws.dual import Dual
+from autopar.solve.trws.threads import other_thread, side_by_side
 from tests.solve.draw import problems
 from tests.solve.test_swing import grid, is_finite
 
@@ -190,7 +192,7 @@ def test_an_error_of_either_side_is_told() -> None:
 def test_a_forked_process_has_a_thread_of_its_own() -> None:
     script = """
 import os, signal
-from autopar.solve.threads import side_by_side
+from autopar.solve.trws.threads import side_by_side
 assert side_by_side(abs, -3, 7) == (3, 7)
 if not (child := os.fork()):
     signal.alarm(20)

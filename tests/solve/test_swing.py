@@ -11,14 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autopar.solve import Edge, Problem, SolveOptions, flat, kernels, single, solve
-from autopar.solve import bar as bars
-from autopar.solve.ascent import Ascent
-from autopar.solve.dual import Dual
-from autopar.solve.flat import Pool
-from autopar.solve.momentum import Momentum
-from autopar.solve.rows import memory_rows
-from autopar.solve.watch import Best
+from autopar.solve import Edge, Problem, SolveOptions, solve
+from autopar.solve.fixing import reduced_cost_fixing as bars
+from autopar.solve.problem.incumbent import Best
+from autopar.solve.problem.rows import memory_rows
+from autopar.solve.trws import arrays as flat
+from autopar.solve.trws import float32 as single
+from autopar.solve.trws import kernels
+from autopar.solve.trws.acceleration import Momentum
+from autopar.solve.trws.arrays import Pool
+from autopar.solve.trws.ascent import Ascent
+from autopar.solve.trws.dual import Dual
 from tests.solve.draw import problems
 from tests.solve.oracle import optimum
 from tests.solve.test_glide import scarce
@@ -68,7 +71,7 @@ def test_a_search_goes_back_where_the_bound_falls(monkeypatch: pytest.MonkeyPatc
     """With messages thrown far off, as no step would, what is held is still the best there was."""
     problem, met = grid(8, 5, 0), list[float]()
     swept, push = Dual.swept, kernels.push
-    monkeypatch.setattr("autopar.solve.momentum.push", lambda flat, far, *arrays: push(flat, 8 * far, *arrays))
+    monkeypatch.setattr("autopar.solve.trws.acceleration.push", lambda flat, far, *arrays: push(flat, 8 * far, *arrays))
     monkeypatch.setattr(Dual, "swept", lambda dual: (found := swept(dual), met.append(found.bound))[0])
     _, certificate = Ascent(problem, SolveOptions(max_sweeps=60)).sweeps(np.inf, Best(problem, None, None))
     assert certificate.bound == pytest.approx(max(met))
@@ -78,7 +81,7 @@ def test_a_search_goes_back_where_the_bound_falls(monkeypatch: pytest.MonkeyPatc
 def test_momentum_grows_while_the_bound_rises_and_is_lost_where_it_falls(monkeypatch: pytest.MonkeyPatch) -> None:
     """The share of the last way is k / (k + 3) after k rises, at most 0.5 here; after a fall k is 0."""
     shares = list[float]()
-    monkeypatch.setattr("autopar.solve.momentum.push", lambda _flat, share, *_arrays: shares.append(share))
+    monkeypatch.setattr("autopar.solve.trws.acceleration.push", lambda _flat, share, *_arrays: shares.append(share))
     problem = grid(3, 2, 0)
     dual = Dual(problem, memory_rows(problem))
     momentum = Momentum(dual, 0.5)
@@ -98,7 +101,7 @@ def test_momentum_grows_while_the_bound_rises_and_is_lost_where_it_falls(monkeyp
 def test_nothing_of_a_search_is_left_where_nothing_is_collected(limited: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Matrices of wide problems are hundreds of MB: those of one search are to be gone when the next begins."""
     monkeypatch.setattr(single, "_LARGE", 0)
-    monkeypatch.setattr("autopar.solve.known._NARROW", 0)
+    monkeypatch.setattr("autopar.solve.problem.bracket._NARROW", 0)
     made, build = list[ReferenceType[Pool]](), Pool.__init__
 
     def noted(pool: Pool) -> None:

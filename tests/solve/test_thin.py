@@ -10,16 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from autopar.solve import Infeasible, solve
-from autopar.solve import thin as module
-from autopar.solve.bar import barred
-from autopar.solve.dual import Dual
-from autopar.solve.flat import flatten
-from autopar.solve.forbid import drop_forbidden
-from autopar.solve.kernels import add_row, entry
-from autopar.solve.merge import merge_parallel
-from autopar.solve.problem import Edge, Floats, Problem
-from autopar.solve.rows import memory_rows
-from autopar.solve.thin import (
+from autopar.solve.fixing.reduced_cost_fixing import barred
+from autopar.solve.presolve.arc_consistency import drop_forbidden
+from autopar.solve.presolve.merging import merge_parallel
+from autopar.solve.problem.factored_matrix import (
     Thin,
     _as_they_come,
     _number_by_bytes,
@@ -35,7 +29,13 @@ from autopar.solve.thin import (
     twice,
     whole,
 )
-from autopar.solve.verifier import verify
+from autopar.solve.problem.problem import Edge, Floats, Problem
+from autopar.solve.problem.problem import factored_matrix as module
+from autopar.solve.problem.rows import memory_rows
+from autopar.solve.problem.verifier import verify
+from autopar.solve.trws.arrays import flatten
+from autopar.solve.trws.dual import Dual
+from autopar.solve.trws.kernels import add_row, entry
 from tests.solve.draw import problems
 from tests.solve.test_reductions import NAMES, REDUCTIONS
 

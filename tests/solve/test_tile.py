@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autopar.solve import Edge, Problem, SolveOptions, Usage, solve, verify
-from autopar.solve.core import by_messages
-from autopar.solve.dual import Dual
-from autopar.solve.flat import per_edge
-from autopar.solve.rows import memory_rows
-from autopar.solve.tile import Shortened, shortened
-from autopar.solve.watch import Best
+from autopar.solve.periodic.shortened import Shortened, shortened
+from autopar.solve.pipeline.core import by_messages
+from autopar.solve.problem.incumbent import Best
+from autopar.solve.problem.rows import memory_rows
+from autopar.solve.trws.arrays import per_edge
+from autopar.solve.trws.dual import Dual
 from tests.solve.draw import chain_with_skips
 from tests.solve.oracle import cost_of, optimum
 

@@ -1,0 +1,1 @@
+"""Proofs of bounds as data, and the checker, which shares nothing with the search."""

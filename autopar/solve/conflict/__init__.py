@@ -1,0 +1,1 @@
+"""Which requirements of an infeasible problem clash."""

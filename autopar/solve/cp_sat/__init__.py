@@ -1,0 +1,1 @@
+"""What CP-SAT is asked: the exact finish, feasibility, the bottleneck problem."""

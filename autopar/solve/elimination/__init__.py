@@ -1,0 +1,1 @@
+"""Bucket elimination: exact optima and min-marginals where the tables fit."""

@@ -1,0 +1,187 @@
+"""Exact optimum of a problem without limit by elimination of all nodes, if the tables it needs are small enough.
+
+The order is planned first, on sizes alone: always a node whose table is smallest, or one that joins the fewest
+others (min-fill). Nothing is computed unless the whole plan fits.
+
+R. Dechter, "Bucket elimination: a unifying framework for reasoning", Artificial Intelligence 113 (1999).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+
+import numpy as np
+
+from autopar.solve.elimination.min_sum import MinSum
+from autopar.solve.problem.clock import keep_on
+from autopar.solve.problem.options import SolveOptions
+from autopar.solve.problem.problem import Floats, Problem
+from autopar.solve.problem.reduction import Choice
+
+
+@dataclass(frozen=True)
+class EliminationPlan:
+    """An order of all nodes, and what eliminating in it takes."""
+
+    order: tuple[int, ...]
+    largest_entries: int
+    total_entries: int
+    work: float
+
+    def fits(self, options: SolveOptions) -> bool:
+        """Whether the options allow it."""
+        small = self.largest_entries <= options.max_table_entries and self.total_entries <= options.max_total_entries
+        return small and self.work <= options.max_elimination_work
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Costs over a scope: axis i of `cost` is the strategy of node `scope[i]`."""
+
+    scope: tuple[int, ...]
+    cost: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Bucket:
+    """An eliminated node, the tables it was in, and what it left on its scope (in order of nodes)."""
+
+    node: int
+    scope: tuple[int, ...]
+    tables: tuple[Table, ...]
+    left: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Elimination:
+    """The buckets in the order of elimination, and the optimum (inf if every choice is forbidden)."""
+
+    counts: tuple[int, ...]
+    buckets: tuple[Bucket, ...]
+    cost: float
+
+    def choice(self) -> Choice:
+        """The optimal choice, last eliminated first: each the cheapest given those that are known."""
+        choice = [0] * len(self.counts)
+        for bucket in reversed(self.buckets):
+            total = np.zeros(1)
+            for table in bucket.tables:
+                known = tuple(slice(None) if u == bucket.node else choice[u] for u in table.scope)
+                total = total + table.cost[known]
+            choice[bucket.node] = int(total.argmin())
+        return tuple(choice)
+
+
+def plan_elimination(problem: Problem, most_entries: float = math.inf, *, by_fill: bool = False) -> EliminationPlan:
+    """A greedy order, with its largest and total table entries and its additions.
+
+    Always the node that leaves the smallest table, or, `by_fill`, of those that join the fewest others the one that
+    does; ties by node. It ends, without the rest of the nodes, at the first table of more than `most_entries`.
+    """
+    counts = problem.counts
+    near = _neighbours(problem)
+
+    def entries(v: int) -> int:
+        """Of the table that v leaves; where those are more than allowed, enough of its factors to say so."""
+        table = 1
+        for u in near[v]:
+            table *= counts[u]
+            if table > most_entries:
+                break
+        return table
+
+    def rank(v: int) -> tuple[int, int]:
+        joined = sum(len(near[v]) - 1 - len(near[u] & near[v]) for u in near[v]) if by_fill else 0
+        return joined, entries(v)
+
+    cost = {v: rank(v) for v in range(len(counts))}
+    queue = [(ranked, v) for v, ranked in cost.items()]
+    heapify(queue)
+    order, largest, total, work = list[int](), 0, 0, 0.0
+    while cost:
+        ranked, v = heappop(queue)
+        if cost.get(v) != ranked:  # it was put in again with another
+            continue
+        table = ranked[1]
+        del cost[v]
+        order.append(v)
+        if table > most_entries:
+            return EliminationPlan(tuple(order), table, total, work)
+        largest, total, work = max(largest, table), total + table, work + float(table) * counts[v] * len(near[v])
+        for u in near[v]:
+            near[u] |= near[v]
+            near[u] -= {u, v}
+        around = near[v].union(*(near[u] for u in near[v])) if by_fill else near[v]
+        for u in around:
+            cost[u] = rank(u)
+            heappush(queue, (cost[u], u))
+    return EliminationPlan(tuple(order), largest, total, work)
+
+
+def _neighbours(problem: Problem) -> list[set[int]]:
+    """Of every node with more than one strategy, those that it has edges to."""
+    near: list[set[int]] = [set() for _ in problem.counts]
+    counts = np.array(problem.counts, dtype=np.intp)
+    ends: list[tuple[int, int]] = problem.ends[(counts[problem.ends] > 1).all(axis=1)].tolist()
+    for u, v in ends:
+        near[u].add(v)
+        near[v].add(u)
+    return near
+
+
+def tables_of(problem: Problem) -> tuple[list[Floats], list[list[Table]]]:
+    """The costs of every node, and the tables of edges that it is in: those between nodes with more than one strategy.
+
+    What an edge to a node of one strategy costs is the other's.
+    """
+    costs, counts = list(problem.node_costs), problem.counts
+    tables: list[list[Table]] = [[] for _ in counts]
+    for edge in problem.edges:
+        if counts[edge.u] == 1:
+            costs[edge.v] = costs[edge.v] + edge.cost[0]
+        elif counts[edge.v] == 1:
+            costs[edge.u] = costs[edge.u] + edge.cost[:, 0]
+        else:
+            table = Table((edge.u, edge.v), edge.cost)
+            tables[edge.u].append(table)
+            tables[edge.v].append(table)
+    return costs, tables
+
+
+def eliminate(problem: Problem, plan: EliminationPlan) -> Elimination:
+    """Eliminates all nodes along a plan that fits.
+
+    A node of one strategy is no axis of any table, as an array has 64 at most: its edges are costs of its neighbours.
+
+    Raises:
+      TimeUp: before the end.
+    """
+    counts = problem.counts
+    made = MinSum()
+    costs, tables = tables_of(problem)
+    buckets: list[Bucket] = []
+    cost = 0.0
+    for v in plan.order:
+        keep_on()
+        mine = (Table((v,), costs[v]), *tables[v])
+        scope = tuple(sorted({u for table in mine for u in table.scope} - {v}))
+        place = {u: i for i, u in enumerate(scope)} | {v: -1}
+        inputs = [(table.cost, tuple(place[u] for u in table.scope)) for table in mine]
+        left = made.eliminate(tuple(counts[u] for u in scope), inputs)
+        buckets.append(Bucket(v, scope, mine, left))
+        cost += float(left) if not scope else 0.0
+        for u in scope:
+            tables[u] = [table for table in tables[u] if v not in table.scope] + [Table(scope, left)]
+    return Elimination(counts, tuple(buckets), cost)
+
+
+def minimise_exactly(problem: Problem, plan: EliminationPlan) -> tuple[Choice, float]:
+    """The cheapest choice and its cost (inf if every choice is forbidden), along a plan that fits.
+
+    Raises:
+      TimeUp: before the end.
+    """
+    elimination = eliminate(problem, plan)
+    return elimination.choice(), elimination.cost

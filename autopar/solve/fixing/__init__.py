@@ -1,0 +1,1 @@
+"""Reduced-cost fixing of values and pairs, to a fixed point."""

@@ -1,0 +1,103 @@
+"""One problem about single memory limits: as a curve within all of them (`curve`), but drawn only near those asked for.
+
+The sum of the prices goes up until choices keep within the limit, and on; then down in steps until they exceed it; then
+by halves to where they just do. Messages that come from high prices decode better choices than those that come from low
+ones. Of what was decoded on the way, choices about the limit are made (`blend`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import numpy as np
+
+from autopar.solve.parametric.dual_curve import Curve, Line
+from autopar.solve.problem.options import SolveOptions
+from autopar.solve.problem.problem import Problem
+
+_UP, _MOST_UP, _MORE_UP = 4.0, 10, 2  # times the sum of prices; until choices keep within the limit, and from there on
+_DOWN, _LITTLE = 3.0, 1e-3  # the sum over the next; of the cost: what memory costs where prices end
+_HALVES, _APART = 6, 1.05  # of the way between two sums of prices, as ratios; what is close enough
+_NEARLY_LEAST = 1.01  # of what is proven of all peaks
+_FALLS = 3  # of the bound, one after another
+_FEWEST = 8  # lines that are kept
+_BESIDE = 6  # lines on each side of a limit, at whose prices choices descend
+
+
+class Focus(Curve):
+    """Good choices of a problem, and bounds, within the memory limits that it was turned to."""
+
+    passes = 6, 3  # its lines are few
+
+    def __init__(self, problem: Problem, options: SolveOptions, wanted: Callable[[], bool] = lambda: True) -> None:
+        self._limit = 0.0
+        super().__init__(problem, options, wanted)
+        self._most = float(self._use.max(initial=0.0))  # the peak of what is decoded without prices
+
+    def turn_to(self, limit: float) -> None:
+        """Meets choices about a limit, and proves bounds."""
+        self._limit = limit
+        if not self._most:
+            return
+        if self._is_above(limit):
+            self._sink_to(limit)
+        self._halve(limit)
+
+    def mix(self, limit: float) -> None:
+        """Meets choices that are made of those about a limit."""
+        if not self._pareto.met:
+            return
+        lines = self._priced()
+        within = sum(line.middle <= limit for line in lines)
+        self._blend(lines[max(0, within - _BESIDE) : within + _BESIDE])
+
+    def _note(self) -> None:
+        """Keeps the line of this moment; where there is no room, the one that proves the least of the limit goes."""
+        super()._note()
+        if len(self._lines) > max(_FEWEST, self._room):
+            self._lines.remove(min(self._lines[1:-1], key=lambda line: line.at(self._limit)))
+
+    def _priced(self) -> list[Line]:
+        """The lines that have prices, the highest first."""
+        return sorted((line for line in self._lines if line.slope > 0), key=lambda line: -line.slope)
+
+    def _is_above(self, limit: float) -> bool:
+        """Whether none of the choices decoded at prices are as small."""
+        return all(line.middle > limit for line in self._priced())
+
+    def _sink_to(self, limit: float) -> None:
+        """Up to prices at which choices are small, and down to where they exceed the limit."""
+        price, more = max((line.slope for line in self._priced()), default=self._dear() / _UP), 1 + _MORE_UP
+        for _ in range(_MOST_UP):
+            price *= _UP
+            self._step(price)
+            more -= not self._is_above(limit)
+            if not more or self._is_refused(limit) or self._is_vain(limit) or not self.wanted():
+                break
+        while self._lines[-1].middle <= limit and price > _LITTLE * self._dear() and self.wanted():
+            price /= _DOWN
+            self._step(price)
+
+    def _is_refused(self, limit: float) -> bool:
+        """Whether it is proven that no choice keeps within the limit, and a choice of about the least peak is met."""
+        least, met = self.least_peak, self.choices()
+        return least > limit and bool(met) and met[0].peak <= _NEARLY_LEAST * least
+
+    def _is_vain(self, limit: float) -> bool:
+        """Whether no choice was met yet, and higher prices prove less and less: the bound is concave in them."""
+        last = [line.at(limit) for line in self._lines[-_FALLS - 1 :]]
+        return not self._pareto.met and len(last) > _FALLS and all(a > b for a, b in pairwise(last))
+
+    def _dear(self) -> float:
+        """The sum of prices at which the memory of the fastest choice costs as much as all else."""
+        return (abs(self._lines[0].state.bound + self.reduction.offset) or 1.0) / self._most
+
+    def _halve(self, limit: float) -> None:
+        """Prices between those at which choices exceed the limit and those at which they do not."""
+        for _ in range(_HALVES):
+            high = min((line.slope for line in self._priced() if line.middle <= limit), default=np.inf)
+            low = max((line.slope for line in self._priced() if line.middle > limit), default=0.0)
+            if high == np.inf or not low or high <= _APART * low or not self.wanted():
+                return
+            self._step(float(np.sqrt(low * high)))

@@ -1,0 +1,1 @@
+"""What repeats: periods, separators between them, shortened problems, transfer matrices."""

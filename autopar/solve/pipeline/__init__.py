@@ -1,0 +1,1 @@
+"""The stages in order, and the incremental solve."""

@@ -1,0 +1,1 @@
+"""Reductions that keep an optimum: arc consistency, dead-end elimination, functional edges, variable elimination."""

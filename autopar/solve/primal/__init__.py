@@ -1,0 +1,1 @@
+"""Better choices: tree moves, annealing, large neighbourhoods, repair, crossover."""

@@ -1,0 +1,1 @@
+"""TRW-S: dual bounds by message passing, and choices decoded on the way."""

@@ -1,0 +1,257 @@
+"""A problem as flat arrays, which is what kernels read.
+
+Node v's strategies are start[v] <= i < start[v+1] of one long vector. Every edge is two arcs, one into each of its
+nodes. The arcs into v are near[v] <= k < near[v+1], those from lower nodes before split[v]. Arc k comes from other[k];
+its messages to v begin at mail[k]; the same edge's arc the other way is back[k]. arcs[e] are those into u and v of the
+problem's edge e. Nodes are numbered in the order of sweeps.
+
+Rows of one matrix are often equal (strategies that differ in other tensors only), and so are columns. Matrices lie in
+the pool without their repetitions, that of arc k, which has tall[k] rows and wide[k] columns, from thin[k] on. Strategy
+s of other[k] has its row class_of[rows_at[k] + s], strategy t of v its column class_of[columns_at[k] + t]. Classes are
+numbered in the order in which they come first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autopar._jit import compiled_or
+from autopar.solve.problem.factored_matrix import Matrix, entries_of, thin
+from autopar.solve.problem.problem import Floats, Problem
+from autopar.solve.problem.reduction import Ints
+from autopar.solve.problem.rows import Rows
+from autopar.solve.trws import buffers
+from autopar.solve.trws.order import sweep_order
+
+_ROOM = 1024  # entries, to begin with
+_COPIES = 2  # of every matrix, at most: both ways up
+
+
+class Memory(NamedTuple):
+    """Segment i is node[i]'s bytes, size[at[i] ...], in the rows low[i] <= r < high[i]; of[v] <= i < of[v+1] are v's.
+
+    The limit holds in each of the `rows`.
+    """
+
+    node: Ints
+    low: Ints
+    high: Ints
+    at: Ints
+    size: Floats
+    of: Ints
+    limit: float
+    rows: int
+
+
+class Flat(NamedTuple):
+    """Costs, arcs and memory rows of a problem. `widest`: the most strategies of a node; `size`: of all messages."""
+
+    start: Ints
+    cost: Floats
+    widest: int
+    near: Ints
+    split: Ints
+    other: Ints
+    mail: Ints
+    back: Ints
+    arcs: Ints
+    pool: Floats
+    thin: Ints
+    tall: Ints
+    wide: Ints
+    rows_at: Ints
+    columns_at: Ints
+    class_of: Ints
+    size: int
+    memory: Memory
+
+
+def flatten(problem: Problem, rows: Rows, order: Ints | None = None, pool: Pool | None = None) -> Flat:
+    """The problem with its memory rows, flat. `order`: its nodes in the order of sweeps, their own if None.
+
+    Its matrices are put into `pool`, where those of like problems may be already.
+    """
+    order = np.arange(len(problem.counts)) if order is None else order
+    nodes: list[int] = order.tolist()
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    counts = np.array(problem.counts, dtype=np.intp)[order]
+    into = rank[problem.ends.ravel()]
+    other = into.reshape(-1, 2)[:, ::-1].ravel()
+    pool = pool or Pool()
+    places = pool.put(problem)
+    arcs = np.lexsort((other, into))
+    arc_of = np.empty_like(arcs)
+    arc_of[arcs] = np.arange(len(arcs))
+    partner = np.arange(len(arcs)).reshape(-1, 2)[:, ::-1].ravel()
+    into, other = into[arcs], other[arcs]
+    where = places[arcs].T
+    near = _starts(np.bincount(into, minlength=len(counts)))
+    mail = _starts(counts[into])
+    return Flat(
+        start=_starts(counts),
+        cost=np.concatenate([np.zeros(0), *(problem.node_costs[v] for v in nodes)]),
+        widest=int(counts.max(initial=0)),
+        near=near,
+        split=near[:-1] + np.bincount(into[other < into], minlength=len(counts)),
+        other=other,
+        mail=mail[:-1],
+        back=arc_of[partner[arcs]],
+        arcs=arc_of.reshape(-1, 2),
+        pool=pool.entries,
+        thin=where[0].copy(),
+        tall=where[1].copy(),
+        wide=where[2].copy(),
+        rows_at=where[3].copy(),
+        columns_at=where[4].copy(),
+        class_of=pool.classes,
+        size=int(mail[-1]),
+        memory=_memory(rows, order, rank),
+    )
+
+
+def entries_read(flat: Flat) -> int:
+    """How many entries of matrices a sweep reads each way."""
+    return int(flat.tall @ flat.wide)
+
+
+def per_edge(flat: Flat, messages: Floats) -> list[tuple[Floats, Floats]]:
+    """The messages of every edge of the problem to its nodes u and v."""
+    ends = np.append(flat.mail, flat.size)
+    return [(messages[ends[i] : ends[i + 1]], messages[ends[j] : ends[j + 1]]) for i, j in flat.arcs.tolist()]
+
+
+def with_per_edge(flat: Flat, messages: Sequence[tuple[Floats, Floats]]) -> Floats:
+    """The inverse of `per_edge`."""
+    result, ends = np.empty(flat.size), np.append(flat.mail, flat.size)
+    for (i, j), (to_u, to_v) in zip(flat.arcs.tolist(), messages, strict=True):
+        result[ends[i] : ends[i + 1]] = to_u
+        result[ends[j] : ends[j + 1]] = to_v
+    return result
+
+
+def owners(problem: Problem) -> Ints:
+    """The node that each arc goes into, in the order of arcs, where nodes are swept in `sweep_order`."""
+    order = sweep_order(problem)
+    return order[np.sort(np.argsort(order)[problem.ends.ravel()])]
+
+
+def with_messages(flat: Flat, messages: Floats) -> Floats:
+    """The costs of all nodes with the messages to them."""
+    sums = np.zeros(len(flat.cost))
+    add_messages(flat, messages, sums)
+    return flat.cost + sums
+
+
+def _add_by_arrays(flat: Flat, messages: Floats, sums: Floats) -> None:
+    if flat.size:
+        sums += np.bincount(receivers(flat), weights=messages, minlength=len(sums))
+
+
+@compiled_or(_add_by_arrays)
+def add_messages(flat: Flat, messages: Floats, sums: Floats) -> None:
+    """Adds to every strategy the messages to it, in double precision."""
+    for v in range(len(flat.start) - 1):
+        count = flat.start[v + 1] - flat.start[v]
+        mine = sums[flat.start[v] : flat.start[v + 1]]
+        for k in range(flat.near[v], flat.near[v + 1]):
+            told = messages[flat.mail[k] : flat.mail[k] + count]
+            for t in range(count):
+                mine[t] += told[t]
+
+
+def receivers(flat: Flat) -> Ints:
+    """For every message the strategy that it goes to, as costs are numbered."""
+    counts, into = np.diff(flat.start), np.repeat(np.arange(len(flat.start) - 1), np.diff(flat.near))
+    return np.arange(flat.size) + np.repeat(flat.start[into] - flat.mail, counts[into])
+
+
+def _starts(lengths: Ints) -> Ints:
+    return np.concatenate([np.zeros(1, dtype=np.intp), np.cumsum(lengths, dtype=np.intp)])
+
+
+class Pool:
+    """The distinct matrices of problems, both ways up, one after the other; those of one more problem follow.
+
+    `entries` and `classes` are what a `Flat` has as `pool` and `class_of`: what is put later moves nothing in them.
+    """
+
+    def __init__(self) -> None:
+        self._entries, self._classes = Growing(np.float64), Growing(np.intp)
+        self._where: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+        self._matrices: list[Matrix] = []  # they keep their ids
+
+    @property
+    def entries(self) -> Floats:
+        """All matrices."""
+        return self._entries.values
+
+    @property
+    def classes(self) -> Ints:
+        """The numbers of rows and columns."""
+        return self._classes.values
+
+    def put(self, problem: Problem) -> Ints:
+        """Where the matrices of each arc are, `where[arc]` as `_put` says; arcs into u, then v, by edge."""
+        matrices, which = problem.matrices
+        fresh = {id(matrix): matrix for matrix in matrices if id(matrix) not in self._where}
+        self._entries.expect(_COPIES * sum(entries_of(matrix).size for matrix in fresh.values()))
+        for key, matrix in fresh.items():
+            self._where[key] = self._put(matrix)
+        self._matrices += fresh.values()
+        where = np.array([self._where[id(matrix)] for matrix in matrices], dtype=np.intp).reshape(-1, 2, 5)
+        return where[which].reshape(-1, 5)
+
+    def _put(self, matrix: Matrix) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Where a matrix lies: thin, tall, wide, rows_at, columns_at of the arc into u and of the one into v."""
+        found = thin(matrix)
+        tall, wide = found.entries.shape
+        to_u, to_v = self._entries.add(found.entries.T), self._entries.add(found.entries)
+        row_at, column_at = self._classes.add(found.rows), self._classes.add(found.columns)
+        return (to_u, wide, tall, column_at, row_at), (to_v, tall, wide, row_at, column_at)
+
+
+class Growing:
+    """A vector to which arrays are added; `values` are those so far. Room that is not used yet takes no memory."""
+
+    def __init__(self, dtype: type[np.generic]) -> None:
+        self._room, self._count = np.empty(_ROOM, dtype=dtype), 0
+
+    @property
+    def values(self) -> NDArray[Any]:
+        """All entries so far."""
+        return self._room[: self._count]
+
+    def expect(self, count: int) -> None:
+        """Has room for so many entries more."""
+        if self._count + count > len(self._room):
+            values = self.values
+            self._room = buffers.empty(2 * (self._count + count), values.dtype)
+            self._room[: self._count] = values
+
+    def add(self, array: NDArray[Any]) -> int:
+        """Where its entries, row by row, begin."""
+        self.expect(array.size)
+        at, self._count = self._count, self._count + array.size
+        self._room[at : self._count].reshape(array.shape)[...] = array
+        return at
+
+
+def _memory(rows: Rows, order: Ints, rank: Ints) -> Memory:
+    nodes: list[int] = order.tolist()
+    segments = [segment for v in nodes for segment in rows.of_node[v]]
+    node = rank[np.array([segment.node for segment in segments], dtype=np.intp)]
+    return Memory(
+        node=node,
+        low=np.array([segment.low for segment in segments], dtype=np.intp),
+        high=np.array([segment.high for segment in segments], dtype=np.intp),
+        at=_starts(np.array([len(segment.size_bytes) for segment in segments], dtype=np.intp))[:-1],
+        size=np.concatenate([np.zeros(0), *(segment.size_bytes for segment in segments)]),
+        of=_starts(np.bincount(node, minlength=len(order))),
+        limit=float(rows.limit),
+        rows=rows.count,
+    )

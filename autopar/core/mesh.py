@@ -87,7 +87,8 @@ class DeviceMesh:
         return tuple(sorted(axes, key=self.names.index))
 
     def __str__(self) -> str:
-        return "x".join(f"{name}={size}" for name, size in self.given or self.axes)
+        axes = [f"{name}={size}" for name, size in self.given or self.axes]
+        return axes[0] if len(axes) == 1 else f"({', '.join(axes)})"
 
 
 def _whole(name: str, size: object) -> int:

@@ -32,7 +32,7 @@ DEVICES = jax.devices()
 
 MESHES: list[tuple[Any, str]] = [
     ({"a": 3}, r"mesh a=3 has 3 devices, cluster 'cpu8' has 8\. Choose axis sizes whose product is 8"),
-    ({"a": 2, "b": 3}, r"mesh a=2xb=3 has 6 devices"),
+    ({"a": 2, "b": 3}, r"mesh \(a=2, b=3\) has 6 devices"),
     ({"a": 16}, r"mesh a=16 has 16 devices"),
     ({"a": 0}, r"mesh axis 'a' has size 0; sizes are >= 1"),
     ({"a": 2, "b": -4}, r"mesh axis 'b' has size -4; sizes are >= 1"),

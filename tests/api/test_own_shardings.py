@@ -83,7 +83,7 @@ def test_open_dims_beside_axes_in_any_order(spec: P, found: str) -> None:
 
 def test_open_dims_beside_a_dim_that_does_not_divide() -> None:
     fn = constrained(P(P.UNCONSTRAINED, "b"), mesh_of(a=2, b=4))
-    with pytest.raises(NoFeasiblePlan, match=r"places a tensor of shape \(16, 6\) \[-, b\] on mesh a=2xb=4"):
+    with pytest.raises(NoFeasiblePlan, match=r"places a tensor of shape \(16, 6\) \[-, b\] on mesh \(a=2, b=4\)"):
         autopar.plan(fn, X, W[:, :6], cluster="cpu8")
 
 
@@ -149,7 +149,7 @@ def test_a_shard_map_runs_as_it_is(check_vma: bool) -> None:
 
 def test_a_mesh_of_another_size_is_refused() -> None:
     fn = constrained(P("a"), mesh_of(a=2, b=2))
-    with pytest.raises(InvalidMesh, match="own shardings are for mesh a=2xb=2 of 4 devices, cluster 'cpu8' has 8"):
+    with pytest.raises(InvalidMesh, match=r"shardings are for mesh \(a=2, b=2\) of 4 devices, cluster 'cpu8' has 8"):
         autopar.plan(fn, X, W, cluster="cpu8")
 
 

@@ -176,7 +176,7 @@ def test_a_file_is_small_and_says_what_it_is(tmp_path: Path) -> None:
     file, path = example(4000), tmp_path / "plan.json"
     dump(file, path)
     document = json.loads(path.read_text(encoding="utf-8"))
-    assert document["about"] == "f on mesh data=2xmodel=4 of 8xh100: `autopar report FILE` shows it"
+    assert document["about"] == "f on mesh (data=2, model=4) of 8xh100: `autopar report FILE` shows it"
     assert path.stat().st_size < len(to_json(file)) / 5
 
 
@@ -315,7 +315,7 @@ def test_damage_is_named_where_it_is(tmp_path: Path, damage: Callable[[Any], obj
 def test_a_tensor_that_does_not_divide_evenly(tmp_path: Path) -> None:
     text = to_json(example())
     message = refused(tmp_path / "plan.json", text.replace("[16, 8]", "[16, 7]"))
-    assert "input 1 of shape (16, 7) cannot be placed [-, data*model] on mesh data=2xmodel=4" in message
+    assert "input 1 of shape (16, 7) cannot be placed [-, data*model] on mesh (data=2, model=4)" in message
 
 
 def test_many_errors_are_counted(tmp_path: Path) -> None:

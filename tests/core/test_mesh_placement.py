@@ -21,7 +21,7 @@ def test_a_mesh_knows_its_sizes_and_order() -> None:
     assert MESH.product(("z", "x")) == 6
     assert MESH.product(()) == 1
     assert MESH.sort(("z", "x")) == ("x", "z")
-    assert str(MESH) == "x=2xy=4xz=3"
+    assert str(MESH) == "(x=2, y=4, z=3)"
     assert DeviceMesh.of({"x": np.int64(2)}).axes == (("x", 2),)
 
 

@@ -21,7 +21,7 @@ def report(layers: int = 3, **changes: object) -> Report:
         function="train_step",
         cluster="8xh100",
         mesh=(("data", 2), ("model", 4)),
-        space="mode auto, mesh data=2xmodel=4",
+        space="mode auto, mesh (data=2, model=4)",
         objective_s=2.5e-3,
         lower_bound_s=2.5e-3,
         gap=0.0,

@@ -27,7 +27,7 @@ def line_of(report: Report, start: str) -> str:
 def test_the_overview_says_what_it_costs() -> None:
     report = make.report()
     assert line_of(report, "mesh") == "mesh data=2 x model=4 (8 devices)"
-    assert line_of(report, "searched") == "searched mode auto, mesh data=2xmodel=4"
+    assert line_of(report, "searched") == "searched mode auto, mesh (data=2, model=4)"
     assert line_of(report, "step time") == "step time 2.25 ms"
     assert line_of(report, "one by one") == "one by one 2.25 ms = compute 1.5 ms + communication 750 us, nothing hidden"
     hiding = make.report(step_time_s=1.95e-3, errors=(ErrorShare("links", 3e-4), ErrorShare("launch", 4e-4)))

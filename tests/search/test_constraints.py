@@ -262,7 +262,7 @@ def test_a_constraint_inside_a_loop() -> None:
         ),
         ((pin("ww", P("x")),), r"pin\('ww', P\('x'\)\): .* Close to it: w"),
         ((forbid(at(kind="dot"), "x"),), r"forbid\(at\(kind='dot'\), 'x'\): .*Close to it: dot_general"),
-        ((pin("w", P("z")),), r"pin\('w', P\('z'\)\): mesh x=2xy=4 has no axis 'z'; its axes are x, y"),
+        ((pin("w", P("z")),), r"pin\('w', P\('z'\)\): mesh \(x=2, y=4\) has no axis 'z'; its axes are x, y"),
         ((forbid("w", "z"),), "has no axis 'z'"),
         ((pin("w", P(None, None, "x")),), r"stated are 3 dims, the shape \(16, 6\) has 2"),
         ((pin("w", P(None, "y")),), r"pin.*w of shape \(16, 6\).*dim 1 of 6 does not divide evenly by 4"),
@@ -306,7 +306,7 @@ def test_meshes_that_lack_an_axis_are_not_tried() -> None:
     graph = graph_of(layer, (16, 8), (8, 16))
     task = Task(graph, pricing, constraints=(pin("w", P("y")),))
     meshes = [DeviceMesh.of({"x": 8}), TWO]
-    assert search(task, meshes).plan.space.endswith("mesh x=2xy=4")
+    assert search(task, meshes).plan.space.endswith("mesh (x=2, y=4)")
     with pytest.raises(InvalidConstraint, match="mesh x=8 has no axis 'z'"):
         search(replace(task, constraints=(pin("w", P("z")),)), meshes)
 

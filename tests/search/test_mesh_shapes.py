@@ -394,7 +394,7 @@ def test_shapes_are_ruled_out_and_the_plan_says_so(monkeypatch: pytest.MonkeyPat
     again = find_plan(task, mesh_shapes((4, 6), 2))
     assert (again.plan.space, again.plan.stage) == (planned.plan.space, planned.plan.stage)
     single = find_plan(task, [mesh_of((2, 12))])
-    assert single.plan.space == "mode auto, mesh x=2xy=12"
+    assert single.plan.space == "mode auto, mesh (x=2, y=12)"
 
 
 def test_a_wrong_bound_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:

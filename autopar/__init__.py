@@ -1,18 +1,29 @@
-"""autopar: finds the fastest way to split a JAX function over a cluster, proves how good it is, and runs it so."""
+"""autopar: finds the fastest way to split a JAX function over a cluster, proves how good it is, and runs it so.
 
-from autopar import operators
-from autopar.api import Calibration, Compiled, Front, Plan, calibrate, compile, front, plan
-from autopar.api.constraints import at, data_parallel, forbid, manual, pin, replicate, semi_auto, tie
-from autopar.api.plan import compare
-from autopar.core.mesh import DeviceMesh
-from autopar.core.placement import Placement
-from autopar.errors import AutoparError
-from autopar.operators import operator
-from autopar.rules.user import register_rule, whole_along
-from autopar.search.progress import SearchProgress
-from autopar.search.task import SearchOptions
-from autopar.solve import SolveOptions
-from cost_models import Cluster, load_cluster
+Names are imported when they are first used: to import the package takes no longer than to import JAX.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from autopar import operators
+    from autopar.api.calibrate import Calibration, calibrate
+    from autopar.api.compiled import Compiled, compile, plan
+    from autopar.api.constraints import at, data_parallel, forbid, manual, pin, replicate, semi_auto, tie
+    from autopar.api.front import Front, front
+    from autopar.api.plan import Plan, compare
+    from autopar.core.mesh import DeviceMesh
+    from autopar.core.placement import Placement
+    from autopar.errors import AutoparError
+    from autopar.operators import operator
+    from autopar.rules.user import register_rule, whole_along
+    from autopar.search.progress import SearchProgress
+    from autopar.search.task import SearchOptions
+    from autopar.solve import SolveOptions
+    from cost_models import Cluster, load_cluster
 
 __all__ = [
     "AutoparError",
@@ -46,3 +57,34 @@ __all__ = [
     "whole_along",
 ]
 __version__ = "0.1.0"
+
+_HOMES = {
+    "autopar.api.calibrate": "Calibration calibrate",
+    "autopar.api.compiled": "Compiled compile plan",
+    "autopar.api.constraints": "at data_parallel forbid manual pin replicate semi_auto tie",
+    "autopar.api.front": "Front front",
+    "autopar.api.plan": "Plan compare",
+    "autopar.core.mesh": "DeviceMesh",
+    "autopar.core.placement": "Placement",
+    "autopar.errors": "AutoparError",
+    "autopar.operators": "operator",
+    "autopar.rules.user": "register_rule whole_along",
+    "autopar.search.progress": "SearchProgress",
+    "autopar.search.task": "SearchOptions",
+    "autopar.solve": "SolveOptions",
+    "cost_models": "Cluster load_cluster",
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "operators":
+        return import_module("autopar.operators")
+    if name not in _HOME:
+        raise AttributeError(f"module 'autopar' has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(_HOME[name]), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -108,7 +108,7 @@ def front(
             raise BadArgument(f"cannot write into {str(save)!r}: there is no such directory")
         given = {"cluster": cluster, "mesh": None if mesh is None else parse_mesh(mesh), "time_limit_s": time_limit}
         task = load_task(*parse_target(target))
-        from autopar.api import front as search_front
+        from autopar.api.front import front as search_front
 
         keywords: dict[str, Any] = {"cluster": None, "mesh": None, **task.options}
         keywords |= {name: value for name, value in given.items() if value is not None}
@@ -131,7 +131,7 @@ def calibrate(
     with _one_line_errors():
         for path in (output, plot):
             check_writable(path)
-        from autopar.api import calibrate as measure
+        from autopar.api.calibrate import calibrate as measure
 
         with Console(stderr=True).status("calibrating") as status:
             made = measure(
@@ -301,7 +301,7 @@ def _report_of(
 
         return load(Path(target)).report, ()
     task = load_task(*parse_target(target))
-    from autopar.api import plan
+    from autopar.api.compiled import plan
 
     keywords = _timed({**_DEFAULTS, **task.options, **given})
     with _status(target, keywords) as keywords, _one_line_warnings():

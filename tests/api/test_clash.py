@@ -30,7 +30,7 @@ REST = (
     autopar.tie("params['w2']", "params['w1']"),
     autopar.forbid(autopar.at(kind="tanh"), P(None, "a")),
 )
-SOLVED = autopar.SearchOptions(solve=autopar.SolveOptions())
+SOLVED = autopar.SearchOptions(gap_tolerance=0.0)
 """No gap may be left: every limit is solved for."""
 
 

@@ -34,7 +34,7 @@ PARAMS = [jax.ShapeDtypeStruct((128, 128), jnp.float32) for _ in range(3)]
 X = jax.ShapeDtypeStruct((64, 128), jnp.float32)
 TWO = {"a": 4, "b": 2}
 STAGES = [(ground, "build_space"), (ground, "assemble"), (attempt, "build_program")]
-AT_ONCE = SearchOptions(solve=SolveOptions(time_limit_s=0.0))
+AT_ONCE = SearchOptions(gap_tolerance=0.0, solve=SolveOptions(time_limit_s=0.0))
 
 
 def loss(ws: Any, x: Any) -> Any:

@@ -48,5 +48,5 @@ def test_models_are_of_the_sizes_that_their_names_say() -> None:
 
 def test_meshes_have_as_many_devices_as_their_clusters() -> None:
     for case in CASES:
-        assert load_cluster(case.cluster).topology.device_count == prod(case.mesh)
+        assert load_cluster(case.cluster).topology.device_count == prod(case.mesh or (64,))
     assert max(prod(case.mesh) for case in CASES) == 8192

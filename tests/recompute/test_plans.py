@@ -191,7 +191,8 @@ def test_where_much_is_left_to_prove_what_holds_without_a_limit_is_proven(monkey
     limit, expected = int(0.6 * free().peak_memory_bytes), limited(0.6).record.recomputed
 
     def plan() -> autopar.Plan:
-        return autopar.plan(scanned, *specs(scanned, ARGS)[1], **SETTING, memory_limit_bytes=limit)
+        options = autopar.SearchOptions(gap_tolerance=0.0)
+        return autopar.plan(scanned, *specs(scanned, ARGS)[1], **SETTING, memory_limit_bytes=limit, options=options)
 
     monkeypatch.setattr(recompute.RecomputeAttempt, "bound_within", lambda *_: 0.0)
     found = plan()

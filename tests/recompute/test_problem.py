@@ -25,7 +25,7 @@ from autopar.search.place import Place
 from autopar.search.recomputable import recomputable
 from autopar.search.recompute import RecomputeAttempt, recompute_attempt
 from autopar.search.space import build_space
-from autopar.search.task import Task
+from autopar.search.task import SearchOptions, Task
 from autopar.solve import Infeasible, Problem, Solution, SolveOptions, solve
 from autopar.trace import trace
 from cost_models import load_cluster
@@ -77,6 +77,7 @@ CASES = {
 }
 MOST = 3
 """How many operators the oracle chooses among: it solves a Problem for each of their subsets."""
+PROVEN = SearchOptions(gap_tolerance=0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +89,9 @@ class Setting:
 
     @cached_property
     def attempt(self) -> RecomputeAttempt:
-        task = Task(self.graph, lambda graph, mesh: Roofline(graph, mesh, CLUSTER), memory_limit_bytes=10**12)
+        task = Task(
+            self.graph, lambda graph, mesh: Roofline(graph, mesh, CLUSTER), memory_limit_bytes=10**12, options=PROVEN
+        )
         ground = Ground(self.graph, dataflow(self.graph), MESH, task.make_pricing)
         attempt, _ = Place(task, ground).free()
         return recompute_attempt(task, attempt, with_recomputed(self.graph, self.recomputed, residuals=True))

@@ -8,7 +8,7 @@ import pytest
 
 from autopar.search.halt import Halt
 from autopar.solve import Solution, SolveOptions
-from autopar.solve.problem.problem import clock
+from autopar.solve.problem import clock
 
 
 def solved(stopped: str) -> Solution:

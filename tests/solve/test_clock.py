@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from autopar.solve import Infeasible, Problem, Solution, SolveOptions, Unsolved, solve, verify
 from autopar.solve.pipeline.incremental import standing
+from autopar.solve.problem import clock
 from autopar.solve.problem.incumbent import Best
-from autopar.solve.problem.problem import clock
 from autopar.solve.problem.rows import memory_rows
 from autopar.solve.trws import ascent
 from autopar.solve.trws.ascent import Ascent

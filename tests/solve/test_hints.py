@@ -10,7 +10,7 @@ import pytest
 from ortools.sat.python import cp_model
 
 from autopar.solve import Problem, Solution, SolveOptions, solve
-from autopar.solve.cp_sat.finish import finish as cp_sat
+from autopar.solve.cp_sat import finish as cp_sat
 from autopar.solve.pipeline import rounds
 from autopar.solve.problem.bracket import Known
 from autopar.solve.problem.incumbent import Best

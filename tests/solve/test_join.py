@@ -16,7 +16,7 @@ from autopar.solve.certificate.proof import Eliminate, Join, Proof
 from autopar.solve.fixing import fixed_point as squeeze
 from autopar.solve.fixing.node_merging import is_thin, joined, untied
 from autopar.solve.presolve.merging import merge_parallel
-from autopar.solve.problem.problem import clock
+from autopar.solve.problem import clock
 from autopar.solve.problem.reduction import unchanged
 from tests.solve.draw import problems
 from tests.solve.oracle import choices, cost_of, optimum, peak_of

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from autopar.solve.fixing.frustrated_cycles import knots
-from autopar.solve.problem.problem import Edge, Problem, clock
+from autopar.solve.problem import clock
+from autopar.solve.problem.problem import Edge, Problem
 from autopar.solve.problem.rows import memory_rows
 from autopar.solve.trws.dual import Certificate, Dual
 

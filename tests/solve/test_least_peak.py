@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from autopar.solve import Infeasible, Problem, SolveOptions, Usage
-from autopar.solve.cp_sat.finish import bottleneck as least_peak
+from autopar.solve.cp_sat import bottleneck as least_peak
 from autopar.solve.problem.problem import peak
 from tests.solve import oracle
 from tests.solve.draw import problems

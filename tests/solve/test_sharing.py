@@ -17,8 +17,8 @@ from autopar.solve.elimination.bucket_elimination import plan_elimination
 from autopar.solve.elimination.exact import NOTHING, exactly, reduced
 from autopar.solve.presolve import dead_end_elimination as dominate
 from autopar.solve.presolve.arc_consistency import drop_forbidden
+from autopar.solve.problem import bracket as known
 from autopar.solve.problem.incumbent import Best
-from autopar.solve.problem.problem import bracket as known
 from autopar.solve.problem.reduction import restrict
 from autopar.solve.problem.rows import memory_rows
 from autopar.solve.trws.arrays import flatten

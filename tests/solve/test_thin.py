@@ -13,6 +13,7 @@ from autopar.solve import Infeasible, solve
 from autopar.solve.fixing.reduced_cost_fixing import barred
 from autopar.solve.presolve.arc_consistency import drop_forbidden
 from autopar.solve.presolve.merging import merge_parallel
+from autopar.solve.problem import factored_matrix as module
 from autopar.solve.problem.factored_matrix import (
     Thin,
     _as_they_come,
@@ -30,7 +31,6 @@ from autopar.solve.problem.factored_matrix import (
     whole,
 )
 from autopar.solve.problem.problem import Edge, Floats, Problem
-from autopar.solve.problem.problem import factored_matrix as module
 from autopar.solve.problem.rows import memory_rows
 from autopar.solve.problem.verifier import verify
 from autopar.solve.trws.arrays import flatten

@@ -24,6 +24,7 @@ from autopar.solve.certificate.conditions import (
     replacing_costs,
     taken,
 )
+from autopar.solve.certificate.excess import by_elimination, by_messages, moved, of_pairs, priced, rounding, rounding_of
 from autopar.solve.certificate.exhaust import none_below
 from autopar.solve.certificate.pieces import Left, left_of, loss_between, put_back, taken_out, without
 from autopar.solve.certificate.proof import (
@@ -51,15 +52,6 @@ from autopar.solve.certificate.proof import (
     Unlimit,
 )
 from autopar.solve.certificate.tables import Floats, Ints, Scope, Tables
-from autopar.solve.fixing.reduced_costs import (
-    by_elimination,
-    by_messages,
-    moved,
-    of_pairs,
-    priced,
-    rounding,
-    rounding_of,
-)
 from autopar.solve.problem.problem import InvalidSolution, Problem
 
 Bools = NDArray[np.bool_]

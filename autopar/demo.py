@@ -22,7 +22,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from autopar import api
+import autopar
 from autopar.emit.compare import Comparison, compare
 from autopar.emit.hlo import collectives_of, compile_unmerged
 from autopar.emit.measure import Step, Training, data_parallel, describe_devices, plain, train, use_virtual_devices
@@ -114,7 +114,7 @@ def measure(console: Console, example: Example) -> Outcome:
     step: Step
     step, args = module.training_step()
     batches = list(module.batches(**example.batches))
-    compiled = api.compile(step)
+    compiled = autopar.compile(step)
     with Progress(*_columns(), console=console) as progress:
         plan = _watched(progress, "planning", lambda: compiled.plan(*args))
         emitted, merged = _watched(progress, "compiling, to look inside", lambda: _compare(compiled, plan, args))
@@ -149,7 +149,7 @@ def _training(progress: Progress, state: Any, block: int) -> Callable[[str, Step
     return trained
 
 
-def _compare(compiled: api.Compiled, plan: api.Plan, args: tuple[Any, ...]) -> tuple[Comparison, Comparison]:
+def _compare(compiled: autopar.Compiled, plan: autopar.Plan, args: tuple[Any, ...]) -> tuple[Comparison, Comparison]:
     """The plan beside the program as emitted, and beside the one that XLA makes of it by default."""
     lowered = compiled.lower(*args)
     program = plan.program()

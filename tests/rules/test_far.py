@@ -20,7 +20,7 @@ from tests.rules.far import WIDTHS, Places
 from tests.rules.property import check_strategy
 
 MESH = DeviceMesh.of({"x": 4})
-ROWS, COUNT, DRAWS = 8, 64, 10
+ROWS, COUNT, DRAWS = 8, 64, 24
 GATHERED = lax.GatherDimensionNumbers((1,), (0,), (0,))
 SCATTERED = lax.ScatterDimensionNumbers((1,), (0,), (0,))
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 from typer.testing import CliRunner
 
-from autopar import SearchOptions, api, cli, demo
+from autopar import SearchOptions, cli, demo
+from autopar.api import compiled
 from autopar.api.plan import Plan
 from autopar.cli import BadArgument, app, check_writable, load_task, parse_mesh, parse_size, parse_target
 from autopar.errors import NoFeasiblePlan, UnsupportedPrimitiveWarning
@@ -212,7 +213,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> list
         calls.append(keywords)
         return act()
 
-    monkeypatch.setattr(api, "plan", plan)
+    monkeypatch.setattr(compiled, "plan", plan)
     return calls
 
 

@@ -18,8 +18,9 @@ import jax
 import pytest
 from typer.testing import CliRunner
 
-from autopar import api, calibrate, load_cluster
+from autopar import calibrate, load_cluster
 from autopar._compat import make_mesh, shard_map
+from autopar.api import calibrate as calibrate_module
 from autopar.api.calibrate import Calibration, NothingMeasured
 from autopar.calibration.cases import (
     COLLECTIVES,
@@ -142,7 +143,7 @@ def test_the_report_names_every_kind(made: Calibration) -> None:
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *args: object, **keywords: Any) -> Any:
-    monkeypatch.setattr(api, "calibrate", partial(FAST, **keywords))
+    monkeypatch.setattr(calibrate_module, "calibrate", partial(FAST, **keywords))
     return CliRunner().invoke(app, ["calibrate", *map(str, args)], catch_exceptions=False)
 
 

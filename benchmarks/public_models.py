@@ -15,7 +15,18 @@ import jax.numpy as jnp
 from jax import lax
 
 from benchmarks.models import adam, attention, cross_entropy, dense, drop, layer_norm
-from benchmarks.shapes import Shapes, decoder_loss, floats, grouped_attention, kernels, norm, rms_norm, rotated, stacked
+from benchmarks.shapes import (
+    Shapes,
+    attention_shapes,
+    decoder_loss,
+    floats,
+    grouped_attention,
+    kernels,
+    norm,
+    rms_norm,
+    rotated,
+    stacked,
+)
 
 Tree = Any
 DECAY = 1e-5
@@ -65,13 +76,9 @@ def bloom(*, layers: int = 70, batch: int = 64, sequence: int = 2048) -> Shapes:
 def mixtral(*, layers: int = 32, batch: int = 64, sequence: int = 4096) -> Shapes:
     """Mixtral 8x7B (Jiang et al. 2024): scanned layers, 8 experts of which a token takes 2, sorted by expert."""
     width, hidden, heads, kv_heads, experts = 4096, 14336, 32, 8, 8
-    head = width // heads
     block = kernels(
         {
-            "query": (width, heads, head),
-            "key": (width, kv_heads, head),
-            "value": (width, kv_heads, head),
-            "out": (heads, head, width),
+            **attention_shapes(width, heads, kv_heads),
             "router": (width, experts),
             "gate": (experts, width, hidden),
             "up": (experts, width, hidden),

@@ -92,13 +92,9 @@ def llama(
     scanned: bool = True,
 ) -> Shapes:
     """Llama 3: RMSNorm, rotary positions, grouped queries, SwiGLU; every layer rematerialised."""
-    head = width // heads
     block = kernels(
         {
-            "query": (width, heads, head),
-            "key": (width, kv_heads, head),
-            "value": (width, kv_heads, head),
-            "out": (heads, head, width),
+            **attention_shapes(width, heads, kv_heads),
             **_swiglu_shapes(width, hidden),
             "norm1": (width,),
             "norm2": (width,),
@@ -146,6 +142,13 @@ def rms_norm(scale: jax.Array, x: jax.Array) -> jax.Array:
     wide = x.astype(jnp.float32)
     normed = wide * lax.rsqrt((wide**2).mean(-1, keepdims=True) + 1e-5)
     return (normed * scale).astype(x.dtype)
+
+
+def attention_shapes(width: int, heads: int, kv_heads: int) -> Dims:
+    """The kernels of attention whose heads share keys and values in groups."""
+    head = width // heads
+    kernels = dict.fromkeys(("key", "value"), (width, kv_heads, head))
+    return kernels | {"query": (width, heads, head), "out": (heads, head, width)}
 
 
 def _swiglu_shapes(width: int, hidden: int) -> Dims:

@@ -109,14 +109,9 @@ def _stopped(point: Point, reason: str) -> Point:
 
 def _content(task: Task) -> Task:
     """The task, content with plans that are proven to be about as good as any, and with less work on each."""
-    solve, gap = task.options.solver, task.options.front_gap
+    solve, gap = task.options.solve, task.options.front_gap
     wanted = max(gap, task.options.gap_tolerance) if gap else 0.0
-    solve = replace(
-        solve,
-        gap_tolerance=wanted,
-        max_rounds=min(1, solve.max_rounds),
-        cp_sat_work=min(_CP_SAT_WORK, solve.cp_sat_work),
-    )
+    solve = replace(solve, max_rounds=min(1, solve.max_rounds), cp_sat_work=min(_CP_SAT_WORK, solve.cp_sat_work))
     return replace(task, options=replace(task.options, solve=solve, gap_tolerance=wanted))
 
 

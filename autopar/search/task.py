@@ -52,11 +52,11 @@ class SearchOptions:
     says whether activations may be computed once more in the backward pass, rather than kept: "never", or "auto": it is
     looked into where nothing fits in the memory limit otherwise, or the limit costs more than 5 % of the objective, as
     that is a second search. A point of a front is worked on until its gap is `front_gap` (>= 0); on large ones it is
-    not, unless that is 0, but says what its gap is. `solve` limits the work of the solver each time it is called; its
-    `gap_tolerance` is that of the search, its `time_limit_s` is shared by all
-    calls of one search, after which the best plan so far is taken: only then does the plan depend on the clock, and
-    says so. `on_progress` is called with a `SearchProgress` whenever the solver finds a better choice or proves a
-    higher bound: `print` will do.
+    not, unless that is 0, but says what its gap is.
+    `solve` limits the work of the solver each time it is called; its `time_limit_s` is shared by all calls of one
+    search, after which the best plan so far is taken: only then does the plan depend on the clock, and says so.
+    `on_progress` is called with a `SearchProgress` whenever the solver finds a better choice or proves a higher bound:
+    `print` will do.
     """
 
     max_mesh_axes: int = 2
@@ -83,6 +83,11 @@ class SearchOptions:
             raise InvalidOption(
                 f"gap_tolerance is {tolerance!r}: pass the share of the objective that a plan may cost more than the "
                 f"best, 0 <= gap_tolerance < 1"
+            )
+        if self.solve.gap_tolerance:
+            raise InvalidOption(
+                f"solve has gap_tolerance {self.solve.gap_tolerance!r}: pass it to SearchOptions, which tells the "
+                f"solver"
             )
         gap: object = self.front_gap
         if isinstance(gap, bool) or not isinstance(gap, Real) or not isfinite(gap) or gap < 0:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import jax
 import numpy as np
@@ -88,18 +88,31 @@ def capture(
     return Capture(fn, args, arguments, closed, results, mesh)
 
 
+class GraphOptions(TypedDict, total=False):
+    """How a graph is made of what was captured.
+
+    `donate_argnums` and `donate_argnames` are arguments whose buffers may be reused for results: positions, and names
+    of those passed by name. `carry` says which results become the next call's inputs (`find_carry`), `while_trips` how
+    often a while loop goes round, whose trips only its run can tell, `padding` what sizes of dims become inside
+    (`padding.padded_sizes`), `loop_parts` into how many parts, at most, the rounds of a loop over samples are divided
+    (`trace.loop_parts`).
+    """
+
+    donate_argnums: int | Sequence[int]
+    donate_argnames: Sequence[str]
+    carry: Carry
+    while_trips: float
+    padding: Mapping[int, int] | None
+    loop_parts: int
+
+
 def trace(
     fn: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any] | None = None,
     *,
     static_argnums: int | Sequence[int] = (),
-    donate_argnums: int | Sequence[int] = (),
-    donate_argnames: Sequence[str] = (),
-    carry: Carry = "auto",
-    while_trips: float = WHILE_TRIPS,
-    padding: Mapping[int, int] | None = None,
-    loop_parts: int = 1,
+    **options: Unpack[GraphOptions],
 ) -> Traced:
     """The graph of `fn(*args, **kwargs)`, traced under the mesh that is set; nothing is computed.
 
@@ -109,51 +122,31 @@ def trace(
         where they are part of the type, on an Explicit mesh: the function may ask for them.
       kwargs: keyword arguments, all traced.
       static_argnums: positions of arguments that are passed to `fn` as they are.
-      donate_argnums: positions of arguments whose buffers may be reused for results.
-      donate_argnames: names of such arguments that are passed by name.
-      carry: which results become the next call's inputs, see `find_carry`.
-      while_trips: how often a while loop, whose trips only its run can tell, is held to go round.
-      padding: what sizes of dims become inside (`padding.padded_sizes`); None: no dim is padded.
-      loop_parts: into how many parts, at most, the rounds of a loop over samples are divided, see `trace.loop_parts`.
+      **options: see `GraphOptions`.
 
     Raises:
       TraceError: if JAX cannot trace `fn`, `fn` has side effects, or an argument or option is not valid.
     """
-    return graph_of(
-        capture(fn, args, kwargs, static_argnums=static_argnums),
-        donate_argnums=donate_argnums,
-        donate_argnames=donate_argnames,
-        carry=carry,
-        while_trips=while_trips,
-        padding=padding,
-        loop_parts=loop_parts,
-    )
+    return graph_of(capture(fn, args, kwargs, static_argnums=static_argnums), **options)
 
 
-def graph_of(
-    captured: Capture,
-    *,
-    donate_argnums: int | Sequence[int] = (),
-    donate_argnames: Sequence[str] = (),
-    carry: Carry = "auto",
-    while_trips: float = WHILE_TRIPS,
-    padding: Mapping[int, int] | None = None,
-    loop_parts: int = 1,
-) -> Traced:
-    """The graph of what was captured; arguments and errors as of `trace`."""
+def graph_of(captured: Capture, **options: Unpack[GraphOptions]) -> Traced:
+    """The graph of what was captured; errors as of `trace`."""
+    donate_argnums, donate_argnames = options.get("donate_argnums", ()), options.get("donate_argnames", ())
+    padding, loop_parts = options.get("padding") or {}, options.get("loop_parts", 1)
     fn, arguments, results, mesh = captured.fn, captured.arguments, captured.results, captured.mesh
     donated = (*positions(donate_argnums, len(captured.args), "donate_argnums"), *donate_argnames)
-    walker = Walker(while_trips, 1 if mesh is not None else loop_parts)
+    walker = Walker(options.get("while_trips", WHILE_TRIPS), 1 if mesh is not None else loop_parts)
     inputs = [walker.draft.tensor(aval, name) for aval, name in zip(arguments.avals, arguments.leaf_names, strict=True)]
     jaxpr, consts = _compat.open_jaxpr(captured.closed)
     outputs = walker.walk(jaxpr, consts, list(inputs), Place(_compat.empty_name_stack()))
-    pairs = find_carry(carry, arguments, results, donated)
+    pairs = find_carry(options.get("carry", "auto"), arguments, results, donated)
     raw_keys = {i for i, tensor in enumerate(inputs) if tensor.id in walker.draft.raw_keys}
     state = raw_keys.union(fn.state if isinstance(fn, FlatFunction) else known_state(arguments, results, pairs))
     resting = frozenset(tensor.id for i, tensor in enumerate(inputs) if i in state)
-    parts = finish(walker.draft, inputs, outputs, Padding(padding or {}, resting))
+    parts = finish(walker.draft, inputs, outputs, Padding(padding, resting))
     graph = replace(
-        on_one_mesh(_graph(parts, pairs, arguments, results, state, donated)), padding=tuple((padding or {}).items())
+        on_one_mesh(_graph(parts, pairs, arguments, results, state, donated)), padding=tuple(padding.items())
     )
     if isinstance(fn, FlatFunction):
         graph = replace(graph, output_names=fn.outputs)

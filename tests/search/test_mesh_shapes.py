@@ -295,6 +295,12 @@ def test_a_tolerance_that_cannot_be_is_refused(gap: Any) -> None:
         autopar.SearchOptions(gap_tolerance=gap)
 
 
+def test_the_search_tells_the_solver_its_tolerance() -> None:
+    assert autopar.SearchOptions(gap_tolerance=0.1).solver.gap_tolerance == 0.1
+    with pytest.raises(InvalidOption, match=r"solve has gap_tolerance 0\.2: pass it to SearchOptions"):
+        autopar.SearchOptions(solve=autopar.SolveOptions(gap_tolerance=0.2))
+
+
 @given(st.data())
 def test_a_race_finds_what_trying_all_finds(data: Any) -> None:
     """Entrants draw bounds that grow towards what they find; containment is drawn so that it is true."""

@@ -25,7 +25,7 @@ from autopar.solve.elimination.exact import exactly
 from autopar.solve.presolve.knapsack_filtering import drop_oversized
 from autopar.solve.presolve.reduce import reduce_cheaply
 from autopar.solve.presolve.variable_elimination import contract_chains
-from autopar.solve.problem.incumbent import Watch
+from autopar.solve.problem.incumbent import Apart, Inner, Watch
 from autopar.solve.problem.options import SolveOptions
 from autopar.solve.problem.problem import Floats, Infeasible, derived, objective
 from autopar.solve.problem.reduction import Bools, Choice, Ints, Reduction, kept, restrict, unchanged
@@ -228,7 +228,7 @@ def _swept(part: _Part, cutoff: float, options: SolveOptions, watch: Watch) -> C
     ascent = Ascent(part.reduction.problem, options)
     if ascent.rows.count and len(part.prices.times):
         ascent.price(ascent.rows.by_row(part.prices))
-    return ascent.sweeps(cutoff - part.offset, watch)[1]
+    return ascent.sweeps(cutoff - part.offset, Inner(watch, part.reduction))[1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -257,7 +257,7 @@ def _priced(part: _Part, prices: Floats, cutoff: float, options: SolveOptions, w
     constant = float(prices.sum()) * rows.limit if rows.count else 0.0
     after = contract_chains(derived(tuple(rows.priced(prices, problem.node_costs)), problem.edges), options)
     ascent, offset = Ascent(after.problem, options), part.offset + after.offset - constant
-    _, certificate = ascent.sweeps(cutoff - offset, watch)
+    _, certificate = ascent.sweeps(cutoff - offset, Apart(watch))  # what it decodes costs what prices say
     without = tuple(v for step in after.steps if isinstance(step, Eliminate) for v in step.nodes)
     choice = after.lift(tuple(ascent.dual.decode().tolist()))
     return _Priced(prices, certificate, certificate.bound + offset, without, choice)

@@ -59,6 +59,7 @@ class FuseCollectives:
                 else:
                     for instruction in unit:
                         state.run(instruction)
+            state.enter(None)  # a region that comes last ends before the buckets outside it
             state.flush_for(tuple(state.pending))
             rest = waiting
         return program.with_instructions(tuple(state.done))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from autopar.core.graph import OpNode, Phase, TensorInfo
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
+from autopar.core.regions import Region
 from autopar.core.strategy import Strategy
 from autopar.passes.program import Compute, Instruction, Move, Role, ShardedProgram, Value
 
@@ -147,4 +148,24 @@ def programs(draw: st.DrawFn) -> ShardedProgram:
     outputs = draw(st.lists(st.sampled_from(ready), min_size=1, max_size=4))
     split = [v for v in dict.fromkeys(outputs) if build.values[v].placement.dims[0]]
     gathered = {v: build.all_gather(v) for v in split if draw(st.booleans())}
-    return build.program([gathered.get(v, v) for v in outputs])
+    program = build.program([gathered.get(v, v) for v in outputs])
+    last = len(program.instructions)
+    cuts = st.integers(0, last) | st.sampled_from([last // 2, last - 1, last])
+    return in_regions(program, *sorted(draw(st.tuples(cuts, cuts, cuts, cuts))))
+
+
+def in_regions(program: ShardedProgram, start: int, inner_start: int, inner_end: int, end: int) -> ShardedProgram:
+    """`program` with its instructions from `start` to `end` in a region, and some of these in one within that."""
+
+    def inside(instruction: Instruction, region: int) -> Instruction:
+        if isinstance(instruction, Move):
+            return instruction._replace(region=region)
+        return instruction._replace(op=replace(instruction.op, region=region))
+
+    instructions = [
+        inside(i, 1 if inner_start <= n < inner_end else 0) if start <= n < end else i
+        for n, i in enumerate(program.instructions)
+    ]
+    return replace(
+        program, instructions=tuple(instructions), regions=(Region(0, "remat"), Region(1, "remat", parent=0))
+    )

@@ -132,16 +132,19 @@ def _units(program: ShardedProgram) -> list[tuple[Instruction, ...]]:
     """The instructions one by one, those of an outermost region together: a region is never torn apart."""
     if not program.regions:
         return [(instruction,) for instruction in program.instructions]
-    parent = {region.id: region.parent for region in program.regions}
+    outermost = _outermost(program)
 
     def unit(numbered: tuple[int, Instruction]) -> tuple[str, int]:
         position, instruction = numbered
         region = instruction.region
-        while region is not None and parent[region] is not None:
-            region = parent[region]
-        return ("instruction", position) if region is None else ("region", region)
+        return ("instruction", position) if region is None else ("region", outermost[region])
 
     return [tuple(i for _, i in members) for _, members in groupby(enumerate(program.instructions), key=unit)]
+
+
+def _outermost(program: ShardedProgram) -> dict[int, int]:
+    """The outermost region around each."""
+    return {region.id: program.tree.path(region.id)[-1] for region in program.regions}
 
 
 @dataclass(eq=False)
@@ -204,7 +207,7 @@ class _Buckets:
                 self._close(self.pending[value])
 
     def enter(self, region: int | None) -> None:
-        """Closes what belongs to the region that is left, and what the region that is entered will read."""
+        """Closes what belongs to the region that is left, and what the outermost region that is entered will read."""
         self.region = region
         for key in [key for key in self.open if key.region is not None and key.region != region]:
             self._close(key)
@@ -213,14 +216,12 @@ class _Buckets:
 
     def __post_init__(self) -> None:
         self.outputs = frozenset(self.program.outputs)
-        parent = {region.id: region.parent for region in self.program.regions}
-        reads: dict[int, list[int]] = {region: [] for region in parent}
-        for instruction in self.program.instructions if parent else ():
-            region = instruction.region
-            while region is not None:
-                reads[region] += instruction.ins
-                region = parent[region]
-        self.reads = {region: tuple(values) for region, values in reads.items()}
+        outermost = _outermost(self.program)
+        reads: dict[int, list[int]] = {region: [] for region in outermost}
+        for instruction in self.program.instructions if outermost else ():
+            if instruction.region is not None:
+                reads[outermost[instruction.region]] += instruction.ins
+        self.reads = {region: tuple(reads[around]) for region, around in outermost.items()}
 
     def _close(self, key: BucketKey) -> None:
         moves = self.open.pop(key)

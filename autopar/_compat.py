@@ -221,6 +221,13 @@ def sparse_function(name: str) -> Callable[..., Any] | None:
     return getattr(module, f"_{name}_impl", None)
 
 
+def high_function(eqn: Any) -> Callable[..., Any] | None:
+    """What an operator of higher level is lowered to, which is written in JAX (since 0.12); None for others."""
+    if eqn.primitive.name not in ("call_hi_primitive", "call_hi_primitive_linearized"):
+        return None
+    return partial(eqn.primitive.to_lojax, **eqn.params)
+
+
 def call_primitive() -> Any:
     """The primitive that runs the closed jaxpr in its parameter `call_jaxpr`."""
     return primitives.closed_call_p

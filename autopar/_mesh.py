@@ -103,6 +103,15 @@ def typed_as(value: Any, aval: Any) -> Any:
     return untyped_jax.sharding.reshard(value, wanted)
 
 
+def typed_by(value: Any, spec: PartitionSpec) -> Any:
+    """`value` with `spec` in its type, where all axes are Explicit: JAX then goes by it, whatever `in_specs` say."""
+    typed = sharding_in_type(value)
+    if typed is None or any(kind != AxisType.Explicit for kind in typed.mesh.axis_types):
+        return value
+    wanted = NamedSharding(typed.mesh, spec)
+    return value if typed == wanted else untyped_jax.sharding.reshard(value, wanted)
+
+
 def typed_spec_of(aval: Any, sharding: NamedSharding | None) -> jax.ShapeDtypeStruct:
     """As `spec_of`, with `sharding` in its type, if there is one."""
     if sharding is None:

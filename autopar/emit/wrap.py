@@ -10,7 +10,7 @@ import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from autopar._compat import make_mesh, shard_map, untyped_jax, weakly_typed
-from autopar._mesh import HOST
+from autopar._mesh import HOST, typed_by
 from autopar.core.graph import TensorInfo
 from autopar.core.mesh import DeviceMesh
 from autopar.core.parcels import LARGE_BYTES
@@ -102,7 +102,7 @@ def wrap(
         return weakly_typed(made) if position in weak else made
 
     def run(*inputs: jax.Array) -> tuple[jax.Array, ...]:
-        outs = body(*(data(n, inputs[n]) for n in full))
+        outs = body(*(typed_by(data(n, inputs[n]), partition_spec(ins[n])) for n in full))
         return tuple(result(n, out) for n, out in enumerate(outs))
 
     return untyped_jax.jit(

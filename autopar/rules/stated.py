@@ -33,6 +33,7 @@ TRACED = _table(
     (_DERIVATIVE, "custom_jvp_call custom_vjp_call custom_vjp_call_jaxpr linear_call remat_opt"),
     ("the function that solves is walked in place: derivatives have been taken before", "custom_linear_solve"),
     ("a region: its body is walked in place and emitted as a whole", "checkpoint remat remat2"),
+    ("what it is lowered to is walked in its place", "call_hi_primitive call_hi_primitive_linearized"),
     (_LOOP, "cond scan while"),
     (_KEYS, "random_bits random_fold_in random_seed random_split"),
     (_NOTHING, "copy_p random_clone xla_metadata_value"),
@@ -73,8 +74,7 @@ INNER = _table(
     ("orders side effects", "after_all create_token"),
     (
         _HIGH,
-        "box_get box_set call_hi_primitive call_hi_primitive_linearized from_edtype log_extend log_read new_box "
-        "new_log to_edtype",
+        "box_get box_set from_edtype log_extend log_read new_box new_log to_edtype",
     ),
     (_SYMBOLIC, "dim_as_value dimension_size shape_assertion"),
     (_TRANSFORM, "custom_jvp_call_jaxpr custom_lin stage tie unreachable zeros_like"),

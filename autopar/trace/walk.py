@@ -117,6 +117,8 @@ class Walker:
             return _WALKERS[name](self, eqn, ins, place)
         if name == OPERATOR:
             return self._composite(eqn, eqn.params["composite"], ins, place)
+        if (lower := _compat.high_function(eqn)) is not None:
+            return self._instead(eqn, lower, ins, place)
         if name not in CALLBACKS and _compat.side_effects(eqn):
             raise TraceError(_effect_message(eqn, self.source(eqn, place)))
         if name in CALLBACKS or name == "pure_callback":

@@ -221,10 +221,12 @@ def sparse_function(name: str) -> Callable[..., Any] | None:
     return getattr(module, f"_{name}_impl", None)
 
 
-def high_function(eqn: Any) -> Callable[..., Any] | None:
-    """What an operator of higher level is lowered to, which is written in JAX (since 0.12); None for others."""
-    if eqn.primitive.name not in ("call_hi_primitive", "call_hi_primitive_linearized"):
-        return None
+HIGH = ("call_hi_primitive", "call_hi_primitive_linearized")
+"""The primitives of operators of higher level, which JAX has since 0.12."""
+
+
+def high_function(eqn: Any) -> Callable[..., Any]:
+    """What an operator of higher level is lowered to, which is written in JAX."""
     return partial(eqn.primitive.to_lojax, **eqn.params)
 
 

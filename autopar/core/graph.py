@@ -10,8 +10,10 @@ from operator import itemgetter
 from typing import Any, Literal
 
 import networkx as nx
+import numpy as np
 
 from autopar.core.regions import LEAVING, Region, RegionTree
+from autopar.core.repeats import repeats
 
 Phase = Literal["forward", "backward", "update"]
 Effect = Literal["ordered", "unordered"]
@@ -202,6 +204,11 @@ class OpGraph:
         first: dict[tuple[object, ...], int] = {}
         looks = _Looks()
         return tuple([first.setdefault(looks.of(op), op.id) for op in self.ops])
+
+    @cached_property
+    def repeats(self) -> tuple[int, ...]:
+        """For every operator the first one whose place it has in what repeats, as layers do; else itself."""
+        return tuple(repeats(np.array(self.alike, dtype=np.intp)).tolist())
 
     @cached_property
     def tree(self) -> RegionTree:

@@ -54,8 +54,7 @@ def assemble(
     this space at these prices share.
     """
     build = Builder(graph, flow, space, router, limit_bytes is not None, caches)
-    usages = build.usages(tensors_only) if limit_bytes is not None else ()
-    return Problem(build.node_costs(pricing), build.edges(), usages, limit_bytes)
+    return build.problem(pricing, limit_bytes, tensors_only)
 
 
 def placement_choice(space: Space, choice: Sequence[int]) -> tuple[int, ...]:
@@ -66,6 +65,12 @@ def placement_choice(space: Space, choice: Sequence[int]) -> tuple[int, ...]:
 @dataclass(eq=False)
 class Builder(Usages):
     """The variables with what they cost, and what lies between them."""
+
+    def problem(self, pricing: Pricing, limit_bytes: float | None, tensors_only: bool) -> Problem:
+        """The Problem; with `tensors_only` the memory is that of tensors between their making and their last use."""
+        usages = self.usages(tensors_only) if limit_bytes is not None else ()
+        costs = self.node_costs(pricing)
+        return Problem(costs, self.edges(), usages, limit_bytes, self._periods(len(costs)))
 
     def node_costs(self, pricing: Pricing) -> tuple[Floats, ...]:
         """The costs of every variable."""
@@ -88,6 +93,14 @@ class Builder(Usages):
         costs += [none(len(c) * (2 if self._doubled(copy) else 1)) for copy, c in self._copies()]
         costs += [none(len(candidates)) for candidates in self.space.outputs if candidates]
         return tuple(costs)
+
+    def _periods(self, count: int) -> NDArray[np.intp]:
+        """For each of so many variables its place in what repeats (`OpGraph.repeats`); -1 where it has none."""
+        found = np.full(count, -1, dtype=np.intp)
+        for op, first in enumerate(self.graph.repeats):
+            if self.space.strategies[op]:
+                found[self.op_node[op]] = first
+        return found
 
     def _arrivals(self, pricing: Pricing) -> list[Floats]:
         """What it costs to be given the inputs in each placement; the state of the call before is there."""

@@ -86,8 +86,7 @@ def assemble_recompute(
     """
     args = rewritten.graph, clipped(rewritten.graph, flow), space, router, True
     build = RecomputeBuilder(*args, rewritten=rewritten, may_keep=tensors_only)
-    problem = Problem(build.node_costs(pricing), build.edges(), build.usages(tensors_only), limit_bytes)
-    return RecomputeProblem(problem, build)
+    return RecomputeProblem(build.problem(pricing, limit_bytes, tensors_only), build)
 
 
 @dataclass(eq=False, kw_only=True)

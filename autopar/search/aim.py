@@ -23,12 +23,11 @@ from autopar.search.attempt import FEW_ENTRIES, Attempt
 from autopar.search.beside import Beside
 from autopar.search.misfit import unsolved
 from autopar.search.task import Planned, quickly
-from autopar.search.tightening import Tightening, misfit
+from autopar.search.tightening import misfit
 from autopar.solve import Infeasible, NothingCheaper, Solution
 from autopar.solve.cp_sat.bottleneck import LeastPeak, least_peak
 from autopar.solve.parametric.archive import Met, met_as
 from autopar.solve.parametric.single_limit import Focus
-from autopar.solve.problem.clock import ending_at
 from autopar.solve.problem.problem import objective
 from autopar.solve.problem.reduction import Choice
 from autopar.solve.problem.rows import least_use
@@ -42,80 +41,16 @@ _ENOUGH = 2e-2  # of the bound of what the Problem counts: a choice as close is 
 _CLOSE = 1e-2  # of a peak: another that is as close is not aimed at
 _LESSONS, _MOST_LESSONS = 8, 12  # programs that are learnt from, where choices are decoded; by strategies
 _LEARNT, _MOST_LEARNT = 12_000_000, 32_000_000  # entries of all large Problems on which is focused anew for these
-_MOST_AN_EDGE = 5_000  # entries
-_MOST_EDGES = 2_000  # of a Problem that is solved once: choices of more take long to anneal
 _MOST_BESIDE = 1_000_000  # entries of a Problem on which is focused anew
 _FEW_SOLVED, _MOST_SOLVED = 10_000, 1_000_000  # entries of a Problem that is solved within the limit; ...
-_AT_ONCE = 3  # limits, one below the other
 _FAR, _VERY_FAR = 0.05, 0.1  # of the cost: ... of a larger one than few where the gap is more; of a large one
+_OPERATORS, _FEWEST = 60_000, 2  # of all programs that are made; programs that may be made in any case
 _ENTRIES_ANEW, _MOST_ANEW = 12_000, 6  # entries of all solves beside what is learnt there; solves
 
 
-def plan_within(attempt: Attempt, limit: int, free: Planned, below: float = inf) -> Planned:
-    """A plan whose program peaks within `limit`; `free` is the best without one.
-
-    Where a gap may be left (`gap_tolerance`) it is aimed at; elsewhere the Problem is solved within tighter
-    and tighter limits, with little work also where it is small and nothing was met.
-
-    Raises:
-      NoFeasiblePlan: proven that none fits.
-      Unsolved: none was found that fits.
-      NothingCheaper: none was found that costs less than `below`.
-      KeyboardInterrupt: the search was interrupted before.
-    """
-    if not attempt.task.halt.within(attempt.task.options.solver).gap_tolerance:
-        return Tightening(attempt).within(limit, free, below)
-    planned = _at_once(attempt, limit, free, below) if _is_wide(attempt) else None
-    if planned is not None:
-        return planned
-    try:
-        with ending_at(attempt.task.halt.ends):
-            return Aim(attempt, limit, free, below).plan()
-    except Unsolved:
-        if _entries(attempt) > FEW_ENTRIES or attempt.task.halt.is_over:
-            raise
-    return Tightening(attempt, quickly(attempt.task.options.solver)).within(limit, free, below)
-
-
-def _entries(attempt: Attempt) -> int:
+def entries_of(attempt: Attempt) -> int:
     """Of all edges of the Problem."""
     return sum(edge.matrix.size for edge in attempt.problem(0.0).edges)
-
-
-def _is_wide(attempt: Attempt) -> bool:
-    """Whether the Problem has many entries an edge, and few edges: one solve takes less time than many lines do."""
-    edges = len(attempt.problem(0.0).edges)
-    return edges <= _MOST_EDGES and _entries(attempt) > max(FEW_ENTRIES, _MOST_AN_EDGE * edges)
-
-
-def _at_once(attempt: Attempt, limit: int, free: Planned, below: float) -> Planned | None:
-    """The plan that messages alone find, if its program keeps within the limit and its gap is small.
-
-    Where the program does not, the Problem is solved within as much less as it holds beside the bytes counted.
-    """
-    options, aim, met = replace(attempt.task.options.solver, max_rounds=0), float(limit), list[Planned]()
-    for _ in range(_AT_ONCE):
-        try:
-            met.append(attempt.solve(aim, options, below))
-        except (Infeasible, NothingCheaper, Unsolved):
-            return None
-        peak, cost = met[-1].account.peak_memory_bytes, met[-1].plan.objective_s
-        bound = min(max(free.plan.lower_bound_s, met[0].plan.lower_bound_s), cost)
-        if bound < cost * (1 - _FAR):
-            return None
-        if peak <= limit:
-            return _within_first(met[0], met[-1], bound)
-        aim = min(aim, met[-1].counted_bytes) * limit / peak
-    return None
-
-
-def _within_first(first: Planned, found: Planned, bound: float) -> Planned:
-    """What was found within less than a limit, with the witness of what was proven of the limit `first`."""
-    assert first.solution is not None
-    assert found.solution is not None
-    low = min(first.solution.lower_bound, found.solution.objective)
-    solution = replace(found.solution, lower_bound=low, witness=first.solution.witness)
-    return replace(found, plan=replace(found.plan, lower_bound_s=bound), solution=solution, problem=first.problem)
 
 
 @dataclass(eq=False)
@@ -170,8 +105,13 @@ class Aim:
                 raise
         best = min(self._fitting, key=lambda met: met.cost, default=None)
         if best is None:
-            raise unsolved(self._smallest, self.limit, self.attempt.where)
+            raise unsolved(self.smallest, self.limit, self.attempt.where)
         return self._bounded(best)
+
+    @property
+    def _is_spent(self) -> bool:
+        """Whether enough programs were made, the fewer the larger they are."""
+        return len(self.lowered) >= max(_FEWEST, _OPERATORS // max(1, len(self.attempt.ground.graph.ops)))
 
     def _search_smallest(self) -> None:
         """Lowers the smallest choices there are.
@@ -179,7 +119,7 @@ class Aim:
         Raises:
           NoFeasiblePlan: proven that none keeps within the limit.
         """
-        smallest = self.focus.choices()[:_PROGRAMS]
+        smallest = self.focus.choices()[: _FEWEST if self._is_spent else _PROGRAMS]
         if all(met.peak > self.limit for met in smallest):
             smallest = [*self._least(smallest), *smallest]
         for met in smallest:
@@ -191,7 +131,7 @@ class Aim:
         Where the Problem is too large for CP-SAT, what the prices met prove has to do.
         """
         problem = self.attempt.problem(float(self.limit))
-        least = LeastPeak(None, inf, max(least_use(problem), self.focus.least_peak))
+        least = LeastPeak(None, inf, max(self._least_use, self.focus.least_peak))
         if self._may_ask(least.bound > self.limit or not smallest):
             enough = min(float(self.limit), self._aim())  # programs hold more
             least = least_peak(problem, self.attempt.task.options.solver, enough)
@@ -200,7 +140,7 @@ class Aim:
             for met in (*found, *smallest):
                 self._lower(met)
             least_bytes = least.bound if isfinite(least.bound) else None
-            raise misfit(self.attempt, self.limit, self._smallest, Infeasible("", least_peak_bytes=least_bytes))
+            raise misfit(self.attempt, self.limit, self.smallest, Infeasible("", least_peak_bytes=least_bytes))
         return found
 
     def _may_ask(self, is_known: bool) -> bool:
@@ -208,19 +148,40 @@ class Aim:
 
         It tells what the least is.
         """
-        entries, halt = _entries(self.attempt), self.attempt.task.halt
+        entries, halt = entries_of(self.attempt), self.attempt.task.halt
         is_small = entries <= self.attempt.task.options.solver.max_cp_sat_entries
         return is_small and not halt.is_over and (not is_known or entries <= FEW_ENTRIES)
 
+    def refuted(self) -> Planned:
+        """Where it is known that nothing fits: as an error that tells of a small program.
+
+        Raises:
+          NoFeasiblePlan: always.
+        """
+        self.prove()
+        for met in self.focus.choices()[:_FEWEST]:
+            self._lower(met)
+        raise misfit(self.attempt, self.limit, self.smallest, Infeasible("", least_peak_bytes=self._least_use))
+
+    def prove(self) -> None:
+        """Turns to the limit, and takes up what that proves of it.
+
+        Raises:
+          NothingCheaper: proven that no plan costs less than `below`.
+        """
+        self.focus.turn_to(self.limit)
+        self._prove()
+
     @property
-    def _smallest(self) -> Planned:
+    def smallest(self) -> Planned:
         """The plan of the smallest peak."""
         return min((*self.lowered.values(), self.free), key=lambda planned: planned.account.peak_memory_bytes)
 
     def _search(self) -> None:
         """Lowers choices about the limit, then those made for what the Problem counts of programs there."""
-        self.focus.turn_to(self.limit)
-        self._prove()
+        self.prove()
+        if max(self._least_use, self.focus.least_peak) > self.limit * (1 + TOLERANCE):
+            return
         self._lower_next()
         aimed = inf
         for n in range(_MOST_AIMS):
@@ -240,10 +201,15 @@ class Aim:
                 return
             aimed = aim
 
+    @cached_property
+    def _least_use(self) -> float:
+        """No choice peaks below this."""
+        return least_use(self.attempt.problem(float(self.limit)))
+
     @property
     def _lessons(self) -> int:
         """How many programs are learnt from: few of large Problems, on which each takes long."""
-        entries = _entries(self.attempt)
+        entries = entries_of(self.attempt)
         if entries <= (_MOST_BESIDE if self._is_far(_FAR) else FEW_ENTRIES):
             return _LESSONS
         is_wanted = self._is_far(_VERY_FAR) and self.attempt.is_last(self.free, self._cost)
@@ -254,7 +220,7 @@ class Aim:
         if self._fitting or not self._lessons or not self.attempt.is_last(self.free, inf):
             return
         self.beside = Beside(self.attempt, self.limit, by_strategy=True)
-        self._search_beside(min(_MOST_LESSONS, _MOST_LEARNT // max(1, _entries(self.attempt))))
+        self._search_beside(min(_MOST_LESSONS, _MOST_LEARNT // max(1, entries_of(self.attempt))))
 
     def _search_beside(self, lessons: int) -> None:
         """Lowers the cheapest choices that leave free what programs were seen to hold, until one fits."""
@@ -269,7 +235,8 @@ class Aim:
             met = focus.best(self.limit)
             if met is None and self.beside.stop_guessing():
                 continue
-            if met is None or halt.is_over or not self._is_news(met.cost) or self._is_learnt(met.whole):
+            is_over = halt.is_over or self._is_spent
+            if met is None or is_over or not self._is_news(met.cost) or self._is_learnt(met.whole):
                 return
 
     def _is_news(self, cost: float) -> bool:
@@ -295,7 +262,7 @@ class Aim:
         self.solved = attempt.solved_by(attempt.problem(float(self.limit)), self.focus.solved(best), options)
         self._prove_at_least(self.solved.lower_bound)
         choice = self.solved.choice
-        for _ in range(min(_MOST_ANEW, max(1, _ENTRIES_ANEW // max(1, _entries(attempt))))):
+        for _ in range(min(_MOST_ANEW, max(1, _ENTRIES_ANEW // max(1, entries_of(attempt))))):
             if not self._is_news(objective(self.beside.problem(), choice)) or self._is_learnt(choice):
                 return
             try:
@@ -305,7 +272,7 @@ class Aim:
 
     def _is_worth_solving(self) -> bool:
         """Whether a gap is left, and the Problem is small enough, and this is the last that is looked into."""
-        entries = _entries(self.attempt)
+        entries = entries_of(self.attempt)
         is_far = self._is_far(0.0 if entries <= _FEW_SOLVED else _FAR)
         is_small = entries <= min(_MOST_SOLVED, _MOST_BESIDE)
         is_wanted = is_far and is_small and not self.attempt.task.halt.is_over
@@ -356,7 +323,7 @@ class Aim:
     def _lower_next(self, most: float = inf) -> bool:
         """Lowers the choice that promises most, of those that count at most that much; whether there was one."""
         met = self.focus.best(min(most, self._aim()))
-        if met is None or met in self.lowered or met.cost > self._cost / (1 + _WORTH):
+        if met is None or met in self.lowered or met.cost > self._cost / (1 + _WORTH) or self._is_spent:
             return False
         self._lower(met)
         return True

@@ -21,7 +21,18 @@ from autopar.search.misfit import Moments, blame
 from autopar.search.recomputable import recomputable
 from autopar.search.restriction import Restriction, each_alone
 from autopar.search.task import Planned, Task
-from autopar.solve import Group, Infeasible, NothingCheaper, Problem, Progress, Solution, SolveOptions, clashing, solve
+from autopar.solve import (
+    Group,
+    Infeasible,
+    NothingCheaper,
+    Problem,
+    Progress,
+    Solution,
+    SolveOptions,
+    alike,
+    clashing,
+    solve,
+)
 from autopar.solve.cp_sat.bottleneck import least_peak
 from autopar.solve.problem.clock import ending_at
 from autopar.solve.problem.problem import objective
@@ -104,7 +115,7 @@ class Attempt:
                 found = None if standing is None else standing.solve(problem)
             if found is not None:
                 self.task.halt.tell(self.ground.mesh, None, found.objective, found.lower_bound)
-                return found
+                return alike(problem, found, usual)
         return self.solved_by(problem, self.nearby(False), options, below)
 
     def solved_by(
@@ -148,6 +159,10 @@ class Attempt:
     def time_of(self, op: int, planned: Planned) -> int:
         """The Problem's time of an operator of the graph that the plan is of; of their number, the end."""
         return op
+
+    def variable_of(self, op: int) -> int:
+        """The Problem's node that an operator's strategy is chosen by."""
+        return self.ground.space.operator_variables[op]
 
     def least(self) -> Planned | None:
         """The cheapest plan of the least peak that the Problem counts, as far as found; its bound is for that peak."""
@@ -196,7 +211,8 @@ class Attempt:
         """What clashes where nothing keeps to all constraints, within a limit or without: found by solving."""
         problem, groups, options = self.free_problem(limit_bytes), self.groups(), self.task.options.solver
         with ending_at(self.task.halt.ends):
-            found = clashing(problem, groups, replace(options, cp_sat_work=min(options.cp_sat_work, CLASH_WORK)))
+            options = replace(options, cp_sat_work=min(options.cp_sat_work, CLASH_WORK))
+            found = clashing(problem, groups, options, met=[solution.choice for solution in self.met])
         least = min(self.met, key=lambda solution: solution.peak, default=None)
         ground, moments = self.ground, None
         if least is not None and limit_bytes is not None:

@@ -86,7 +86,7 @@ class Beside:
         kinds: dict[object, list[int]] = {}
         for n, strategy in enumerate(strategies):
             kinds.setdefault(strategy.ins, []).append(n)
-        return space.operator_variables[time], tuple(map(tuple, kinds.values()))
+        return self.attempt.variable_of(time), tuple(map(tuple, kinds.values()))
 
 
 def time_of_peak(planned: Planned) -> int:

@@ -95,7 +95,7 @@ class Ground:
         problem = self._problems[key]
         if limit_bytes is None:
             return problem
-        return derived(problem.node_costs, problem.edges, problem.usages, limit_bytes)
+        return derived(problem.node_costs, problem.edges, problem.usages, limit_bytes, problem.periods)
 
     def standing(self, step_kinds: StepKinds, options: SolveOptions) -> Standing | None:
         """The Problem without a limit, its nodes eliminated, to be solved anew at once; None if that takes too much.

@@ -48,8 +48,7 @@ def unsolved(planned: Planned, limit_bytes: int, where: str) -> Unsolved:
     return Unsolved(
         f"no plan was found on mesh {where} that fits in the memory limit of {limit_bytes:,} bytes a device, and none "
         f"was proven impossible{ended}: the smallest peak found is {smallest:,} bytes. Largest at the peak: {names}. "
-        f"{raise_to(smallest)} or the limits on work (options=autopar.SearchOptions(...)), use more devices, or donate "
-        f"the state.",
+        f"{raise_to(smallest)} or the limits on work (options=autopar.SearchOptions(...)), {use_less(planned.graph)}.",
         smallest,
     )
 
@@ -57,6 +56,11 @@ def unsolved(planned: Planned, limit_bytes: int, where: str) -> Unsolved:
 def raise_to(least_bytes: int) -> str:
     """What to do about a memory limit."""
     return f"Raise memory_limit_bytes (to {least_bytes:,} or more)"
+
+
+def use_less(graph: OpGraph) -> str:
+    """What else to do: donating is no advice where something is donated."""
+    return "or use more devices" if graph.donated else "use more devices, or donate the state"
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,6 @@ from math import inf
 
 from autopar.core.placement import StepKind
 from autopar.errors import InvalidConstraint, NoFeasiblePlan, Unsolved
-from autopar.search.aim import plan_within
 from autopar.search.attempt import Attempt
 from autopar.search.constraints import show, step_kinds_of
 from autopar.search.ground import Ground
@@ -16,6 +15,7 @@ from autopar.search.misfit import Misfit
 from autopar.search.race import Entrant, Progress, reaches
 from autopar.search.restriction import Restriction, restriction
 from autopar.search.task import Planned, Task, roughly
+from autopar.search.within import plan_within
 from autopar.solve import Infeasible, NothingCheaper, SolveOptions
 
 Found = tuple[Attempt, Planned]

@@ -28,7 +28,6 @@ from autopar.price.assemble import placement_choice
 from autopar.price.assemble_recompute import RecomputeProblem, assemble_recompute
 from autopar.price.pricing import pack_price, restricted
 from autopar.price.remembered import Remembered
-from autopar.search.aim import plan_within
 from autopar.search.attempt import Attempt, account_of
 from autopar.search.ground import Ground
 from autopar.search.place import Place
@@ -36,6 +35,7 @@ from autopar.search.race import Finish
 from autopar.search.recomputable import recomputable
 from autopar.search.restriction import Restriction, each_alone, restriction
 from autopar.search.task import Planned, Task, quickly
+from autopar.search.within import plan_within
 from autopar.solve import Edge, Group, Infeasible, NothingCheaper, Problem, Solution
 from autopar.solve.problem.problem import derived
 

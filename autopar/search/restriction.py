@@ -38,7 +38,7 @@ class Restriction:
         for variable, mask in self.keep.items():
             costs[variable] = np.where(mask, costs[variable], np.inf)
         edges = (*problem.edges, *self.ties) if self.ties else problem.edges
-        return derived(tuple(costs), edges, problem.usages, problem.usage_limit)
+        return derived(tuple(costs), edges, problem.usages, problem.usage_limit, problem.periods)
 
 
 def restriction(graph: OpGraph, space: Space, constraints: Sequence[Constraint]) -> Restriction:

@@ -14,7 +14,7 @@ from math import inf
 
 from autopar.errors import Unsolved
 from autopar.search.attempt import FEW_ENTRIES, Attempt
-from autopar.search.misfit import Misfit, raise_to, unsolved
+from autopar.search.misfit import Misfit, raise_to, unsolved, use_less
 from autopar.search.task import Planned, barely
 from autopar.solve import Infeasible, NothingCheaper, Solution, SolveOptions
 from autopar.solve.problem.problem import objective, peak
@@ -137,7 +137,7 @@ def misfit(attempt: Attempt, limit: int, planned: Planned, proof: Infeasible) ->
         f"no plan on mesh {attempt.where} fits in the memory limit of {limit:,} bytes a device: the smallest peak "
         f"found is {smallest:,} bytes{proven}"
     )
-    advice = f"{raise_to(smallest)}, use more devices, or donate the state."
+    advice = f"{raise_to(smallest)}, {use_less(planned.graph)}."
     return Misfit(what, partial(attempt.clash, float(limit)), advice, smallest)
 
 

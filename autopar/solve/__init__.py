@@ -3,7 +3,7 @@
 from autopar.errors import Unsolved
 from autopar.solve.certificate.check import Proven, proven
 from autopar.solve.conflict.irreducible import Clash, Group, clashing
-from autopar.solve.pipeline.driver import NothingCheaper, solve
+from autopar.solve.pipeline.driver import NothingCheaper, alike, solve
 from autopar.solve.problem.incumbent import Progress
 from autopar.solve.problem.options import SolveOptions
 from autopar.solve.problem.problem import Edge, Infeasible, InvalidSolution, Problem, Solution, Usage
@@ -23,6 +23,7 @@ __all__ = [
     "SolveOptions",
     "Unsolved",
     "Usage",
+    "alike",
     "clashing",
     "proven",
     "solve",

@@ -117,8 +117,6 @@ class Walker:
             return _WALKERS[name](self, eqn, ins, place)
         if name == OPERATOR:
             return self._composite(eqn, eqn.params["composite"], ins, place)
-        if (lower := _compat.high_function(eqn)) is not None:
-            return self._instead(eqn, lower, ins, place)
         if name not in CALLBACKS and _compat.side_effects(eqn):
             raise TraceError(_effect_message(eqn, self.source(eqn, place)))
         if name in CALLBACKS or name == "pure_callback":
@@ -242,6 +240,10 @@ class Walker:
             closed = untyped_jax.make_jaxpr(function)(*typed_specs(eqn))
         return self.inline(eqn, closed, ins, replace(place, source=self.source(eqn, place)))
 
+    def lowered(self, eqn: Any, ins: Tensors, place: Place) -> Tensors:
+        """What JAX lowers an operator of higher level to, before it lowers the rest."""
+        return self._instead(eqn, _compat.high_function(eqn), ins, place)
+
     def implemented(self, eqn: Any, ins: Tensors, place: Place) -> Tensors:
         """What the primitive does when it is run eagerly, which is written in JAX."""
         with TRACING(True):
@@ -355,6 +357,7 @@ _WALKERS: dict[str, Callable[[Walker, Any, Tensors, Place], Tensors]] = {
     "custom_linear_solve": Walker.linear_solve,
     "device_put": Walker.put,
     **dict.fromkeys(IMPLEMENTED, Walker.implemented),
+    **dict.fromkeys(_compat.HIGH, Walker.lowered),
     **dict.fromkeys(REMATS, Walker.remat),
     **control.WALKERS,
 }

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from autopar.errors import NoFeasiblePlan, Unsolved
-from autopar.search import aim
+from autopar.search import aim, within
 from autopar.search.attempt import Attempt
 from autopar.search.beside import Beside
 from autopar.search.place import Place
@@ -28,6 +28,7 @@ from tests.search.test_front import CASES, FOUR, cluster_of, every_plan, task_of
 @pytest.fixture(autouse=True)
 def all_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(aim, "FEW_ENTRIES", 0)
+    monkeypatch.setattr(within, "FEW_ENTRIES", 0)
     monkeypatch.setattr(aim, "_MOST_BESIDE", 0)
     monkeypatch.setattr(aim, "_LEARNT", 0)
 
@@ -70,15 +71,15 @@ def test_wide_problems_of_few_edges_are_solved_once(
     monkeypatch: pytest.MonkeyPatch, case: int, most_edges: int, is_once: bool
 ) -> None:
     """One solve is enough where its program fits and its gap is small; elsewhere the limit is aimed at."""
-    monkeypatch.setattr(aim, "_MOST_AN_EDGE", 0)
-    monkeypatch.setattr(aim, "_MOST_EDGES", most_edges)
+    monkeypatch.setattr(within, "_MOST_AN_EDGE", 0)
+    monkeypatch.setattr(within, "_MOST_EDGES", most_edges)
     once: list[Planned | None] = []
-    at_once = aim._at_once
-    monkeypatch.setattr(aim, "_at_once", lambda *given: once.append(at_once(*given)) or once[-1])
+    at_once = within._at_once
+    monkeypatch.setattr(within, "_at_once", lambda *given: once.append(at_once(*given)) or once[-1])
     assert list(found_about(case))
     assert bool(once) == is_once
     assert any(planned is not None for planned in once) == (is_once and case == 0)  # others leave a larger gap
-    assert all(planned is None or planned.plan.gap <= aim._FAR for planned in once)
+    assert all(planned is None or planned.plan.gap <= within._FAR for planned in once)
 
 
 @pytest.mark.parametrize("times", [1, 9])
@@ -86,9 +87,9 @@ def test_where_the_program_of_one_solve_exceeds_the_limit_less_is_aimed_at(
     monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
     """By what it holds beside the bytes counted; the bound is that of the limit itself. After a few it is let be."""
-    monkeypatch.setattr(aim, "_is_wide", lambda _: True)
-    monkeypatch.setattr(aim, "_FAR", inf)
-    solve, at_once = Attempt.solve, aim._at_once
+    monkeypatch.setattr(within, "_is_wide", lambda _: True)
+    monkeypatch.setattr(within, "_FAR", inf)
+    solve, at_once = Attempt.solve, within._at_once
     met: list[tuple[float, Planned]] = []
     ended: list[Planned | None] = []
 
@@ -102,11 +103,11 @@ def test_where_the_program_of_one_solve_exceeds_the_limit_less_is_aimed_at(
         return found
 
     monkeypatch.setattr(Attempt, "solve", solved)
-    monkeypatch.setattr(aim, "_at_once", lambda *args: ended.append(at_once(*args)) or ended[-1])
+    monkeypatch.setattr(within, "_at_once", lambda *args: ended.append(at_once(*args)) or ended[-1])
     free = found_within(2, None).account.peak_memory_bytes
     given = max(limit for limit in limits_of(2) if limit < free)
     found = found_within(2, given, SearchOptions(recompute="never"))
-    assert 2 <= len(met) <= aim._AT_ONCE
+    assert 2 <= len(met) <= within._AT_ONCE
     for (limit, planned), (lower, _) in pairwise(met):
         assert lower == pytest.approx(min(limit, planned.counted_bytes) / 1.01, rel=1e-6)
     assert (ended == [None]) == (times > 1)
@@ -170,7 +171,7 @@ def test_what_takes_long_is_not_asked_of_cp_sat(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(Focus, "least_peak", 0.0)
     free = found_within(0, None, SearchOptions(gap_tolerance=1e-2, solve=SolveOptions(max_cp_sat_entries=most)))
     with pytest.raises(NoFeasiblePlan if is_asked else Unsolved):
-        aim.plan_within(Place(free.task, free.ground).attempt(), 1, free)
+        within.plan_within(Place(free.task, free.ground).attempt(), 1, free)
     assert asked == [1] * is_asked
 
 
@@ -345,7 +346,7 @@ def test_of_large_problems_few_programs_are_learnt_from_and_only_where_much_is_l
 ) -> None:
     free, limit = found_within(2, None), limits_of(2)[-1]
     search = aim.Aim(Place(free.task, free.ground).attempt(), limit, free)
-    entries = aim._entries(search.attempt)
+    entries = aim.entries_of(search.attempt)
     for most, lessons in ((3 * entries, 3), (100 * entries, aim._LESSONS), (entries - 1, 0)):
         monkeypatch.setattr(aim, "_LEARNT", most)
         assert search._lessons == lessons

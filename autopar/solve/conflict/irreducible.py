@@ -70,7 +70,11 @@ class Clash:
 
 
 def clashing(
-    problem: Problem, groups: Sequence[Group], options: SolveOptions, most_questions: int = _MOST_QUESTIONS
+    problem: Problem,
+    groups: Sequence[Group],
+    options: SolveOptions,
+    most_questions: int = _MOST_QUESTIONS,
+    met: Iterable[Choice] = (),
 ) -> Clash | None:
     """A clash of `problem` under `groups`; None if they are feasible together, or that is not known.
 
@@ -81,8 +85,11 @@ def clashing(
       groups: what may be to blame besides.
       options: limits on the work of each question.
       most_questions: how many sets are asked about by solving, at most.
+      met: choices without forbidden entries that are known already: what they satisfy is not asked about.
     """
     oracle = _Oracle(problem, groups, options, most_questions)
+    for choice in met:
+        oracle.learn(range(len(choice)), choice)
     found = _enough(oracle)
     if found is None:
         return None
@@ -104,6 +111,8 @@ def _enough(oracle: _Oracle) -> Elements | None:
     nothing = frozenset[int]()
     if oracle.ask(nothing) is False:
         return nothing
+    if (time := oracle.overfull_time()) is not None:
+        return oracle.of_times((time,))
     for groups in dict.fromkeys((nothing, oracle.every_group)):
         found = oracle.solved(groups, None)
         if found.is_feasible is False:
@@ -193,6 +202,15 @@ class _Oracle:
         time = element - len(self.groups)
         return (-np.inf if time < 0 else -float(self.least[time])), element
 
+    def overfull_time(self) -> int | None:
+        """The last time at which the least bytes exceed the limit the most, if they do: infeasible by itself."""
+        limit = self.problem.usage_limit
+        if limit is None or not self.least.size or self.least.max() <= limit + rounding_of_uses(self.problem):
+            return None
+        time = int(np.flatnonzero(self.least == self.least.max())[-1])
+        self._refuted.append(self.of_times((time,)))
+        return time
+
     def ask(self, elements: Elements) -> bool | None:
         """Whether a choice satisfies them all; None if that is not known within the work that is left."""
         if any(not elements & violated for violated in self.violated):
@@ -210,14 +228,15 @@ class _Oracle:
         part, nodes = self._part(sorted(groups), times)
         found = feasible(part, self.options)
         if found.choice is not None:
-            self._learn(nodes, found.choice)
+            self.learn(nodes, found.choice)
         elif found.is_feasible is False:
             self._refuted.append(groups | self.of_times(found.times if times is None else times))
         elif times is not None:
             self._open.add(groups | self.of_times(times))
         return found
 
-    def _learn(self, nodes: Sequence[int], choice: Choice) -> None:
+    def learn(self, nodes: Sequence[int], choice: Choice) -> None:
+        """Takes up what a choice for some nodes violates, where the others keep to one that was met."""
         whole = list(self._any or choice)
         for v, s in zip(nodes, choice, strict=True):
             whole[v] = s

@@ -17,6 +17,7 @@ from autopar.solve.cp_sat.bottleneck import LeastPeak, least_peak
 from autopar.solve.elimination.bucket_elimination import plan_elimination
 from autopar.solve.elimination.exact import exactly, lifted, reduced, weight
 from autopar.solve.parametric.lagrangian import solve_at_prices
+from autopar.solve.periodic.quotient import quotient
 from autopar.solve.pipeline.core import minimise
 from autopar.solve.presolve.batched import reduce_alike
 from autopar.solve.presolve.knapsack_filtering import drop_oversized
@@ -54,6 +55,7 @@ class NothingCheaper(AutoparError):
 
 _DEFAULTS = SolveOptions()
 _LAST_S, _LAST_SHARE = 0.3, 0.03  # and of the limit: for any choice at all, where the time is up and none is known
+_LITTLE_WORK = 1.0  # of CP-SAT, for a choice to begin with
 _MOST_LATE = 300_000  # entries of edges, strategies: of larger problems nothing is found in such a moment
 
 
@@ -91,8 +93,12 @@ def solve(
     if warm is not None:
         watch.offer(_of_same_shape(problem, warm))
     stopped: Stopped = ""
+    equal: Choice | None = None
     try:
         with ending_at(watch.ends):
+            equal = _choosing_alike(problem, options)
+            if equal is not None:
+                watch.offer(equal)
             _search(problem, options, watch)
     except Infeasible as error:
         error.witness = watch.proof if watch.bound == np.inf else None
@@ -108,8 +114,42 @@ def solve(
     if watch.choice is None:
         raise Unsolved(f"no choice found for {len(problem.node_costs)} nodes; not proven infeasible: {options}")
     solution = replace(_solution(problem, watch), stopped=stopped)
+    solution = solution if equal is None else _preferred(problem, solution, equal)
     verify_choice(problem, solution)
     return solution
+
+
+def alike(problem: Problem, solution: Solution, options: SolveOptions) -> Solution:
+    """`solution`, or one that costs no more and chooses alike what repeats; with the same bound."""
+    small = quotient(problem)
+    if small is None:
+        return solution
+    common = _preferred(problem, solution, small.lift(small.most_common(solution.choice)))
+    equal = None if common is not solution else _choosing_alike(problem, options)
+    return common if equal is None else _preferred(problem, solution, equal)
+
+
+def _preferred(problem: Problem, solution: Solution, choice: Choice) -> Solution:
+    """`solution`, or one of the choice with its bound if that is feasible and costs no more."""
+    cost = objective(problem, choice)
+    if not cost <= solution.objective + TOLERANCE * abs(solution.objective) or not _fits(problem, choice):
+        return solution
+    bound = min(solution.lower_bound, cost)
+    return replace(solution, choice=choice, objective=cost, lower_bound=bound, peak=peak(problem, choice))
+
+
+def _choosing_alike(problem: Problem, options: SolveOptions) -> Choice | None:
+    """A good choice that chooses alike what repeats, found with little work; None if little repeats, or none is met."""
+    small = quotient(problem)
+    if small is None:
+        return None
+    little = replace(options, max_rounds=min(options.max_rounds, 2), cp_sat_work=min(options.cp_sat_work, _LITTLE_WORK))
+    try:
+        found = solve(small.problem, options=replace(little, time_limit_s=None if left_s() == np.inf else left_s()))
+    except (Infeasible, Unsolved):
+        return None
+    choice = small.lift(found.choice)
+    return choice if np.isfinite(objective(problem, choice)) and _fits(problem, choice) else None
 
 
 def _of_same_shape(problem: Problem, warm: Solution) -> Choice:

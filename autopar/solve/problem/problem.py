@@ -83,6 +83,8 @@ class Usage:
 class Problem:
     """Costs of nodes and edges, memory usages over time, and the limit (None: no limit).
 
+    `periods`, where it is known what repeats: nodes of one number >= 0 have one place in it, and as many strategies.
+
     Invariants: every node has at least one strategy; no NaN and no -inf; matrices fit their nodes; usages are
     finite and >= 0.
     """
@@ -91,6 +93,7 @@ class Problem:
     edges: tuple[Edge, ...]
     usages: tuple[Usage, ...] = ()
     usage_limit: float | None = None
+    periods: NDArray[np.intp] | None = None
 
     def __post_init__(self) -> None:
         check(self)
@@ -136,10 +139,11 @@ def derived(
     edges: tuple[Edge, ...],
     usages: tuple[Usage, ...] = (),
     usage_limit: float | None = None,
+    periods: NDArray[np.intp] | None = None,
 ) -> Problem:
     """A problem made of the parts of a checked one: not checked again, which would take as long as the reductions."""
     problem = object.__new__(Problem)
-    problem.__dict__.update(node_costs=node_costs, edges=edges, usages=usages, usage_limit=usage_limit)
+    problem.__dict__.update(node_costs=node_costs, edges=edges, usages=usages, usage_limit=usage_limit, periods=periods)
     return problem
 
 

@@ -1,0 +1,119 @@
+"""The quotient of a problem: what repeats is one node, so of its choices only those are left that choose alike there.
+
+It is smaller by as often as things repeat. What it finds is a choice of the whole problem, and a good one: layers of
+a deep network are placed alike, and that hardly ever costs anything. It proves nothing of other choices.
+
+Nodes are told apart by their periods (`Problem.periods`); those that have none, by the nodes that they have edges to.
+
+Reference: the quotient by an equitable partition (Grohe et al., "Dimension reduction via colour refinement", ESA 2014).
+Differs: classes need not be equitable, as the first and the last layer's are not; so costs are exact, bounds are not.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from autopar.solve.problem.factored_matrix import Matrix, Thin, added, whole
+from autopar.solve.problem.problem import Edge, Floats, Problem, Usage, derived
+from autopar.solve.problem.reduction import Choice, Ints
+
+_ROUNDS = 2  # of telling nodes without a period apart by their neighbours
+_WORTH = 0.7  # of the nodes: more classes save too little
+
+
+@dataclass(frozen=True, eq=False)
+class Quotient:
+    """The problem with one node for each class, and the class of every node of the whole problem."""
+
+    problem: Problem
+    classes: Ints
+
+    def lift(self, choice: Sequence[int]) -> Choice:
+        """A choice of the whole problem."""
+        return tuple(np.asarray(choice, dtype=np.intp)[self.classes].tolist())
+
+    def most_common(self, choice: Choice) -> Choice:
+        """For every class what most of its nodes choose in a choice of the whole problem."""
+        votes: list[Counter[int]] = [Counter() for _ in self.problem.node_costs]
+        for node, s in zip(self.classes.tolist(), choice, strict=True):
+            votes[node][s] += 1
+        return tuple(max(sorted(vote), key=lambda s: vote[s]) for vote in votes)
+
+
+def quotient(problem: Problem) -> Quotient | None:
+    """The quotient by what repeats; None if little does."""
+    if problem.periods is None:
+        return None
+    classes = _classes(problem, problem.periods)
+    count = int(classes.max(initial=-1)) + 1
+    if count > _WORTH * len(classes):
+        return None
+    costs, edges = _costs(problem.node_costs, classes, count), dict[tuple[int, int], Matrix]()
+    for (u, v), matrix in _between(problem.edges, classes):
+        if u == v:
+            costs[u] = costs[u] + np.diagonal(whole(matrix))
+        elif (v, u) in edges:
+            edges[v, u] = added(edges[v, u], matrix.T)
+        else:
+            edges[u, v] = matrix
+    usages = tuple(Usage(int(classes[use.node]), use.start, use.stop, use.size_bytes) for use in problem.usages)
+    joined = tuple(Edge(u, v, matrix) for (u, v), matrix in edges.items())
+    return Quotient(derived(tuple(costs), joined, usages, problem.usage_limit), classes)
+
+
+def _classes(problem: Problem, periods: Ints) -> Ints:
+    """The class of every node, 0, 1, ... as they come first. Those of one class are allowed the same strategies."""
+    allowed = {id(cost): np.isfinite(cost).tobytes() for cost in problem.node_costs}
+    first = zip(periods.tolist(), (allowed[id(cost)] for cost in problem.node_costs), strict=True)
+    colours, free = _numbered(first), np.flatnonzero(periods < 0)
+    arcs = np.concatenate([problem.ends, problem.ends[:, ::-1]])
+    arcs = arcs[periods[arcs[:, 0]] < 0]
+    arcs = arcs[np.argsort(arcs[:, 0], kind="stable")]
+    ends = np.searchsorted(arcs[:, 0], [free, free + 1]).T.tolist()
+    for _ in range(_ROUNDS):
+        looks: list[Hashable] = colours.tolist()
+        for v, (start, stop) in zip(free.tolist(), ends, strict=True):
+            looks[v] = (looks[v], np.sort(colours[arcs[start:stop, 1]]).tobytes())
+        colours = _numbered(looks)
+    return colours
+
+
+def _numbered(looks: Iterable[Hashable]) -> Ints:
+    numbers: dict[Hashable, int] = {}
+    return np.array([numbers.setdefault(look, len(numbers)) for look in looks], dtype=np.intp)
+
+
+def _costs(costs: Sequence[Floats], classes: Ints, count: int) -> list[Floats]:
+    """What each class costs: the sum over its nodes, equal ones counted."""
+    many: list[Counter[int]] = [Counter() for _ in range(count)]
+    by_id = {id(cost): cost for cost in costs}
+    for node, cost in zip(classes.tolist(), costs, strict=True):
+        many[node][id(cost)] += 1
+    return [np.sum([times * by_id[key] for key, times in mine.items()], axis=0) for mine in many]
+
+
+def _between(edges: Sequence[Edge], classes: Ints) -> list[tuple[tuple[int, int], Matrix]]:
+    """What lies between two classes: the sum over the edges from the one to the other, equal ones counted."""
+    many: dict[tuple[int, int], Counter[int]] = {}
+    by_id = {id(edge.matrix): edge.matrix for edge in edges}
+    for edge in edges:
+        many.setdefault((int(classes[edge.u]), int(classes[edge.v])), Counter())[id(edge.matrix)] += 1
+    return [(ends, _total([(by_id[key], times) for key, times in mine.items()])) for ends, mine in many.items()]
+
+
+def _total(many: Sequence[tuple[Matrix, int]]) -> Matrix:
+    """The sum of matrices, each so many times."""
+    first, *rest = (_times(matrix, times) for matrix, times in many)
+    for matrix in rest:
+        first = added(first, matrix)
+    return first
+
+
+def _times(matrix: Matrix, times: int) -> Matrix:
+    if isinstance(matrix, Thin):
+        return Thin(times * matrix.entries, matrix.rows, matrix.columns)
+    return times * matrix

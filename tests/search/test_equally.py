@@ -1,0 +1,80 @@
+"""Layers alike: they are placed alike, with a memory limit and without one, and what is proven holds for all plans."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from autopar._compat import untyped_jax
+from autopar.errors import NoFeasiblePlan
+from autopar.price.pricing import Roofline
+from autopar.search import aim, within
+from autopar.search.search import find_plan
+from autopar.search.task import Planned, SearchOptions, Task
+from autopar.solve import verify
+from autopar.trace import trace
+from tests.search.test_front import FOUR, cluster_of
+
+LAYERS = 8
+
+
+def step(layers: Any, x: Any) -> Any:
+    def loss(layers: Any) -> Any:
+        y = x
+        for p in layers:
+            y = y + jnp.tanh(y @ p["up"]) @ p["down"]
+        return (y**2).mean()
+
+    grads: Any = untyped_jax.grad(loss)(layers)
+    return untyped_jax.tree.map(lambda p, g: p - 0.1 * g, layers, grads)
+
+
+def task() -> Task:
+    layer = {"up": jax.ShapeDtypeStruct((64, 256), jnp.float32), "down": jax.ShapeDtypeStruct((256, 64), jnp.float32)}
+    graph = trace(step, ([layer] * LAYERS, jax.ShapeDtypeStruct((32, 64), jnp.float32))).graph
+    cluster = cluster_of(4, 1e9)
+    return Task(graph, lambda graph, mesh: Roofline(graph, mesh, cluster), prices_devices=True)
+
+
+def placements_of_layers(planned: Planned) -> list[tuple[str, ...]]:
+    inputs = [str(placement) for placement in planned.plan.stage.inputs]
+    return [tuple(inputs[2 * n : 2 * n + 2]) for n in range(LAYERS)]
+
+
+@pytest.mark.parametrize("gap_tolerance", [0.0, 0.005])
+def test_layers_lie_alike_without_a_limit(gap_tolerance: float) -> None:
+    found = find_plan(replace(task(), options=SearchOptions(gap_tolerance=gap_tolerance)), [FOUR])
+    assert len(set(placements_of_layers(found))) == 1
+
+
+@pytest.mark.parametrize("most_whole", [0, 10**9])
+@pytest.mark.parametrize("share", [0.9, 0.7])
+def test_within_a_limit_they_lie_alike_where_it_costs_little(
+    monkeypatch: pytest.MonkeyPatch, most_whole: int, share: float
+) -> None:
+    monkeypatch.setattr(aim, "FEW_ENTRIES", 0)
+    monkeypatch.setattr(within, "FEW_ENTRIES", 0)
+    monkeypatch.setattr(within, "_MOST_WHOLE", most_whole)
+    free = find_plan(task(), [FOUR])
+    limit = int(share * free.account.peak_memory_bytes)
+    found = find_plan(replace(task(), memory_limit_bytes=limit, options=SearchOptions(recompute="never")), [FOUR])
+    assert found.account.peak_memory_bytes <= limit
+    assert free.plan.lower_bound_s * (1 - 1e-9) <= found.plan.lower_bound_s <= found.plan.objective_s
+    assert most_whole or len(set(placements_of_layers(found))) == 1
+    assert found.problem is not None
+    assert found.solution is not None
+    assert verify(found.problem, found.solution, 1.0).bound <= found.plan.objective_s
+
+
+def test_where_nothing_fits_the_least_that_any_plan_needs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(within, "FEW_ENTRIES", 0)
+    monkeypatch.setattr(within, "_MOST_WHOLE", 0)
+    with pytest.raises(NoFeasiblePlan, match=r"any plan needs [\d,]+ bytes. No constraint is to blame") as refused:
+        find_plan(replace(task(), memory_limit_bytes=50_000), [FOUR])
+    assert refused.value.min_peak_bytes is not None
+    found = find_plan(replace(task(), memory_limit_bytes=refused.value.min_peak_bytes), [FOUR])
+    assert found.account.peak_memory_bytes <= refused.value.min_peak_bytes

@@ -44,6 +44,16 @@ class Quotient:
         return tuple(max(sorted(vote), key=lambda s: vote[s]) for vote in votes)
 
 
+def chooses_alike(problem: Problem, choice: Choice) -> bool:
+    """Whether nodes of one period number choose the same already."""
+    if problem.periods is None:
+        return True
+    known = problem.periods >= 0
+    chosen = np.array(choice, dtype=np.intp)[known]
+    _, first, which = np.unique(problem.periods[known], return_index=True, return_inverse=True)
+    return bool((chosen == chosen[first][which]).all())
+
+
 def quotient(problem: Problem) -> Quotient | None:
     """The quotient by what repeats; None if little does."""
     if problem.periods is None:
@@ -53,7 +63,7 @@ def quotient(problem: Problem) -> Quotient | None:
     if count > _WORTH * len(classes):
         return None
     costs, edges = _costs(problem.node_costs, classes, count), dict[tuple[int, int], Matrix]()
-    for (u, v), matrix in _between(problem.edges, classes):
+    for (u, v), matrix in _between(problem, classes):
         if u == v:
             costs[u] = costs[u] + np.diagonal(whole(matrix))
         elif (v, u) in edges:
@@ -89,20 +99,33 @@ def _numbered(looks: Iterable[Hashable]) -> Ints:
 
 def _costs(costs: Sequence[Floats], classes: Ints, count: int) -> list[Floats]:
     """What each class costs: the sum over its nodes, equal ones counted."""
-    many: list[Counter[int]] = [Counter() for _ in range(count)]
-    by_id = {id(cost): cost for cost in costs}
-    for node, cost in zip(classes.tolist(), costs, strict=True):
-        many[node][id(cost)] += 1
-    return [np.sum([times * by_id[key] for key, times in mine.items()], axis=0) for mine in many]
+    which, every = _numbered_objects(costs)
+    rows, times = np.unique(np.stack([classes, which], axis=1), axis=0, return_counts=True)
+    parts: list[list[Floats]] = [[] for _ in range(count)]
+    for (node, kind), many in zip(rows.tolist(), times.tolist(), strict=True):
+        parts[node].append(many * every[kind])
+    return [np.sum(part, axis=0) for part in parts]
 
 
-def _between(edges: Sequence[Edge], classes: Ints) -> list[tuple[tuple[int, int], Matrix]]:
+def _numbered_objects(arrays: Sequence[Floats]) -> tuple[Ints, list[Floats]]:
+    """Which of the arrays, each object once, stands at every place."""
+    first: dict[int, int] = {}
+    which = np.array([first.setdefault(id(array), len(first)) for array in arrays], dtype=np.intp)
+    by_id = {id(array): array for array in arrays}
+    return which, [by_id[key] for key in first]
+
+
+def _between(problem: Problem, classes: Ints) -> list[tuple[tuple[int, int], Matrix]]:
     """What lies between two classes: the sum over the edges from the one to the other, equal ones counted."""
-    many: dict[tuple[int, int], Counter[int]] = {}
-    by_id = {id(edge.matrix): edge.matrix for edge in edges}
-    for edge in edges:
-        many.setdefault((int(classes[edge.u]), int(classes[edge.v])), Counter())[id(edge.matrix)] += 1
-    return [(ends, _total([(by_id[key], times) for key, times in mine.items()])) for ends, mine in many.items()]
+    if not problem.edges:
+        return []
+    every, which = problem.matrices
+    keys: Ints = np.concatenate([classes[problem.ends], which[:, None]], axis=1)
+    rows, times = np.unique(keys, axis=0, return_counts=True)
+    many: dict[tuple[int, int], list[tuple[Matrix, int]]] = {}
+    for (u, v, kind), count in zip(rows.tolist(), times.tolist(), strict=True):
+        many.setdefault((u, v), []).append((every[kind], count))
+    return [(ends, _total(mine)) for ends, mine in many.items()]
 
 
 def _total(many: Sequence[tuple[Matrix, int]]) -> Matrix:

@@ -17,7 +17,7 @@ from autopar.solve.cp_sat.bottleneck import LeastPeak, least_peak
 from autopar.solve.elimination.bucket_elimination import plan_elimination
 from autopar.solve.elimination.exact import exactly, lifted, reduced, weight
 from autopar.solve.parametric.lagrangian import solve_at_prices
-from autopar.solve.periodic.quotient import quotient
+from autopar.solve.periodic.quotient import chooses_alike, quotient
 from autopar.solve.pipeline.core import minimise
 from autopar.solve.presolve.batched import reduce_alike
 from autopar.solve.presolve.knapsack_filtering import drop_oversized
@@ -121,7 +121,7 @@ def solve(
 
 def alike(problem: Problem, solution: Solution, options: SolveOptions) -> Solution:
     """`solution`, or one that costs no more and chooses alike what repeats; with the same bound."""
-    small = quotient(problem)
+    small = None if chooses_alike(problem, solution.choice) else quotient(problem)
     if small is None:
         return solution
     common = _preferred(problem, solution, small.lift(small.most_common(solution.choice)))

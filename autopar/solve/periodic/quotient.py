@@ -121,9 +121,11 @@ def _between(problem: Problem, classes: Ints) -> list[tuple[tuple[int, int], Mat
         return []
     every, which = problem.matrices
     keys: Ints = np.concatenate([classes[problem.ends], which[:, None]], axis=1)
-    rows, times = np.unique(keys, axis=0, return_counts=True)
+    distinct, times = np.unique(keys, axis=0, return_counts=True)
+    rows: list[list[int]] = distinct.tolist()
+    counts: list[int] = times.tolist()
     many: dict[tuple[int, int], list[tuple[Matrix, int]]] = {}
-    for (u, v, kind), count in zip(rows.tolist(), times.tolist(), strict=True):
+    for (u, v, kind), count in zip(rows, counts, strict=True):
         many.setdefault((u, v), []).append((every[kind], count))
     return [(ends, _total(mine)) for ends, mine in many.items()]
 

@@ -100,9 +100,9 @@ def _numbered(looks: Iterable[Hashable]) -> Ints:
 def _costs(costs: Sequence[Floats], classes: Ints, count: int) -> list[Floats]:
     """What each class costs: the sum over its nodes, equal ones counted."""
     which, every = _numbered_objects(costs)
-    rows, times = np.unique(np.stack([classes, which], axis=1), axis=0, return_counts=True)
+    rows, counts = _counted(np.stack([classes, which], axis=1))
     parts: list[list[Floats]] = [[] for _ in range(count)]
-    for (node, kind), many in zip(rows.tolist(), times.tolist(), strict=True):
+    for (node, kind), many in zip(rows, counts, strict=True):
         parts[node].append(many * every[kind])
     return [np.sum(part, axis=0) for part in parts]
 
@@ -115,15 +115,18 @@ def _numbered_objects(arrays: Sequence[Floats]) -> tuple[Ints, list[Floats]]:
     return which, [by_id[key] for key in first]
 
 
+def _counted(rows: Ints) -> tuple[list[list[int]], list[int]]:
+    """The distinct rows, and how often each is there."""
+    distinct, counts = np.unique(rows, axis=0, return_counts=True)
+    return distinct.tolist(), counts.tolist()
+
+
 def _between(problem: Problem, classes: Ints) -> list[tuple[tuple[int, int], Matrix]]:
     """What lies between two classes: the sum over the edges from the one to the other, equal ones counted."""
     if not problem.edges:
         return []
     every, which = problem.matrices
-    keys: Ints = np.concatenate([classes[problem.ends], which[:, None]], axis=1)
-    distinct, times = np.unique(keys, axis=0, return_counts=True)
-    rows: list[list[int]] = distinct.tolist()
-    counts: list[int] = times.tolist()
+    rows, counts = _counted(np.concatenate([classes[problem.ends], which[:, None]], axis=1))
     many: dict[tuple[int, int], list[tuple[Matrix, int]]] = {}
     for (u, v, kind), count in zip(rows, counts, strict=True):
         many.setdefault((u, v), []).append((every[kind], count))

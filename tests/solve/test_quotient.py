@@ -95,5 +95,5 @@ def test_layers_of_which_each_has_two_best_choices_take_the_same() -> None:
 
 @pytest.mark.parametrize("periods", [None, np.arange(3)])
 def test_where_nothing_repeats_there_is_none(monkeypatch: pytest.MonkeyPatch, periods: np.ndarray | None) -> None:
-    monkeypatch.setattr(module, "_WORTH", 0.7)
+    monkeypatch.setattr(module, "_WORTH", 0.2)
     assert quotient(Problem((np.zeros(2),) * 3, (), periods=periods)) is None

@@ -22,7 +22,7 @@ from autopar.solve.problem.problem import Edge, Floats, Problem, Usage, derived
 from autopar.solve.problem.reduction import Choice, Ints
 
 _ROUNDS = 2  # of telling nodes without a period apart by their neighbours
-_WORTH = 0.7  # of the nodes: more classes save too little
+_WORTH = 0.2  # of the nodes: more classes save too little for what else they take
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,10 +101,14 @@ def _costs(costs: Sequence[Floats], classes: Ints, count: int) -> list[Floats]:
     """What each class costs: the sum over its nodes, equal ones counted."""
     which, every = _numbered_objects(costs)
     rows, counts = _counted(np.stack([classes, which], axis=1))
-    parts: list[list[Floats]] = [[] for _ in range(count)]
+    parts: list[list[tuple[int, int]]] = [[] for _ in range(count)]
     for (node, kind), many in zip(rows, counts, strict=True):
-        parts[node].append(many * every[kind])
-    return [np.sum(part, axis=0) for part in parts]
+        parts[node].append((kind, many))
+    sums: dict[tuple[tuple[int, int], ...], Floats] = {}  # equal ones are one object, as kernels and caches want it
+    for part in map(tuple, parts):
+        if part not in sums:
+            sums[part] = np.sum([many * every[kind] for kind, many in part], axis=0)
+    return [sums[tuple(part)] for part in parts]
 
 
 def _numbered_objects(arrays: Sequence[Floats]) -> tuple[Ints, list[Floats]]:
@@ -127,10 +131,14 @@ def _between(problem: Problem, classes: Ints) -> list[tuple[tuple[int, int], Mat
         return []
     every, which = problem.matrices
     rows, counts = _counted(np.concatenate([classes[problem.ends], which[:, None]], axis=1))
-    many: dict[tuple[int, int], list[tuple[Matrix, int]]] = {}
+    many: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for (u, v, kind), count in zip(rows, counts, strict=True):
-        many.setdefault((u, v), []).append((every[kind], count))
-    return [(ends, _total(mine)) for ends, mine in many.items()]
+        many.setdefault((u, v), []).append((kind, count))
+    sums: dict[tuple[tuple[int, int], ...], Matrix] = {}
+    for part in map(tuple, many.values()):
+        if part not in sums:
+            sums[part] = _total([(every[kind], count) for kind, count in part])
+    return [(ends, sums[tuple(part)]) for ends, part in many.items()]
 
 
 def _total(many: Sequence[tuple[Matrix, int]]) -> Matrix:

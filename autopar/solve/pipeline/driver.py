@@ -55,7 +55,7 @@ class NothingCheaper(AutoparError):
 
 _DEFAULTS = SolveOptions()
 _LAST_S, _LAST_SHARE = 0.3, 0.03  # and of the limit: for any choice at all, where the time is up and none is known
-_LITTLE_WORK = 1.0  # of CP-SAT, for a choice to begin with
+_LITTLE_WORK = 1e9  # of elimination, for a choice to begin with
 _MOST_LATE = 300_000  # entries of edges, strategies: of larger problems nothing is found in such a moment
 
 
@@ -143,7 +143,8 @@ def _choosing_alike(problem: Problem, options: SolveOptions) -> Choice | None:
     small = quotient(problem)
     if small is None:
         return None
-    little = replace(options, max_rounds=min(options.max_rounds, 2), cp_sat_work=min(options.cp_sat_work, _LITTLE_WORK))
+    work = min(options.max_elimination_work, _LITTLE_WORK)
+    little = replace(options, max_elimination_work=work, max_rounds=0, max_price_steps=0)
     try:
         found = solve(small.problem, options=replace(little, time_limit_s=None if left_s() == np.inf else left_s()))
     except (Infeasible, Unsolved):

@@ -158,9 +158,12 @@ class Aim:
         Raises:
           NoFeasiblePlan: always.
         """
-        self.prove()
-        for met in self.focus.choices()[:_FEWEST]:
-            self._lower(met)
+        try:
+            self.prove()
+            for met in self.focus.choices()[:_FEWEST]:
+                self._lower(met)
+        except (Infeasible, NothingCheaper):
+            pass  # then the best plan without a limit is the smallest that is known
         raise misfit(self.attempt, self.limit, self.smallest, Infeasible("", least_peak_bytes=self._least_use))
 
     def prove(self) -> None:

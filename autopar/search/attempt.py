@@ -212,7 +212,12 @@ class Attempt:
         problem, groups, options = self.free_problem(limit_bytes), self.groups(), self.task.options.solver
         with ending_at(self.task.halt.ends):
             options = replace(options, cp_sat_work=min(options.cp_sat_work, CLASH_WORK))
-            found = clashing(problem, groups, options, met=[solution.choice for solution in self.met])
+            found = clashing(
+                problem,
+                groups,
+                options,
+                met=[solution.choice for solution in sorted(self.met, key=lambda solution: -solution.peak)],
+            )
         least = min(self.met, key=lambda solution: solution.peak, default=None)
         ground, moments = self.ground, None
         if least is not None and limit_bytes is not None:

@@ -40,6 +40,7 @@ Elements = frozenset[int]
 
 _MOST_QUESTIONS = 40
 _MOST_SETS = 20_000
+_MANY = 5_000  # nodes: of more, the time that is told of is not solved for where one is overfull whatever is chosen
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +112,7 @@ def _enough(oracle: _Oracle) -> Elements | None:
     nothing = frozenset[int]()
     if oracle.ask(nothing) is False:
         return nothing
-    if (time := oracle.overfull_time()) is not None:
+    if len(oracle.problem.node_costs) > _MANY and (time := oracle.overfull_time()) is not None:
         return oracle.of_times((time,))
     for groups in dict.fromkeys((nothing, oracle.every_group)):
         found = oracle.solved(groups, None)
@@ -203,11 +204,16 @@ class _Oracle:
         return (-np.inf if time < 0 else -float(self.least[time])), element
 
     def overfull_time(self) -> int | None:
-        """The last time at which the least bytes exceed the limit the most, if they do: infeasible by itself."""
-        limit = self.problem.usage_limit
-        if limit is None or not self.least.size or self.least.max() <= limit + rounding_of_uses(self.problem):
+        """Of the times at which even the least bytes exceed the limit, which is infeasible by itself, one to tell of.
+
+        The one at which the choice that was learnt last uses the most.
+        """
+        limit = np.inf if self.problem.usage_limit is None else self.problem.usage_limit
+        overfull = np.flatnonzero(self.least > limit + rounding_of_uses(self.problem))
+        if not len(overfull) or self._any is None:
             return None
-        time = int(np.flatnonzero(self.least == self.least.max())[-1])
+        used = usage_over_time(self.problem, self._any)[overfull]
+        time = int(overfull[np.flatnonzero(used == used.max())[-1]])
         self._refuted.append(self.of_times((time,)))
         return time
 

@@ -172,6 +172,17 @@ def test_two_groups_and_a_time() -> None:
     assert clashing(replace(problem, usage_limit=2.0), groups, OPTIONS) == Clash((), (2,), True, True)
 
 
+@pytest.mark.parametrize("met", [(), ((0, 0, 0), (1, 0, 0))])
+def test_of_large_problems_a_time_that_is_overfull_whatever_is_chosen_is_told_unasked(
+    monkeypatch: pytest.MonkeyPatch, met: tuple[tuple[int, ...], ...]
+) -> None:
+    monkeypatch.setattr(clash, "_MANY", 0)
+    uses = tuple(Usage(v, start, 3, np.array([1.0, 3.0])) for v, start in ((0, 0), (1, 0), (2, 1)))
+    problem = Problem((np.zeros(2),) * 3, (), uses, 2.0)
+    questions = 0 if met else 1
+    assert clashing(problem, (), OPTIONS, questions, met) == Clash((), (2,), True, True)
+
+
 def test_a_smaller_clash_than_the_minimal_one_is_found() -> None:
     """Three groups that contradict in a ring are minimal, but the fourth contradicts the first alone."""
     pair = [np.array([True, True, False]), np.array([False, True, True]), np.array([True, False, True])]

@@ -179,8 +179,15 @@ def test_of_large_problems_a_time_that_is_overfull_whatever_is_chosen_is_told_un
     monkeypatch.setattr(clash, "_MANY", 0)
     uses = tuple(Usage(v, start, 3, np.array([1.0, 3.0])) for v, start in ((0, 0), (1, 0), (2, 1)))
     problem = Problem((np.zeros(2),) * 3, (), uses, 2.0)
-    questions = 0 if met else 1
-    assert clashing(problem, (), OPTIONS, questions, met) == Clash((), (2,), True, True)
+    asked: list[Problem] = []
+
+    def counting(part: Problem, options: SolveOptions) -> Feasibility:
+        asked.append(part)
+        return feasible(part, options)
+
+    monkeypatch.setattr(clash, "feasible", counting)
+    assert clashing(problem, (), OPTIONS, met=met) == Clash((), (2,), True, True)
+    assert len(asked) == (0 if met else 1)  # where no choice is known: whether there is one at all
 
 
 def test_a_smaller_clash_than_the_minimal_one_is_found() -> None:

@@ -109,6 +109,11 @@ class Ground:
             self._standing[step_kinds] = found
         return self._standing[step_kinds]
 
+    def forget(self) -> None:
+        """Lets go of what takes memory, and can be made again."""
+        for made in (self._problems, self._caches, self._standing):
+            made.clear()
+
     def holding(self, space: Space) -> Ground:
         """The same with these candidates."""
         return replace(self._anew(self.graph, self.make_pricing), _given=space)

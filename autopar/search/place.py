@@ -7,7 +7,7 @@ from functools import cached_property, partial
 from math import inf
 
 from autopar.core.placement import StepKind
-from autopar.errors import InvalidConstraint, NoFeasiblePlan, Unsolved
+from autopar.errors import InvalidConstraint, NoFeasiblePlan, Unsolved, UnsupportedPrimitive
 from autopar.search.attempt import Attempt
 from autopar.search.constraints import show, step_kinds_of
 from autopar.search.ground import Ground
@@ -54,7 +54,7 @@ class Place:
                 yield _met(replace(found, task=task, unlimited=free), limit)
         except NothingCheaper as nothing:
             yield Progress(nothing.lower_bound)
-        except (NoFeasiblePlan, InvalidConstraint) as error:
+        except (NoFeasiblePlan, InvalidConstraint, UnsupportedPrimitive) as error:
             yield Progress(inf, misfit=error)
         except Unsolved as error:
             yield Progress(-inf, misfit=error)
@@ -83,7 +83,7 @@ class Place:
                 self._rough.append(self._unlimited(roughly(self.task.options.solver), below))
             except NothingCheaper as nothing:
                 self._rough.append(nothing)
-            except (Unsolved, NoFeasiblePlan, InvalidConstraint):
+            except (Unsolved, NoFeasiblePlan, InvalidConstraint, UnsupportedPrimitive):
                 self._rough.append(None)
         return self._rough[0] if self._rough else None
 

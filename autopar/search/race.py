@@ -9,8 +9,9 @@ So the least bound of all holds for all of them, whether they ran to their end o
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from math import inf
 from typing import Generic, TypeVar
 
@@ -61,10 +62,11 @@ class Finish(Generic[Found]):
 def race(
     entrants: Sequence[Entrant[Found]],
     contained: Sequence[Collection[int]],
-    bounds: Sequence[float] | None = None,
     below: float = inf,
+    bounds: Sequence[float] | None = None,
     halt: Halt | None = None,
     gap_tolerance: float = 0.0,
+    ruled_out: Callable[[int], None] = lambda _: None,
 ) -> Finish[Found]:
     """The cheapest that any entrant finds, if it is cheaper than `below`; of equals the first found.
 
@@ -77,6 +79,7 @@ def race(
       below: what is to be undercut.
       halt: what may end it early; None: nothing.
       gap_tolerance: the share of its cost that the cheapest may cost more than another for all that is proven.
+      ruled_out: told the position of every entrant that cannot find anything cheaper, and found nothing that stands.
 
     Raises:
       KeyboardInterrupt: interrupted before anything was found.
@@ -87,8 +90,12 @@ def race(
     started, finished = [False] * len(entrants), [False] * len(entrants)
     misfits: dict[int, AutoparError] = {}
     winner, best, found = None, below, None
+    last: Sequence[int] = range(len(entrants))
     while True:
         running = [n for n, bound in enumerate(known) if not finished[n] and not reaches(bound, best, enough)]
+        for n in {*last}.difference(running, [winner], compress(last, (finished[n] for n in last))):
+            ruled_out(n)
+        last = running
         if not running or (found is not None and halt.is_over):
             reasons = tuple(misfits[n] for n in sorted(misfits))
             return Finish(winner, found, best, tuple(known), tuple(finished), reasons)

@@ -17,6 +17,7 @@ from math import inf
 import numpy as np
 
 from autopar.core.dataflow import Dataflow, dataflow, group_of
+from autopar.core.graph import OpGraph
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
 from autopar.core.plan import Plan, Stage
@@ -43,39 +44,47 @@ _ENOUGH = 0.02  # of a plan's cost: what may be left to prove
 
 
 def or_recomputed(
-    task: Task, places: Sequence[Place], finish: Finish[Planned], inside: Sequence[Collection[int]], worth: float
+    places: Sequence[Place], finish: Finish[Planned], inside: Sequence[Collection[int]], worth: float
 ) -> tuple[Finish[Planned], tuple[DeviceMesh, ...]]:
     """`finish`, or a better one with recomputation, and the meshes on which that was looked into.
 
     Args:
-      task: what is searched.
-      places: it on every mesh.
+      places: what is searched, on every mesh.
       finish: of their race, in which everything is kept.
       inside: for every place those whose plans are all among its own.
       worth: what the memory limit must cost more than, as a share of the objective without it.
     """
-    limit = task.memory_limit_bytes
-    if limit is None or task.options.recompute == "never":
+    limit, options = places[0].task.memory_limit_bytes, places[0].task.options
+    if limit is None or options.recompute == "never":
         return finish, ()
     met = ((n, place.binding(limit)) for n, place in enumerate(places))
     bound_by = sorted((found[1].plan.lower_bound_s, n, found) for n, found in met if found is not None)
     if not bound_by or bound_by[0][0] * (1 + worth) >= finish.objective:
         return finish, ()
-    recomputed = recomputable(task.graph)
-    if not recomputed:
-        return finish, ()
-    rewritten = with_recomputed(task.graph, recomputed, residuals=True)
+    rewritten = dict[int, Rewritten | None]()  # by graph
     tried, known = dict[int, DeviceMesh](), [-inf] * len(places)
     for bound, n, (attempt, free) in bound_by:
-        if reaches(max(bound, known[n]), finish.objective, task.options.gap_tolerance):
+        graph = places[n].task.graph
+        if reaches(max(bound, known[n]), finish.objective, options.gap_tolerance):
             continue
-        again = recompute_attempt(task, attempt, rewritten)
+        if id(graph) not in rewritten:
+            rewritten[id(graph)] = _with_twins(graph)
+        with_twins = rewritten[id(graph)]
+        if with_twins is None:
+            continue
+        again = recompute_attempt(places[n].task, attempt, with_twins)
         found = _better(again, limit, free, n, finish)
         if found is not None:
             finish, tried[n] = found, again.ground.mesh
             for coarse in inside[n]:
                 known[coarse] = max(known[coarse], again.bound_within(limit))
     return finish, tuple(tried[n] for n in sorted(tried))
+
+
+def _with_twins(graph: OpGraph) -> Rewritten | None:
+    """The graph with all that may be computed once more; None if there is nothing."""
+    found = recomputable(graph)
+    return with_recomputed(graph, found, residuals=True) if found else None
 
 
 def _better(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import inf
 from pathlib import Path
 
 from autopar.core.dataflow import dataflow
@@ -30,7 +29,6 @@ from autopar.search.replicated import warn_unpriced, warn_unsplit, warn_unwritte
 from autopar.search.restriction import can_name, holds
 from autopar.search.space import check_strategies
 from autopar.search.task import Planned, Task, begun
-from autopar.solve import NothingCheaper
 from autopar.solve.trws import buffers
 
 
@@ -57,15 +55,15 @@ def announced(task: Task, planned: Planned) -> Planned:
     return planned
 
 
-def find_plan(task: Task, meshes: Sequence[DeviceMesh], below: float = inf) -> Planned:
-    """As `search`, if it costs less than `below` by more than the tolerance; nothing is said or written.
+def find_plan(task: Task, meshes: Sequence[DeviceMesh]) -> Planned:
+    """As `search`; nothing is said or written."""
+    return find_at(places_of(task, meshes))
 
-    Raises:
-      NothingCheaper: it does not.
-    """
+
+def places_of(task: Task, meshes: Sequence[DeviceMesh]) -> list[Place]:
+    """The task on those of the meshes that have the axes which its constraints name."""
     flow = dataflow(task.graph)
-    grounds = [task.ground(task.graph, flow, mesh) for mesh in meshes]
-    return find_on(task, nameable(task, grounds), below=below)
+    return [Place(task, ground) for ground in nameable(task, [task.ground(task.graph, flow, mesh) for mesh in meshes])]
 
 
 def nameable(task: Task, grounds: Sequence[Ground]) -> Sequence[Ground]:
@@ -74,46 +72,62 @@ def nameable(task: Task, grounds: Sequence[Ground]) -> Sequence[Ground]:
     return named or grounds
 
 
-@buffers.reused()
 def find_on(
     task: Task,
     grounds: Sequence[Ground],
     unlimited: Planned | None = None,
     near: Planned | None = None,
-    below: float = inf,
 ) -> Planned:
-    """As `search`, on grounds that are there already; `unlimited` and `near` as for `on_ground`, on a single one.
+    """As `search`, on grounds that are there already; `unlimited` and `near` as for `on_ground`, on a single one."""
+    return find_at([Place(task, ground, unlimited, near) for ground in grounds])
 
-    Raises:
-      NothingCheaper: no plan costs less than `below` by more than the tolerance.
+
+@buffers.reused()
+def find_at(places: Sequence[Place]) -> Planned:
+    """The best plan of all places, which are one search: tasks that differ in their graphs, on meshes.
+
+    Its bound holds over all of them. Every place gets a choice and a bound with little work before any is worked on.
+
+    Raises: as `search`.
     """
-    finish, again = _raced(task, grounds, unlimited, near, below)
-    is_unknown = any(isinstance(misfit, Unsolved) for misfit in finish.misfits)
-    if finish.found is None and below < inf and not is_unknown and min(finish.bounds) < inf:
-        raise NothingCheaper(below, min(finish.bounds))
+    finish, again = _raced(places)
     if finish.found is None:
         raise explained(refusal(finish.misfits))
-    return settled(task, grounds, finish, finish.found, again)
+    return settled(finish.found.task, [place.ground for place in places], finish, finish.found, again)
 
 
-def _raced(
-    task: Task, grounds: Sequence[Ground], unlimited: Planned | None, near: Planned | None, below: float = inf
-) -> tuple[Finish[Planned], tuple[DeviceMesh, ...]]:
+def _raced(places: Sequence[Place]) -> tuple[Finish[Planned], tuple[DeviceMesh, ...]]:
     """How the search ends, and the meshes on which recomputation was looked into: near a plan that has it, always."""
-    places = [Place(task, ground, unlimited, near) for ground in grounds]
+    task, near = places[0].task, places[0].near
     runs = [place.run(task.memory_limit_bytes, roughly=len(places) > 1) for place in places]
-    inside = contained(task, grounds)
+    inside = _inside(places)
     worth = 0.0 if near is not None and near.plan.recomputed else WORTH
-    finish = race(runs, inside, below=below, halt=task.halt, gap_tolerance=task.options.gap_tolerance)
+
+    def ruled_out(position: int) -> None:
+        if len(places) > 1:
+            places[position].ground.forget()
+
+    finish = race(runs, inside, halt=task.halt, gap_tolerance=task.options.gap_tolerance, ruled_out=ruled_out)
     if finish.found is not None and task.halt.is_over:
         return finish, ()
     try:
-        return or_recomputed(task, places, finish, inside, worth)
+        return or_recomputed(places, finish, inside, worth)
     except KeyboardInterrupt:
         if finish.found is None:
             raise
         task.halt.note("keyboard")
         return finish, ()
+
+
+def _inside(places: Sequence[Place]) -> list[list[int]]:
+    """For every place those of the same graph all of whose plans are among its own, by position."""
+    found: list[list[int]] = [[] for _ in places]
+    for graph in {id(place.task.graph): place.task.graph for place in places}.values():
+        own = [n for n, place in enumerate(places) if place.task.graph is graph]
+        inside = contained(places[own[0]].task, [places[n].ground for n in own])
+        for n, others in zip(own, inside, strict=True):
+            found[n] = [own[other] for other in others]
+    return found
 
 
 def settled(
@@ -123,19 +137,22 @@ def settled(
     planned: Planned,
     recomputed: Sequence[DeviceMesh] = (),
 ) -> Planned:
-    """`planned`, which came out of a race on `grounds`, with the bound over all of them and the space searched."""
+    """`planned`, which came out of a race on `grounds`, with the bound over all of them and the space searched.
+
+    A mesh on which several graphs were searched was searched if one was, and to the end if all were.
+    """
     own = planned.plan.stage.mesh
     least, enough = planned.plan.objective_s, max(TIE, task.options.gap_tolerance)
-    ended = {g.mesh: f or g.mesh == own for g, f in zip(grounds, finish.finished, strict=True)}
-    searched, ruled_out = ([mesh for mesh in ended if ended[mesh] == side] for side in (True, False))
-    stopped = [g.mesh for g, bound in zip(grounds, finish.bounds, strict=True) if not reaches(bound, least, enough)]
-    cut_off = [mesh for mesh in stopped if not ended[mesh]]
+    meshes = list(dict.fromkeys(ground.mesh for ground in grounds))
+    ends = list(zip((ground.mesh for ground in grounds), finish.finished, finish.bounds, strict=True))
+    searched = [mesh for mesh in meshes if mesh == own or any(is_done for g, is_done, _ in ends if g == mesh)]
+    stopped = {mesh for mesh, is_done, bound in ends if not is_done and not reaches(bound, least, enough)}
+    cut_off = [mesh for mesh in meshes if mesh in stopped and mesh not in searched]
+    ruled_out = [mesh for mesh in meshes if mesh not in searched and mesh not in cut_off]
     plan = replace(
         planned.plan,
         lower_bound_s=max(0.0, min(least, *finish.bounds)),
-        space=described(
-            task, planned.plan.step_kinds, searched, [m for m in ruled_out if m not in cut_off], recomputed, cut_off
-        ),
+        space=described(task, planned.plan.step_kinds, searched, ruled_out, recomputed, cut_off),
         stopped=str(task.halt),
     )
     return replace(planned, plan=plan)
@@ -196,7 +213,7 @@ def on_ground(task: Task, ground: Ground, unlimited: Planned | None = None, near
     `unlimited` is the best plan without a memory limit, if it is known; `near` another plan on the same candidates,
     from which the solver may start.
     """
-    finish, _ = _raced(task, [ground], unlimited, near)
+    finish, _ = _raced([Place(task, ground, unlimited, near)])
     return Outcome(finish.found, finish.bounds[0], finish.misfits[0] if finish.misfits else None)
 
 

@@ -236,9 +236,11 @@ def test_the_most_promising_goes_on_and_the_hopeless_are_ruled_out() -> None:
         watched("b", Progress(3.0), Progress(4.0, 4.0, "b")),
         watched("c", Progress(2.0), Progress(4.5, 4.5, "c")),
     ]
-    finish = race(runs, [[], [], []])
+    hopeless: list[int] = []
+    finish = race(runs, [[], [], []], ruled_out=hopeless.append)
     assert (finish.winner, finish.found, finish.objective) == (1, "b", 4.0)
     assert taken == ["a", "b", "c", "c", "b"]
+    assert hopeless == [0]
     assert finish.bounds == (5.0, 4.0, 4.5)
     assert finish.finished == (False, True, True)
 

@@ -22,6 +22,7 @@ from autopar.solve.trws.dual import Certificate
 
 _CLOSE = (1e-6, 1e-5, 1e-4, 1e-3)  # of the bound: windows eliminated as long as they fit
 _NEARLY = 1e-5  # of the bound: a tiled choice as close is worth a proof
+_FAR = 0.01  # of the bound: wider windows are squeezed in rounds only
 _MIXTURE_PASSES = 100
 _MIXTURE_WORK = 0.1  # of CP-SAT's
 
@@ -47,7 +48,8 @@ def closing(
     if is_free and not is_near and known.is_left:
         known = known.met(mixed_exactly(problem, met, options))
         offer(known.best.choice, watch)
-    if is_free and known.is_left:
+    is_worth = options.max_rounds or known.cutoff - known.low <= _FAR * abs(known.low)
+    if is_free and is_worth and known.is_left:
         known = known.after(squeeze_windows(certificate, known.cutoff, options, watch))
     if known.is_left:
         if not certificate.prices.any():
@@ -56,7 +58,7 @@ def closing(
             known = mixed(certificate, options, watch, known, rest)
         else:
             known = _mixed_met(certificate, met, options, watch, known, rest)
-    if is_free and is_large(problem, options) and known.is_left:  # too large for CP-SAT
+    if is_free and options.max_rounds and is_large(problem, options) and known.is_left:  # too large for CP-SAT
         known = _joined(problem, options, watch, known)
     return known
 

@@ -68,7 +68,7 @@ def closed_by_messages(
     if is_closed(known.low, known.cutoff):
         return known.closed()
     may_stop = options.gap_tolerance > 0 and is_large(problem, options)
-    if may_stop:
+    if may_stop and options.max_rounds:
         known = _annealed(certificate, ascent, options, watch, known, rest)
     if not options.max_rounds or not known.is_left:
         return known.answer()

@@ -1,4 +1,4 @@
-"""Writes docs/reference/primitives.md, the table of what can be split of each primitive: `python -m docs.primitives`."""
+"""Writes docs/reference/primitives.md, what can be split of each primitive: `python -m docs.primitives`."""
 
 from pathlib import Path
 

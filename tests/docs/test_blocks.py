@@ -35,6 +35,8 @@ PAGE = """
 Words.
 
 ```python
+from pathlib import Path
+
 x = 1
 print(x)
 ```
@@ -49,7 +51,7 @@ b = 2
 
 - item
   ```python
-  print(open("a.toml").read())
+  print(Path("a.toml").read_text())
   ```
   ```text
   b = 2
@@ -63,10 +65,10 @@ by itself
 
 def test_blocks_are_read_with_their_outputs() -> None:
     assert blocks_of(PAGE) == [
-        Block("python", "", "x = 1\nprint(x)\n", 5, "1\n"),
-        Block("toml", "a.toml", "b = 2\n", 14),
-        Block("python", "", 'print(open("a.toml").read())\n', 19, "b = 2\n"),
-        Block("text", "", "by itself\n", 27),
+        Block("python", "", "from pathlib import Path\n\nx = 1\nprint(x)\n", 5, "1\n"),
+        Block("toml", "a.toml", "b = 2\n", 16),
+        Block("python", "", 'print(Path("a.toml").read_text())\n', 21, "b = 2\n"),
+        Block("text", "", "by itself\n", 28),
     ]
 
 

@@ -13,8 +13,17 @@ import pytest
 import autopar
 from autopar.errors import AutoparError
 from autopar.solve.certificate import proof
+from benchmarks.record import RESULTS, Record
 from tests.docs.pages import DOCS, ROOT, WRITTEN, name_of
 
+SHOWN = (
+    "model",
+    "planned, ms",
+    "data parallel, ms",
+    "by hand, ms",
+    "one device, ms",
+    "predicted for the plan, ms",
+)
 ROOMS = [ROOT, ROOT / "autopar", ROOT / "autopar" / "solve"]
 OPTIONS = {
     "SearchOptions": autopar.SearchOptions,
@@ -89,3 +98,12 @@ def test_every_page_is_in_the_navigation() -> None:
     navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     pages = [str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")]
     assert [page for page in pages if f": {page}\n" not in navigation] == []
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", DOCS / "index.md"], ids=name_of)
+def test_the_measured_table_is_that_of_the_results(page: Path) -> None:
+    kept = Record.read(RESULTS / "end_to_end" / "amd-epyc-family-26-2-cores.json").tables[0]
+    order = [kept.heads.index(head) for head in SHOWN]
+    for row in kept.rows:
+        cells = " | ".join(row[n] for n in order)
+        assert f"| {cells} |\n" in page.read_text(encoding="utf-8")

@@ -2,8 +2,11 @@
 
 * ```` ```python ```` is run, all of a page in one namespace. With `title="model.py"` it is written to that file, and
   imported.
-* ```` ```toml title="mine.toml" ```` (or any other language with a title) is written to that file.
-* ```` ```console ```` holds commands behind `$ autopar`, each with its output below it.
+* ```` ```toml title="mine.toml" ```` (or any other language with a title) is written to that file. A file in a folder is
+  one of the package, and is not imported.
+* ```` ```diff title="autopar/..." ```` is an edit: lines without `+` are replaced by those without `-`. A page with one
+  works on a copy of the package and of the solver's tests.
+* ```` ```console ```` holds commands behind `$`: `autopar` with its output below it, or `pytest`, which has to pass.
 * ```` ```text ```` right behind a python block is its output: what it prints, then the error that it raises. A line
   `...` stands for any lines. An error is compared word by word, as pages wrap it; there ` ... ` stands for any words.
 * All others (`bash`, a text by itself) are only shown.
@@ -13,15 +16,19 @@ from __future__ import annotations
 
 import importlib
 import io
+import os
 import re
 import shlex
+import shutil
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).resolve().parents[2]
 _FENCE = re.compile(
     r"^(?P<indent> *)```(?P<language>\w+)(?P<rest>[^\n`]*)\n(?P<text>.*?)^(?P=indent)```[ ]*$",
     re.MULTILINE | re.DOTALL,
@@ -74,8 +81,13 @@ def run_page(page: Path) -> None:
     """
     sys.path.insert(0, ".")
     namespace: dict[str, Any] = {"__name__": page.stem}
-    for block in blocks_of(page.read_text(encoding="utf-8")):
-        if block.title:
+    blocks = blocks_of(page.read_text(encoding="utf-8"))
+    if any(block.language == "diff" for block in blocks):
+        _copy_package()
+    for block in blocks:
+        if block.language == "diff":
+            edit(Path(block.title), block.text)
+        elif block.title:
             _write(block)
         elif block.language == "python":
             _run_python(page, block, namespace)
@@ -86,9 +98,30 @@ def run_page(page: Path) -> None:
 def _write(block: Block) -> None:
     """Writes a file of a page; one of Python is imported too."""
     Path(block.title).write_text(block.text, encoding="utf-8")
-    if block.title.endswith(".py"):
+    if block.title.endswith(".py") and "/" not in block.title:
         importlib.invalidate_caches()
         importlib.import_module(Path(block.title).stem)
+
+
+def _copy_package() -> None:
+    """Copies what a page edits into the current directory."""
+    for name in ("autopar", "cost_models", "tests/solve"):
+        shutil.copytree(ROOT / name, name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", "pyproject.toml")
+
+
+def edit(path: Path, text: str) -> None:
+    """Makes an edit to a file.
+
+    Raises:
+      Differs: the lines that it replaces do not stand there once.
+    """
+    lines = text.splitlines(keepends=True)
+    before, after = ("".join(line[1:] for line in lines if line[0] != sign) for sign in "+-")
+    found = path.read_text(encoding="utf-8")
+    if found.count(before) != 1:
+        raise Differs(f"{path} has {found.count(before)} times what is to be replaced:\n{before}")
+    path.write_text(found.replace(before, after), encoding="utf-8")
 
 
 def _run_python(page: Path, block: Block, namespace: dict[str, Any]) -> None:
@@ -111,12 +144,24 @@ def _run_commands(page: Path, block: Block) -> None:
 
     for command, output in commands_of(block.text):
         words = shlex.split(command)
+        if words[0] == "pytest":
+            _run_tests(f"{page.name}:{block.line}", words[1:])
+            continue
         if words[0] != "autopar":
-            raise Differs(f"{page.name}:{block.line}: {command!r} is no command of autopar")
+            raise Differs(f"{page.name}:{block.line}: {command!r} is neither autopar nor pytest")
         found = CliRunner().invoke(app, words[1:])
         if found.exception is not None and not isinstance(found.exception, SystemExit):
             raise found.exception
         compare(f"{page.name}:{block.line}", output, found.output, None)
+
+
+def _run_tests(where: str, arguments: Sequence[str]) -> None:
+    """Runs tests in the current directory, which have to pass; the solver's loops as plain Python."""
+    run = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
+    surrounding = {**os.environ, "PYTHONPATH": os.getcwd(), "NUMBA_DISABLE_JIT": "1"}
+    found = subprocess.run(run, env=surrounding, capture_output=True, text=True, check=False)
+    if found.returncode:
+        raise Differs(f"{where}: the tests fail\n{found.stdout}{found.stderr}")
 
 
 def commands_of(text: str) -> Iterator[tuple[str, str]]:

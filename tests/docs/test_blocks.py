@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.blocks import Block, Differs, blocks_of, commands_of, compare, run_page
+from tests.docs.blocks import Block, Differs, blocks_of, commands_of, compare, edit, run_page
 from tests.docs.pages import DOCS, ROOT, WRITTEN, name_of
 from tests.docs.process import run_apart
 
@@ -88,10 +88,11 @@ def test_a_page_is_run_in_one_namespace(tmp_path: Path, monkeypatch: pytest.Monk
     [
         (PAGE.replace("print(x)", "print(2)"), "page.md:5: the page says"),
         ("```python\nprint(3)\n```\n", "page.md:2: prints"),
-        ("```console\n$ rm page.md\n```\n", "is no command of autopar"),
+        ("```console\n$ rm page.md\n```\n", "is neither autopar nor pytest"),
         ("```python\n1 / 0\n```\n```text\nZeroDivisionError: another\n```\n", "and it shows"),
+        ("```console\n$ pytest nothing.py\n```\n", "the tests fail"),
     ],
-    ids=["another output", "an output not shown", "another command", "another error"],
+    ids=["another output", "an output not shown", "another command", "another error", "no test"],
 )
 def test_a_page_that_says_something_else_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, error: str
@@ -117,3 +118,12 @@ def test_lines_may_be_left_out_and_errors_wrapped() -> None:
 
 def test_commands_have_their_outputs() -> None:
     assert list(commands_of("$ a b \\\n c\nout\n$ d\n")) == [("a b   c", "out\n"), ("d", "")]
+
+
+def test_an_edit_replaces_what_stands_there_once(tmp_path: Path) -> None:
+    file = tmp_path / "a.py"
+    file.write_text("a\nb\nc\n")
+    edit(file, " a\n-b\n+B\n+D\n c\n")
+    assert file.read_text() == "a\nB\nD\nc\n"
+    with pytest.raises(Differs, match="0 times"):
+        edit(file, " b\n+c\n")

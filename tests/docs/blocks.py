@@ -2,8 +2,8 @@
 
 * ```` ```python ```` is run, all of a page in one namespace. With `title="model.py"` it is written to that file, and
   imported.
-* ```` ```toml title="mine.toml" ```` (or any other language with a title) is written to that file. A file in a folder is
-  one of the package, and is not imported.
+* ```` ```toml title="mine.toml" ```` (or any other language with a title) is written to that file. A file in a folder
+  is one of the package, and is not imported.
 * ```` ```diff title="autopar/..." ```` is an edit: lines without `+` are replaced by those without `-`. A page with one
   works on a copy of the package and of the solver's tests.
 * ```` ```console ```` holds commands behind `$`: `autopar` with its output below it, or `pytest`, which has to pass.

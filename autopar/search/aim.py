@@ -22,6 +22,7 @@ from autopar.errors import Unsolved
 from autopar.search.attempt import FEW_ENTRIES, Attempt
 from autopar.search.beside import Beside
 from autopar.search.misfit import unsolved
+from autopar.search.race import reaches
 from autopar.search.task import Planned, quickly
 from autopar.search.tightening import misfit
 from autopar.solve import Infeasible, NothingCheaper, Solution
@@ -37,7 +38,7 @@ _AIMS = 2  # peaks as the Problem counts that choices are made for; ...
 _MOST_AIMS, _LOWER = 6, 0.03  # ... as long as no program fits, each at least this share below the one before
 _PROGRAMS = 5  # for each
 _WORTH = 1e-3  # of the cost: what another program has to save
-_ENOUGH = 2e-2  # of the bound of what the Problem counts: a choice as close is not worth another aim
+_ENOUGH = 5e-3  # of the bound of what the Problem counts: a choice as close is not worth another aim
 _CLOSE = 1e-2  # of a peak: another that is as close is not aimed at
 _LESSONS, _MOST_LESSONS = 8, 12  # programs that are learnt from, where choices are decoded; by strategies
 _LEARNT, _MOST_LEARNT = 12_000_000, 32_000_000  # entries of all large Problems on which is focused anew for these
@@ -57,7 +58,7 @@ def entries_of(attempt: Attempt) -> int:
 class Aim:
     """One attempt within one limit; `bound` is what is proven of it, `lowered` are the plans of choices met so far.
 
-    `free` is the best plan without a limit; what costs less than `below` is wanted.
+    `free` is the best plan without a limit; what costs less than `below` by more than the tolerance is wanted.
     """
 
     attempt: Attempt
@@ -213,7 +214,7 @@ class Aim:
     def _lessons(self) -> int:
         """How many programs are learnt from: few of large Problems, on which each takes long."""
         entries = entries_of(self.attempt)
-        if entries <= (_MOST_BESIDE if self._is_far(_FAR) else FEW_ENTRIES):
+        if entries <= (_MOST_BESIDE if self._is_far(0.0) else FEW_ENTRIES):
             return _LESSONS
         is_wanted = self._is_far(_VERY_FAR) and self.attempt.is_last(self.free, self._cost)
         return min(_LESSONS, _LEARNT // entries) if is_wanted else 0
@@ -293,7 +294,7 @@ class Aim:
         """Takes up what is proven of the limit."""
         self.bound = max(self.bound, bound)
         self.attempt.prove(self.limit, self.bound)
-        if self.bound >= self.below:
+        if reaches(self.bound, self.below, self.attempt.task.options.gap_tolerance):
             raise NothingCheaper(self.below, self.bound)
 
     @property

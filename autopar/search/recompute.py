@@ -31,7 +31,7 @@ from autopar.price.remembered import Remembered
 from autopar.search.attempt import Attempt, account_of
 from autopar.search.ground import Ground
 from autopar.search.place import Place
-from autopar.search.race import Finish
+from autopar.search.race import Finish, reaches
 from autopar.search.recomputable import recomputable
 from autopar.search.restriction import Restriction, each_alone, restriction
 from autopar.search.task import Planned, Task, quickly
@@ -67,7 +67,7 @@ def or_recomputed(
     rewritten = with_recomputed(task.graph, recomputed, residuals=True)
     tried, known = dict[int, DeviceMesh](), [-inf] * len(places)
     for bound, n, (attempt, free) in bound_by:
-        if max(bound, known[n]) >= finish.objective:
+        if reaches(max(bound, known[n]), finish.objective, task.options.gap_tolerance):
             continue
         again = recompute_attempt(task, attempt, rewritten)
         found = _better(again, limit, free, n, finish)

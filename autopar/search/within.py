@@ -1,8 +1,8 @@
 """A plan within one memory limit: which way it is looked for.
 
-Where no gap may be left the Problem is solved within tighter and tighter limits (`tightening`). Where its edges are few
-and wide, one solve comes first. Where things repeat, as layers do, plans are aimed at that place alike what repeats
-(`equally`), and what is proven holds for all plans. Everything else is aimed at (`aim`).
+Where no gap may be left the Problem is solved within tighter and tighter limits (`tightening`). Where things repeat, as
+layers do, plans are aimed at that place alike what repeats (`equally`), and what is proven holds for all plans.
+Everything else is aimed at (`aim`).
 """
 
 from __future__ import annotations
@@ -23,9 +23,6 @@ from autopar.solve.problem.clock import ending_at
 from autopar.solve.problem.rows import least_use
 from autopar.solve.problem.verifier import TOLERANCE
 
-_MOST_AN_EDGE = 5_000  # entries
-_MOST_EDGES = 2_000  # of a Problem that is solved once: choices of more take long to anneal
-_AT_ONCE = 3  # limits, one below the other
 _MOST_WHOLE = 2_000_000  # entries of a Problem that is aimed at as a whole as well
 _FAR = 0.05  # of the cost: a gap that is too large for a plan of one solve
 
@@ -44,9 +41,6 @@ def plan_within(attempt: Attempt, limit: int, free: Planned, below: float = inf)
     """
     if not attempt.task.halt.within(attempt.task.options.solver).gap_tolerance:
         return Tightening(attempt).within(limit, free, below)
-    planned = _at_once(attempt, limit, free, below) if _is_wide(attempt) else None
-    if planned is not None:
-        return planned
     equal = equally(attempt) if entries_of(attempt) > FEW_ENTRIES else None
     if equal is not None:
         with ending_at(attempt.task.halt.ends):
@@ -58,42 +52,6 @@ def plan_within(attempt: Attempt, limit: int, free: Planned, below: float = inf)
         if entries_of(attempt) > FEW_ENTRIES or attempt.task.halt.is_over:
             raise
     return Tightening(attempt, quickly(attempt.task.options.solver)).within(limit, free, below)
-
-
-def _is_wide(attempt: Attempt) -> bool:
-    """Whether the Problem has many entries an edge, and few edges: one solve takes less time than many lines do."""
-    edges = len(attempt.problem(0.0).edges)
-    return edges <= _MOST_EDGES and entries_of(attempt) > max(FEW_ENTRIES, _MOST_AN_EDGE * edges)
-
-
-def _at_once(attempt: Attempt, limit: int, free: Planned, below: float) -> Planned | None:
-    """The plan that messages alone find, if its program keeps within the limit and its gap is small.
-
-    Where the program does not, the Problem is solved within as much less as it holds beside the bytes counted.
-    """
-    options, aim, met = replace(attempt.task.options.solver, max_rounds=0), float(limit), list[Planned]()
-    for _ in range(_AT_ONCE):
-        try:
-            met.append(attempt.solve(aim, options, below))
-        except (Infeasible, NothingCheaper, Unsolved):
-            return None
-        peak, cost = met[-1].account.peak_memory_bytes, met[-1].plan.objective_s
-        bound = min(max(free.plan.lower_bound_s, met[0].plan.lower_bound_s), cost)
-        if bound < cost * (1 - _FAR):
-            return None
-        if peak <= limit:
-            return _within_first(met[0], met[-1], bound)
-        aim = min(aim, met[-1].counted_bytes) * limit / peak
-    return None
-
-
-def _within_first(first: Planned, found: Planned, bound: float) -> Planned:
-    """What was found within less than a limit, with the witness of what was proven of the limit `first`."""
-    assert first.solution is not None
-    assert found.solution is not None
-    low = min(first.solution.lower_bound, found.solution.objective)
-    solution = replace(found.solution, lower_bound=low, witness=first.solution.witness)
-    return replace(found, plan=replace(found.plan, lower_bound_s=bound), solution=solution, problem=first.problem)
 
 
 @dataclass(eq=False)

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise, product
 from math import inf
-from typing import Any
 
 import pytest
 
@@ -18,8 +17,9 @@ from autopar.search.beside import Beside
 from autopar.search.place import Place
 from autopar.search.search import find_plan
 from autopar.search.task import Planned, SearchOptions
-from autopar.solve import Problem, Solution, SolveOptions, verify
+from autopar.solve import NothingCheaper, Problem, Solution, SolveOptions, verify
 from autopar.solve.cp_sat.bottleneck import LeastPeak, least_peak
+from autopar.solve.parametric import single_limit
 from autopar.solve.parametric.single_limit import Focus
 from autopar.solve.problem.problem import objective, peak
 from tests.search.test_front import CASES, FOUR, cluster_of, every_plan, task_of
@@ -63,62 +63,6 @@ def found_about(case: int) -> Iterator[tuple[Planned, float]]:
 def test_plans_keep_within_the_limit_and_bounds_are_below_the_best_of_all_plans(case: int) -> None:
     for found, best in found_about(case):
         assert found.plan.objective_s <= 1.3 * best
-
-
-@pytest.mark.parametrize(("most_edges", "is_once"), [(10_000, True), (0, False)])
-@pytest.mark.parametrize("case", [0, 2])
-def test_wide_problems_of_few_edges_are_solved_once(
-    monkeypatch: pytest.MonkeyPatch, case: int, most_edges: int, is_once: bool
-) -> None:
-    """One solve is enough where its program fits and its gap is small; elsewhere the limit is aimed at."""
-    monkeypatch.setattr(within, "_MOST_AN_EDGE", 0)
-    monkeypatch.setattr(within, "_MOST_EDGES", most_edges)
-    once: list[Planned | None] = []
-    at_once = within._at_once
-    monkeypatch.setattr(within, "_at_once", lambda *given: once.append(at_once(*given)) or once[-1])
-    assert list(found_about(case))
-    assert bool(once) == is_once
-    assert any(planned is not None for planned in once) == (is_once and case == 0)  # others leave a larger gap
-    assert all(planned is None or planned.plan.gap <= within._FAR for planned in once)
-
-
-@pytest.mark.parametrize("times", [1, 9])
-def test_where_the_program_of_one_solve_exceeds_the_limit_less_is_aimed_at(
-    monkeypatch: pytest.MonkeyPatch, times: int
-) -> None:
-    """By what it holds beside the bytes counted; the bound is that of the limit itself. After a few it is let be."""
-    monkeypatch.setattr(within, "_is_wide", lambda _: True)
-    monkeypatch.setattr(within, "_FAR", inf)
-    solve, at_once = Attempt.solve, within._at_once
-    met: list[tuple[float, Planned]] = []
-    ended: list[Planned | None] = []
-
-    def solved(self: Attempt, limit: float | None, *args: Any) -> Planned:
-        found = solve(self, limit, *args)
-        if limit is None or ended:
-            return found
-        if len(met) < times:
-            found = replace(found, account=replace(found.account, peak_memory_bytes=int(1.01 * given)))
-        met.append((limit, found))
-        return found
-
-    monkeypatch.setattr(Attempt, "solve", solved)
-    monkeypatch.setattr(within, "_at_once", lambda *args: ended.append(at_once(*args)) or ended[-1])
-    free = found_within(2, None).account.peak_memory_bytes
-    given = max(limit for limit in limits_of(2) if limit < free)
-    found = found_within(2, given, SearchOptions(recompute="never"))
-    assert 2 <= len(met) <= within._AT_ONCE
-    for (limit, planned), (lower, _) in pairwise(met):
-        assert lower == pytest.approx(min(limit, planned.counted_bytes) / 1.01, rel=1e-6)
-    assert (ended == [None]) == (times > 1)
-    if ended != [None]:
-        assert found.plan.lower_bound_s == min(met[0][1].plan.lower_bound_s, found.plan.objective_s)
-        assert found.plan.objective_s == met[-1][1].plan.objective_s
-        assert found.problem is not None
-        assert found.solution is not None
-        assert found.problem.usage_limit == given
-        proven = verify(found.problem, found.solution).bound
-        assert min(proven, found.solution.objective) == pytest.approx(found.solution.lower_bound)
 
 
 @pytest.mark.parametrize("case", range(len(CASES)))
@@ -200,6 +144,10 @@ def test_a_gap_that_may_not_be_left_is_worked_on_by_full_solves(monkeypatch: pyt
 
 def test_a_plan_that_is_not_the_best_has_a_bound_below_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where only the smallest choices are met, plans cost more than the best, and bounds are still below that."""
+    monkeypatch.setattr(Focus, "mix", lambda *_: None)
+    monkeypatch.setattr(single_limit, "_FIRST", 16.0)
+    monkeypatch.setattr(single_limit, "_HALVES", 0)
+    monkeypatch.setattr(Focus, "_is_too_dear", lambda *_: False)
     monkeypatch.setattr(Focus, "best", lambda focus, limit: next((m for m in focus.choices() if m.peak <= limit), None))
     worse = 0
     for case in range(len(CASES)):
@@ -215,6 +163,22 @@ def test_a_plan_that_is_not_the_best_has_a_bound_below_the_best(monkeypatch: pyt
             verify(found.problem, found.solution)
             worse += found.plan.objective_s > best * (1 + 1e-6)
     assert worse >= 3
+
+
+@pytest.mark.parametrize("more", [0.004, 0.006])
+def test_what_is_proven_within_the_tolerance_of_what_is_known_is_no_news(
+    monkeypatch: pytest.MonkeyPatch, more: float
+) -> None:
+    """What has to be undercut costs as much more than the bound; the tolerance is 0.005."""
+    free, limit = found_within(0, None), limits_of(0)[-1]
+    monkeypatch.setattr(Focus, "bound", lambda *_: 1.0)
+    search = aim.Aim(Place(free.task, free.ground).attempt(), limit, free, 1.0 + more)
+    if more < free.task.options.gap_tolerance:
+        with pytest.raises(NothingCheaper) as caught:
+            search.prove()
+        assert caught.value.lower_bound == 1.0
+    else:
+        search.prove()
 
 
 def test_as_long_as_no_program_fits_choices_of_lower_peaks_are_made(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -146,3 +146,13 @@ def rises(monkeypatch: pytest.MonkeyPatch, limit: float) -> int:
     monkeypatch.setattr(focus, "_is_above", lambda _: True)
     focus.turn_to(limit)
     return sum(later > price for price, later in pairwise(steps))
+
+
+@pytest.mark.parametrize("share", [0.7, 0.9])
+def test_prices_begin_low_and_prove_no_less_than_none_do(share: float) -> None:
+    """Memory that costs something costs no less. Where prices jump, messages lose their way, and prove little."""
+    problem = chain(200)
+    focus = focus_on(problem, share * focus_on(problem, 0.0).choices()[-1].peak)
+    free, first, *others = focus._lines
+    assert 0 < first.slope * focus._most < 0.01 * free.state.bound
+    assert min(line.state.bound for line in (first, *others)) >= free.state.bound * (1 - 1e-3)

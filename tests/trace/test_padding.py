@@ -219,6 +219,28 @@ def test_what_adds_much_and_is_not_the_batch_is_also_left_as_it_is() -> None:
     assert padded_choices(uneven.graph, 8) == [{25: 28, 30: 32, 63: 64}, {30: 32, 63: 64}]
 
 
+def test_what_many_devices_share_evenly_is_left_as_it_is() -> None:
+    assert padded_size(7168, 8192) == 7168
+    assert padded_size(7169, 8192) == 8192
+
+
+def test_the_dim_that_a_loop_goes_along_is_not_padded() -> None:
+    def deep(ws: Any, x: Any) -> Any:
+        return jax.lax.scan(lambda x, w: (x @ w, None), x, ws)[0]
+
+    graph = trace(deep, (array(15, 63, 63), array(63, 63))).graph
+    assert padded_choices(graph, 8) == [{63: 64}]
+
+
+@pytest.mark.parametrize(("rounds", "is_worth"), [(2, True), (200, False)])
+def test_padding_is_looked_into_by_what_is_made_in_all_rounds(rounds: int, is_worth: bool) -> None:
+    def deep(x: Any, words: Any) -> Any:
+        return jax.lax.fori_loop(0, rounds, lambda _, x: jnp.sin(x), x) @ words
+
+    graph = trace(deep, (array(64, 64), array(64, 63))).graph
+    assert bool(padded_choices(graph, 8)) == is_worth
+
+
 def layers(params: Any, x: Any) -> Any:
     """The gradient of two dense layers with a bias."""
 

@@ -31,7 +31,7 @@ from autopar.solve.problem.verifier import TOLERANCE, verify_choice
 from autopar.solve.trws.dual import Dual, State
 from autopar.solve.trws.kernels import cost_of
 
-_FIRST_SWEEPS = 15  # without prices
+_FIRST_SWEEPS, _MOST_FIRST, _RISE = 10, 6, 2e-3  # without prices; so often, while the bound rises by this share
 _UPDATES, _SWEEPS = 2, 3  # of the shares at each sum of prices; sweeps after each
 _UP, _MOST_UP = 4.0, 8  # times the sum, while choices get smaller; at most so often
 _SMALLER, _PATIENCE = 0.98, 2  # of the least peak: what counts as smaller, and how often it may not be
@@ -87,13 +87,14 @@ class Curve:
         self.reduction = unchanged(self.problem).then(reduce_cheaply).then(merge_usages).then(contract)
         self.rows = memory_rows(self.reduction.problem)
         self.dual = Dual(self.reduction.problem, self.rows)
+        self.dual.swinging = True
         self._weights, self._use = np.zeros(self.rows.count), np.zeros(self.rows.count)
         self._seen = np.zeros(len(self.dual.flat.cost), dtype=bool)
         self._lines: list[Line] = []
         self._rising = 1  # lines while prices rose, and the first
         self._pareto = Pareto()
-        for _ in range(_FIRST_SWEEPS):
-            self.dual.sweep()
+        self._blends = 0  # each draws other forests
+        self._settle()
         self._note()
         self._use = self._decoded()
 
@@ -159,6 +160,17 @@ class Curve:
         found = replace(solution, lower_bound=bound, witness=self.reduction.steps + certificate.proof())
         verify_choice(_within(self.problem, limit), found)
         return found
+
+    def _settle(self) -> None:
+        """Sweeps until the bound without prices hardly rises any more: all lines go on from its messages."""
+        before = -np.inf
+        for _ in range(_MOST_FIRST):
+            for _ in range(_FIRST_SWEEPS):
+                self.dual.sweep()
+            now = self.dual.state().bound + self.reduction.offset
+            if now - before <= _RISE * abs(now):
+                return
+            before = now
 
     def _climb(self, price: float) -> float:
         """Higher and higher prices until choices get no smaller: the sum after the last that made them smaller."""
@@ -238,7 +250,9 @@ class Curve:
         every = [line.state.prices for line in sorted(lines, key=lambda line: -line.slope)]
         start = self.dual.flat.start
         seen = [self._seen[start[rank] : start[rank + 1]] for rank in self.dual.rank.tolist()]
-        blend = Blend(self.reduction, seen, self.options, self._pareto)
+        options = replace(self.options, seed=self.options.seed + self._blends)
+        self._blends += 1
+        blend = Blend(self.reduction, seen, options, self._pareto)
         blend.descend(self.rows, every, self.passes, self.wanted)
         blend.splice(self.wanted)
 

@@ -1,8 +1,8 @@
 """One problem about single memory limits: as a curve within all of them (`curve`), but drawn only near those asked for.
 
-The sum of the prices goes up until choices keep within the limit, and on; then down in steps until they exceed it; then
-by halves to where they just do. Messages that come from high prices decode better choices than those that come from low
-ones. Of what was decoded on the way, choices about the limit are made (`blend`).
+The sum of the prices goes up until choices keep within the limit, and once more; then down in steps until they exceed
+it; then by halves to where they just do. Messages that come from high prices decode better choices than those that come
+from low ones. Of what was decoded on the way, choices about the limit are made (`blend`).
 """
 
 from __future__ import annotations
@@ -16,19 +16,21 @@ from autopar.solve.parametric.dual_curve import Curve, Line
 from autopar.solve.problem.options import SolveOptions
 from autopar.solve.problem.problem import Problem
 
-_UP, _MOST_UP, _MORE_UP = 4.0, 10, 2  # times the sum of prices; until choices keep within the limit, and from there on
-_DOWN, _LITTLE = 3.0, 1e-3  # the sum over the next; of the cost: what memory costs where prices end
+_FIRST = 1 / 256  # of the sum of prices at which memory costs as much as all else: where prices begin
+_UP, _MOST_UP, _MORE_UP = 4.0, 14, 1  # times the sum of prices; until choices keep within the limit, and from there on
+_DOWN, _LITTLE = 3.0, 1e-3  # the sum over the next; of the first: where prices end
 _HALVES, _APART = 6, 1.05  # of the way between two sums of prices, as ratios; what is close enough
 _NEARLY_LEAST = 1.01  # of what is proven of all peaks
 _FALLS = 3  # of the bound, one after another
 _FEWEST = 8  # lines that are kept
 _BESIDE = 6  # lines on each side of a limit, at whose prices choices descend
+_MIXES = 4  # as long as the best is farther from the bound than may be
 
 
 class Focus(Curve):
     """Good choices of a problem, and bounds, within the memory limits that it was turned to."""
 
-    passes = 6, 3  # its lines are few
+    passes = 12, 6  # its lines are few
 
     def __init__(self, problem: Problem, options: SolveOptions, wanted: Callable[[], bool] = lambda: True) -> None:
         self._limit = 0.0
@@ -50,7 +52,12 @@ class Focus(Curve):
             return
         lines = self._priced()
         within = sum(line.middle <= limit for line in lines)
-        self._blend(lines[max(0, within - _BESIDE) : within + _BESIDE])
+        for _ in range(_MIXES):
+            self._blend(lines[max(0, within - _BESIDE) : within + _BESIDE])
+            best = self.best(limit)
+            is_near = best is not None and self.bound(limit) >= best.cost * (1 - self.options.gap_tolerance)
+            if is_near or not self.wanted():
+                return
 
     def _note(self) -> None:
         """Keeps the line of this moment; where there is no room, the one that proves the least of the limit goes."""
@@ -68,16 +75,24 @@ class Focus(Curve):
 
     def _sink_to(self, limit: float) -> None:
         """Up to prices at which choices are small, and down to where they exceed the limit."""
-        price, more = max((line.slope for line in self._priced()), default=self._dear() / _UP), 1 + _MORE_UP
+        price, more = max((line.slope for line in self._priced()), default=self._first / _UP), 1 + _MORE_UP
         for _ in range(_MOST_UP):
             price *= _UP
             self._step(price)
             more -= not self._is_above(limit)
             if not more or self._is_refused(limit) or self._is_vain(limit) or not self.wanted():
                 break
-        while self._lines[-1].middle <= limit and price > _LITTLE * self._dear() and self.wanted():
+        while self._is_too_dear(price, limit) and price > _LITTLE * self._first and self.wanted():
             price /= _DOWN
             self._step(price)
+
+    def _is_too_dear(self, price: float, limit: float) -> bool:
+        """Whether choices keep within the limit at these prices, the last met, or did at lower ones.
+
+        What is decoded where prices were raised much may be anything.
+        """
+        lower = any(line.middle <= limit for line in self._priced() if line.slope < price)
+        return lower or self._lines[-1].middle <= limit
 
     def _is_refused(self, limit: float) -> bool:
         """Whether it is proven that no choice keeps within the limit, and a choice of about the least peak is met."""
@@ -89,9 +104,10 @@ class Focus(Curve):
         last = [line.at(limit) for line in self._lines[-_FALLS - 1 :]]
         return not self._pareto.met and len(last) > _FALLS and all(a > b for a, b in pairwise(last))
 
-    def _dear(self) -> float:
-        """The sum of prices at which the memory of the fastest choice costs as much as all else."""
-        return (abs(self._lines[0].state.bound + self.reduction.offset) or 1.0) / self._most
+    @property
+    def _first(self) -> float:
+        """The sum of prices to begin with: messages follow small steps, and lose their way where prices jump."""
+        return _FIRST * (abs(self._lines[0].state.bound + self.reduction.offset) or 1.0) / self._most
 
     def _halve(self, limit: float) -> None:
         """Prices between those at which choices exceed the limit and those at which they do not."""

@@ -9,9 +9,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 WITH_MODELS := $(VENV)/.installed-models
+WITH_DOCS := $(VENV)/.installed-docs
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
-.PHONY: help demo test test-slow test-models test-netns lint clean
+.PHONY: help demo test test-slow test-models test-netns lint docs clean
 
 help:
 	@echo 'make demo         plan and train the two examples on 8 virtual devices'
@@ -20,6 +21,7 @@ help:
 	@echo 'make test-models  training steps of models of other libraries; installs these'
 	@echo 'make test-netns   two hosts joined by a slow link, where network namespaces can be made (root)'
 	@echo 'make lint         ruff and pyright'
+	@echo 'make docs         the site in site/, built strictly'
 	@echo 'make clean        remove .venv and everything generated'
 
 demo: $(INSTALLED)
@@ -42,6 +44,9 @@ lint: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 
+docs: $(WITH_DOCS)
+	$(BIN)/python -m mkdocs build --strict --quiet
+
 $(INSTALLED): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 		echo "autopar needs Python 3.11 or newer; $(PYTHON) is `$(PYTHON) --version 2>&1`. Name another: make PYTHON=python3.11"; exit 1; }
@@ -54,6 +59,10 @@ $(WITH_MODELS): $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --editable '.[dev,models]'
 	@touch $@
 
+$(WITH_DOCS): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --editable '.[dev,docs]'
+	@touch $@
+
 clean:
-	rm -rf $(VENV) build dist .demo .hypothesis .pytest_cache .ruff_cache *.egg-info
+	rm -rf $(VENV) build dist site .demo .hypothesis .pytest_cache .ruff_cache *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,1 +1,1 @@
-"""Benchmarks: one module for each question; each prints a table and can write JSON."""
+"""Benchmarks: one module for each question; each prints a table, can write JSON, and records its tables (`record`)."""

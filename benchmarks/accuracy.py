@@ -1,6 +1,7 @@
 """How well does the cost model predict and order plans, in time and memory, on the machine this runs on?
 
-    python -m benchmarks.accuracy [--calibrate] [--json FILE] [--models mlp gpt ...] [--plans N] [--cache FOLDER]
+    python -m benchmarks.accuracy [--calibrate] [--json FILE] [--record] [--models mlp gpt ...] [--plans N]
+                                  [--cache FOLDER]
 
 Five training steps on 8 virtual devices, each under some plans: the solver's own, data and tensor parallel ones, and
 random ones (`benchmarks.accuracy_plans`). All plans of a model take turns of some steps; each round's times are divided
@@ -55,6 +56,7 @@ from benchmarks.accuracy_steps import all_ready, interleaved
 from benchmarks.end_to_end import describe_machine, shipped_cluster
 from benchmarks.kept_memory import keep_memory
 from benchmarks.models import Model
+from benchmarks.record import Screen, add_record_option, record
 from cost_models import Cluster, load_cluster
 
 DEVICES = 8
@@ -113,6 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Measures, prints the tables, and writes JSON if asked to."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="file to write the figures to")
+    add_record_option(parser)
     parser.add_argument("--models", nargs="+", choices=tuple(MODELS), default=tuple(MODELS))
     parser.add_argument("--plans", type=int, default=12, help="plans of each model, at least 5")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="turns of each plan, at least 2")
@@ -125,7 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.cache:
         jax.config.update("jax_compilation_cache_dir", str(options.cache))
     profiles = {"uncalibrated": shipped_cluster()}
-    console, machine = Console(width=120), describe_machine() | {"uncalibrated": profiles["uncalibrated"].name}
+    console, machine = Screen(width=120), describe_machine() | {"uncalibrated": profiles["uncalibrated"].name}
     console.print(", ".join(f"{name}: {value}" for name, value in machine.items()), highlight=False)
     if options.calibrate:
         profiles["calibrated"] = autopar.calibrate(name="here", time_limit_s=CALIBRATE_S).cluster
@@ -135,10 +138,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name in options.models:
         results.append(measure(MODELS[name](), profiles, options.plans, options.rounds))
         show_plans(console, results[-1])
+    plans = len(console.tables)
     show_figures(console, results)
     if options.json:
         content = {"machine": machine, "results": [asdict(result) for result in results]}
         options.json.write_text(json.dumps(content, indent=1) + "\n")
+    record(__file__, options.record, console.tables[plans:])
 
 
 def measure(model: Model, profiles: dict[str, Cluster], plans: int, rounds: int) -> Result:

@@ -1,6 +1,6 @@
 """What comes before the solver, beside JAX's own trace: does building a plan's space stay small?
 
-    python -m benchmarks.building [--layers N ...] [--json FILE]
+    python -m benchmarks.building [--layers N ...] [--json FILE] [--record]
 
 A training step of an unrolled GPT with Adam, in shape only, on a mesh (8, 8, 64): seconds of JAX's trace
 (jax.make_jaxpr), of autopar's whole trace (that one included), of the strategies of all operators, and of all
@@ -19,7 +19,6 @@ from typing import Any
 
 import jax
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from autopar.core.dataflow import dataflow
@@ -33,6 +32,7 @@ from autopar.search.space import build_space
 from autopar.trace import trace
 from benchmarks.end_to_end import describe_machine
 from benchmarks.models import gpt
+from benchmarks.record import Screen, add_record_option, record
 
 MESH = DeviceMesh.of({"x": 8, "y": 8, "z": 64})
 RUNS = 3
@@ -91,8 +91,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layers", type=int, nargs="+", default=[12, 48, 96])
     parser.add_argument("--json", type=Path)
+    add_record_option(parser)
     given = parser.parse_args(arguments)
-    console, machine = Console(), describe_machine()
+    console, machine = Screen(), describe_machine()
     console.print(", ".join(f"{name} {value}" for name, value in machine.items()))
     rows = [measure(layers) for layers in given.layers]
     table = Table(box=box.SIMPLE_HEAD, title=f"GPT training step, mesh {MESH}")
@@ -106,6 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     console.print(table)
     if given.json is not None:
         given.json.write_text(json.dumps({"machine": machine, "rows": [asdict(row) for row in rows]}, indent=1) + "\n")
+    record(__file__, given.record, console.tables)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What does a call of a planned function take, beside jax.jit of the same function?
 
-    python -m benchmarks.calls [--leaves N ...] [--calls N] [--json FILE]
+    python -m benchmarks.calls [--leaves N ...] [--calls N] [--json FILE] [--record]
 
 A step that scales the arrays of its state, of 16 x 16 floats each, split over 8 virtual devices, without collectives.
 State and data lie in place, as they do in a training loop after its first step. Microseconds until the results are
@@ -23,12 +23,12 @@ import jax
 import numpy as np
 from jax.sharding import PartitionSpec as P
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 import autopar
 from autopar.emit.measure import use_virtual_devices
 from benchmarks.end_to_end import describe_machine
+from benchmarks.record import Screen, add_record_option, record
 
 DEVICES = 8
 SHAPE = (16, 16)
@@ -100,9 +100,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--leaves", type=int, nargs="+", default=[1, 100, 400])
     parser.add_argument("--calls", type=int, default=100)
     parser.add_argument("--json", type=Path)
+    add_record_option(parser)
     given = parser.parse_args(arguments)
     use_virtual_devices(DEVICES)
-    console, machine = Console(), describe_machine()
+    console, machine = Screen(), describe_machine()
     console.print(", ".join(f"{name} {value}" for name, value in machine.items()))
     rows = [row for leaves in given.leaves for row in measure(leaves, given.calls)]
     table = Table(box=box.SIMPLE_HEAD, title="A call, by the arrays of its state")
@@ -115,6 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if given.json is not None:
         found = [{**asdict(row), "ratio": row.ratio} for row in rows]
         given.json.write_text(json.dumps({"machine": machine, "rows": found}, indent=1) + "\n")
+    record(__file__, given.record, console.tables)
 
 
 if __name__ == "__main__":

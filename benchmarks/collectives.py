@@ -1,6 +1,6 @@
 """Collectives alone: what the cost model says, and what they take, between processes on one machine.
 
-    python -m benchmarks.collectives [--processes 2 4] [--gbit 1 0.2] [--calibrate SECONDS] [--json FILE]
+    python -m benchmarks.collectives [--processes 2 4] [--gbit 1 0.2] [--calibrate SECONDS] [--json FILE] [--record]
 
 Each kind from 64 KiB to 64 MiB: between 2 and 4 processes of one device side by side, over loopback; and, where
 network namespaces can be made, between two hosts of two devices that a link of `--gbit` joins, along the hosts (two
@@ -32,6 +32,7 @@ from rich.table import Table
 
 import autopar
 from benchmarks import hosts
+from benchmarks.record import Screen, add_record_option, record
 from cost_models import Cluster, CollectiveKind, collective_time_s, group, load_cluster
 
 KINDS: tuple[CollectiveKind, ...] = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "permute")
@@ -68,18 +69,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--most-mib", type=float, default=64.0, help="the largest size")
     parser.add_argument("--calibrate", type=float, metavar="SECONDS", help="calibrate first, for so long at most")
     parser.add_argument("--json", type=Path, help="file to write the figures to")
+    add_record_option(parser)
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.worker is not None:
         _work(options.worker)
         return
     sizes = [size for size in SIZES if size <= options.most_mib * 2**20]
-    console, rows = Console(width=120), []
+    console, rows = Screen(width=120), []
     for found in _measured(options.processes, options.gbit, sizes, console, options.calibrate):
         show(console, found)
         rows += found
     if options.json:
         options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
+    record(__file__, options.record, console.tables)
 
 
 def _measured(

@@ -1,6 +1,6 @@
 """What does autopar take, and how much of it does it split?
 
-    python -m benchmarks.coverage [--json FILE] [--models gpt2 resnet ...]
+    python -m benchmarks.coverage [--json FILE] [--record] [--models gpt2 resnet ...]
 
 Every model of `tests/models/table.py` (the extra `models` must be installed) runs a training step on 8 virtual devices
 against plain jax.jit. For each: whether the values agree, and the share of its flops that the plan splits over all 8
@@ -27,6 +27,7 @@ from rich.table import Table
 from autopar.emit.measure import use_virtual_devices
 from autopar.errors import UnsupportedPrimitiveWarning
 from autopar.rules.registry import registered
+from benchmarks.record import Screen, add_record_option, record
 from tests.models.check import ONE_AXIS, Share, compare_with_jit, share_of
 from tests.models.table import BY_NAME, Entry
 
@@ -67,10 +68,11 @@ def main() -> None:
     """Runs the models and prints both tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="also write everything to this file")
+    add_record_option(parser)
     parser.add_argument("--models", nargs="+", choices=sorted(BY_NAME), default=list(BY_NAME))
     given = parser.parse_args()
     use_virtual_devices(DEVICES)
-    console = Console(width=140)
+    console = Screen(width=140)
     rows: list[Row] = []
     for name in given.models:
         rows.append(measure(BY_NAME[name]))
@@ -79,6 +81,7 @@ def main() -> None:
     show_primitives(console, rows)
     if given.json:
         given.json.write_text(json.dumps([asdict(row) for row in rows], indent=1), encoding="utf-8")
+    record(__file__, given.record, console.tables[:1])
 
 
 def measure(entry: Entry) -> Row:

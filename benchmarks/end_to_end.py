@@ -1,6 +1,6 @@
 """Does a planned program run as fast as one that a person sharded, at what price, and is it what was predicted?
 
-    python -m benchmarks.end_to_end [--json FILE] [--models mlp gpt cnn] [--cluster FILE] [--keep-memory]
+    python -m benchmarks.end_to_end [--json FILE] [--record] [--models mlp gpt cnn] [--cluster FILE] [--keep-memory]
 
 An MLP, a GPT and a CNN on 8 virtual devices, each as: the planned program; data parallelism (XLA splits the batch, the
 state is replicated); shardings by hand (Megatron's columns and rows on a mesh data=2, model=4, constrained throughout);
@@ -36,6 +36,7 @@ from autopar.emit.hlo import collectives_of, peak_memory_bytes
 from autopar.emit.measure import use_virtual_devices
 from benchmarks.kept_memory import keep_memory
 from benchmarks.models import MODELS, Model, Step
+from benchmarks.record import Screen, add_record_option, record
 from cost_models import Cluster, UnknownClusterError, cluster_of_devices, load_cluster
 
 DEVICES = 8
@@ -93,6 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Measures, prints the tables, and writes JSON if asked to."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="file to write the figures to")
+    add_record_option(parser)
     parser.add_argument("--models", nargs="+", choices=tuple(MODELS), default=tuple(MODELS))
     parser.add_argument("--cluster", help="a profile that was calibrated on this machine")
     parser.add_argument("--keep-memory", action="store_true", help="the process keeps the memory that it frees")
@@ -106,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "cluster": cluster.name,
         "freed memory": "kept" if options.keep_memory else "given back",
     }
-    console = Console(width=120)
+    console = Screen(width=120)
     console.print(", ".join(f"{name}: {value}" for name, value in machine.items()), highlight=False)
     results = []
     for name in options.models:
@@ -115,6 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.json:
         content = {"machine": machine, "results": [asdict(result) for result in results]}
         options.json.write_text(json.dumps(content, indent=1) + "\n")
+    record(__file__, options.record, console.tables)
 
 
 def describe_machine() -> dict[str, str]:

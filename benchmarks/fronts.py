@@ -1,7 +1,7 @@
 """The time/memory front beside one search: what do ten points cost, given that trace, candidates and prices are shared?
 
     python -m benchmarks.fronts [--layers N ...] [--points N] [--cluster NAME] [--mesh NAME=SIZE,...] [--any-mesh]
-                                [--clock wall|cpu] [--json FILE]
+                                [--clock wall|cpu] [--json FILE] [--record]
 
 A training step of an unrolled GPT with Adam, in shape only: seconds of one search without a binding limit
 (`autopar.plan`, trace included) and of the front (`autopar.front`), whose points are printed with their gaps. Without
@@ -21,12 +21,15 @@ from time import perf_counter, process_time
 from typing import Any, TypeVar
 
 import jax
+from rich import box
 from rich.console import Console
+from rich.table import Table
 
 import autopar
 from autopar.cli import parse_mesh
 from benchmarks.end_to_end import describe_machine
 from benchmarks.models import gpt
+from benchmarks.record import Screen, add_record_option, record
 
 Made = TypeVar("Made")
 
@@ -99,9 +102,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--any-mesh", action="store_true")
     parser.add_argument("--clock", choices=["wall", "cpu"], default="wall")
     parser.add_argument("--json", type=Path)
+    add_record_option(parser)
     given = parser.parse_args(arguments)
     asked = Asked(given.points, perf_counter if given.clock == "wall" else process_time)
-    console, machine = Console(width=150), describe_machine()
+    console, machine = Screen(width=150), describe_machine()
     console.print(", ".join(f"{name} {value}" for name, value in machine.items()))
     rows: list[Row] = []
     for layers, (cluster, mesh) in product(given.layers, _places(given.cluster, given.mesh, given.any_mesh)):
@@ -110,6 +114,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if given.json is not None:
             text = json.dumps({"machine": machine, "clock": given.clock, "rows": [asdict(r) for r in rows]}, indent=1)
             given.json.write_text(text + "\n")
+    table = table_of(rows, given.clock)
+    console.print(table)
+    record(__file__, given.record, console.tables)
+
+
+def table_of(rows: Sequence[Row], clock: str) -> Table:
+    """A row for each front."""
+    table = Table(box=box.SIMPLE_HEAD, title=f"Fronts of a GPT training step, {clock} seconds")
+    for head in ("layers", "mesh", "one search", "front", "searches", "points", "gaps, least memory first"):
+        table.add_column(head, justify="right")
+    for row in rows:
+        mesh = "any" if row.mesh is None else "x".join(map(str, row.mesh.values()))
+        gaps = ", ".join(f"{1 - point.lower_bound_s / point.objective_s:.1%}" for point in row.points)
+        times = (f"{row.search_s:.1f} s", f"{row.front_s:.1f} s", f"{row.ratio:.1f}")
+        table.add_row(str(row.layers), mesh, *times, str(len(row.points)), gaps)
+    return table
 
 
 def _places(

@@ -1,6 +1,7 @@
 """Does a planned program compute what the plain function computes, whatever the program, the mesh and the plan?
 
-    python -m benchmarks.fuzz --count N [--compiled K] [--seed S] [--state FILE] [--json FILE] [--shrink CHECKS]
+    python -m benchmarks.fuzz --count N [--compiled K] [--seed S] [--state FILE] [--json FILE] [--record]
+                              [--shrink CHECKS]
 
 N random programs are planned and run by the slow reference (interpreted: every device's shards in numpy, nothing
 compiled), and K more are compiled for 8 virtual devices, where the collectives of the compiled program are compared
@@ -20,7 +21,10 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from rich.table import Table
+
 from autopar.emit.measure import use_virtual_devices
+from benchmarks.record import add_record_option, record
 from tests.fuzz.case import FuzzCase, Outcome, check, compiled, draw_case, first_difference, interpreted
 from tests.fuzz.shrink import shrink
 
@@ -129,6 +133,17 @@ def _described(failure: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def table_of(state: State) -> Table:
+    """The totals of each way to run cases."""
+    table = Table()
+    for head in ("run by", "cases", "passed", "refused", "unstable", "failed"):
+        table.add_column(head)
+    for how, totals in state.items():
+        counts = (totals.cases, totals.passed, totals.refused, totals.unstable, totals.failed)
+        table.add_row(how, *(f"{count:,}" for count in counts))
+    return table
+
+
 def main() -> int:
     """Runs what the command line asks for; 1 if a case of this run failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -137,6 +152,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="where to start; without it, where the state says, or 0")
     parser.add_argument("--state", type=Path, help="file with the next seeds and the totals")
     parser.add_argument("--json", type=Path, help="file for the totals and the failures of all runs")
+    add_record_option(parser)
     parser.add_argument("--shrink", type=int, default=300, help="smaller cases that are tried for a failure")
     arguments = parser.parse_args()
     use_virtual_devices(DEVICES)
@@ -148,6 +164,7 @@ def main() -> int:
         print(f"{how}: {state[how]}")
         print("".join(f"  refused {times} x {kind}\n" for kind, times in state[how].refusals.items()), end="")
     write_state(arguments.json, state)
+    record(__file__, arguments.record, [table_of(state)])
     return int(sum(totals.failed for totals in state.values()) > before)
 
 

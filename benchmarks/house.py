@@ -1,6 +1,6 @@
 """How large is each room of the package, how dense is its code, and who imports whom?
 
-    python -m benchmarks.house [--json FILE]
+    python -m benchmarks.house [--json FILE] [--record]
 
 Rooms are the packages below `autopar` (those of `solve` each by itself) and `cost_models`. Printed of each: files and
 lines; statements of functions (median, 90th percentile, longest; statements within a function, its docstring left
@@ -22,8 +22,9 @@ from pathlib import Path
 import networkx as nx
 import numpy as np
 from rich import box
-from rich.console import Console
 from rich.table import Table
+
+from benchmarks.record import Screen, add_record_option, record
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("autopar", "cost_models")
@@ -153,10 +154,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Prints the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="file to write the figures to")
+    add_record_option(parser)
     given = parser.parse_args(arguments)
     modules = [module_of(path) for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
     graph = arrows_of(modules)
-    rooms, console = rooms_of(modules, graph), Console(width=150)
+    rooms, console = rooms_of(modules, graph), Screen(width=150)
     table = Table(box=box.MARKDOWN)
     for n, head in enumerate(("room", "files", "lines", "median", "p90", "longest", "comments", "blank", "arrows")):
         table.add_column(head, justify="right" if n else "left")
@@ -173,6 +175,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.json is not None:
         content = {"rooms": [asdict(room) for room in rooms], "circles": circles}
         given.json.write_text(json.dumps(content, indent=1) + "\n")
+    record(__file__, given.record, console.tables)
     return 0
 
 

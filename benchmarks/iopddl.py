@@ -1,6 +1,6 @@
 """How good and how fast is the solver on instances that other people made? (IOPDDL contest format, JSON or JSON.gz)
 
-    python -m benchmarks.iopddl PATH... --time-limit S [--json OUT] [--progress] [--verify]
+    python -m benchmarks.iopddl PATH... --time-limit S [--json OUT] [--record] [--progress] [--verify]
 
 For each instance: cost, lower bound, gap, seconds to the first feasible choice, to within 1 % of the last one, and in
 all, and the peak memory of the process that solved it. The limit is of wall-clock time, from the start of that process
@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from benchmarks.end_to_end import describe_machine
 from benchmarks.iopddl_instance import evaluate, read
 from benchmarks.iopddl_process import Apart, Moment, compile_loops
+from benchmarks.record import Screen, add_record_option
 
 
 @dataclass(frozen=True)
@@ -98,13 +98,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("paths", type=Path, nargs="+")
     parser.add_argument("--time-limit", type=float, required=True, help="seconds for each instance")
     parser.add_argument("--json", type=Path)
+    add_record_option(parser)
     parser.add_argument("--progress", action="store_true", help="print every better choice and bound")
     parser.add_argument("--verify", action="store_true", help="prove each lower bound anew, by other code")
     given = parser.parse_args(arguments)
     missing = [str(path) for path in given.paths if not path.is_file()]
     if missing:
         parser.error(f"no such files: {', '.join(missing)}")
-    console, machine = Console(width=150), describe_machine()
+    console, machine = Screen(width=150), describe_machine()
     console.print(", ".join(f"{name} {value}" for name, value in machine.items()))
     console.print(compile_loops())
     results: list[Result] = []
@@ -116,6 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     console.print(_table(results, given.time_limit))
     for result in results:
         console.print(f"{result.name}: {result.ended}{f', {result.verified}' if result.verified else ''}")
+    record(__file__, given.record, console.tables)
 
 
 def _table(results: list[Result], time_limit_s: float) -> Table:

@@ -1,6 +1,6 @@
 """Is the predicted peak of memory what XLA sets aside?
 
-    python -m benchmarks.memory [--json FILE] [--models REGEX]
+    python -m benchmarks.memory [--json FILE] [--record] [--models REGEX]
 
 Training steps in shape only (`benchmarks/memory_models.py`), each under four plans on 8 virtual devices: the solver's
 own, data parallelism, and two drawn at random of all feasible ones, such that neighbours mostly agree. For each what
@@ -40,6 +40,7 @@ from autopar.passes.pipeline import build_program
 from autopar.passes.program import ShardedProgram
 from autopar.search.attempt import account_of
 from benchmarks.memory_models import MODELS, Measured
+from benchmarks.record import Screen, add_record_option, record
 from tests.equivalence.cases import Case
 from tests.equivalence.draw import local_plan
 
@@ -117,11 +118,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Measures all models and prints the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="also write every pair to this file")
+    add_record_option(parser)
     parser.add_argument("--models", default="", help="only those whose name matches this regular expression")
     given = parser.parse_args(arguments)
     use_virtual_devices(DEVICES)
     warnings.simplefilter("ignore")
-    console, start = Console(width=140), perf_counter()
+    console, start = Screen(width=140), perf_counter()
     pairs: list[Pair] = []
     for name, model in MODELS.items():
         if re.search(given.models, name):
@@ -135,6 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if given.json:
         rows = [{**asdict(pair), "ratio": pair.ratio} for pair in pairs]
         given.json.write_text(json.dumps(rows, indent=1), encoding="utf-8")
+    record(__file__, given.record, console.tables)
 
 
 def show(console: Console, pairs: Sequence[Pair]) -> None:

@@ -1,6 +1,6 @@
 """How long does planning take, stage by stage, beside JAX's own trace of the same step?
 
-    python -m benchmarks.planning [--json FILE] [--only PATTERN] [--all] [--timeout SECONDS] [--clock cpu]
+    python -m benchmarks.planning [--json FILE] [--record] [--only PATTERN] [--all] [--timeout SECONDS] [--clock cpu]
 
 Training steps in shape only (`benchmarks/shapes.py`): GPTs of 2 to 96 unrolled layers and scanned ones, on meshes of
 one to three axes; Llama 3 of 8 to 405 B parameters and a mixture of experts of 671 B, on up to 8,192 devices; public
@@ -40,7 +40,6 @@ from unittest.mock import patch
 
 import jax
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 import autopar
@@ -48,6 +47,7 @@ from autopar._jit import FAST
 from benchmarks import public_models, shapes
 from benchmarks.backed_memory import back_memory
 from benchmarks.end_to_end import describe_machine
+from benchmarks.record import Screen, add_record_option, record
 from benchmarks.shapes import Shapes
 
 GOAL_S = 2.0
@@ -270,7 +270,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.row is not None:
         print(json.dumps(asdict(measure(CASES[given.row], CLOCKS[given.clock]))))
         return 0
-    console, machine = Console(width=150), {**describe_machine(), "seconds": given.clock}
+    console, machine = Screen(width=150), {**describe_machine(), "seconds": given.clock}
     console.print(", ".join(f"{name}: {value}" for name, value in machine.items()), highlight=False)
     if not given.only:
         back_memory()
@@ -293,12 +293,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.json is not None:
         content = {"machine": machine, "rows": [asdict(row) for row in rows]}
         given.json.write_text(json.dumps(content, indent=1) + "\n")
+    record(__file__, given.record, console.tables)
     return int(failed)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="file to write the figures to")
+    add_record_option(parser)
     parser.add_argument("--only", default="", help="rows whose `name mesh` holds this regular expression, long or not")
     parser.add_argument("--all", action="store_true", help="the long rows too")
     parser.add_argument("--timeout", type=float, default=60.0, help="seconds that a row may take, imports included")

@@ -1,6 +1,6 @@
 """Re-solving: how long does a plan take after one pin, another memory limit or another link, beside the first plan?
 
-    python -m benchmarks.resolving [--layers N ...] [--mesh 8 8,8 ...] [--tight] [--json FILE]
+    python -m benchmarks.resolving [--layers N ...] [--mesh 8 8,8 ...] [--tight] [--json FILE] [--record]
 
 A training step of an unrolled GPT with Adam, in shape only, planned for servers of 8 H100. Timed is all that makes a
 plan that can be used: choices solved and verified, the program built and verified, its time and peak memory accounted
@@ -27,7 +27,6 @@ from unittest.mock import patch
 import jax
 from jax.sharding import PartitionSpec
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 import autopar
@@ -39,6 +38,7 @@ from autopar.solve.parametric.single_limit import Focus
 from autopar.solve.pipeline.incremental import Standing
 from benchmarks.end_to_end import describe_machine
 from benchmarks.models import gpt
+from benchmarks.record import Screen, add_record_option, record
 from cost_models import Cluster
 
 PINNED = "state['params']['blocks'][0]['fc1']['kernel']"
@@ -170,8 +170,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--mesh", nargs="+", default=["8", "8,8"])
     parser.add_argument("--tight", action="store_true")
     parser.add_argument("--json", type=Path)
+    add_record_option(parser)
     given = parser.parse_args(arguments)
-    console, machine = Console(width=120), describe_machine()
+    console, machine = Screen(width=120), describe_machine()
     console.print(", ".join(f"{name} {value}" for name, value in machine.items()))
     rows: list[Row] = []
     for layers in given.layers:
@@ -202,6 +203,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     console.print(table)
     if given.json is not None:
         given.json.write_text(json.dumps({"machine": machine, "rows": [asdict(row) for row in rows]}, indent=1) + "\n")
+    record(__file__, given.record, console.tables)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Does it pay to know the links? Two hosts of two devices, joined by a slow link; measured, beside what was predicted.
 
-    python -m benchmarks.slow_links [--gbit 1 0.2] [--models mlp gpt embedding] [--json FILE]
+    python -m benchmarks.slow_links [--gbit 1 0.2] [--models mlp gpt embedding] [--json FILE] [--record]
 
 The hosts are network namespaces, so this needs root. First what collectives take inside a host, of which both searches
 learn: four devices share this machine's cores, and wait for these more than for the bytes. Then an all-reduce over all
@@ -37,6 +37,7 @@ from autopar.emit.measure import use_virtual_devices
 from autopar.search.search import restore
 from benchmarks import collectives, hosts
 from benchmarks.models import Model, Split, Tree, cross_entropy, dense, dense_init, gpt, mlp, normal
+from benchmarks.record import Screen, add_record_option, record
 from cost_models import Cluster, Topology, collective_time_s, group, load_cluster
 from cost_models.curves import Curve
 from cost_models.terms import Terms
@@ -85,6 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--models", nargs="*", choices=tuple(MODELS), default=tuple(MODELS))
     parser.add_argument("--steps", type=int, default=7, help="steps that are timed")
     parser.add_argument("--json", type=Path, help="file to write the figures to")
+    add_record_option(parser)
     parser.add_argument("--plans", type=Path, help="folder in which plans are kept, and taken from the next time")
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
@@ -94,13 +96,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if reason := hosts.why_not():
         raise SystemExit(f"No linked hosts: {reason}.")
     use_virtual_devices(4)
-    console, found = Console(width=120), []
+    console, found = Screen(width=120), []
     for gbit in options.gbit:
         with TemporaryDirectory() as folder:
             found.append(measure(1e9 * gbit, options.models, options.steps, options.plans or Path(folder)))
         show(console, found[-1])
     if options.json:
         options.json.write_text(json.dumps([asdict(one) for one in found], indent=1) + "\n")
+    record(__file__, options.record, console.tables)
 
 
 def measure(

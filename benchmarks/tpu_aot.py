@@ -1,6 +1,7 @@
 """What does the compiler for TPUs say of the plans, and of what is predicted for them?
 
-    python -m benchmarks.tpu_aot [--json FILE] [--models mlp gpt cnn experts] [--topologies v5e:4x4 v5e:16x16]
+    python -m benchmarks.tpu_aot [--json FILE] [--record] [--models mlp gpt cnn experts]
+                                 [--topologies v5e:4x4 v5e:16x16]
 
 Needs libtpu (the extra `tpu-aot`) and no TPU. Training steps in shape only, bfloat16, are compiled ahead of time for
 slices of TPU v5e: under plans (the solver's own on a line and on a grid of chips, data and tensor parallel ones, random
@@ -33,6 +34,7 @@ from benchmarks.accuracy import predicted
 from benchmarks.accuracy_figures import Figures, PeakFigures, figures, peak_figures
 from benchmarks.accuracy_plans import Drawn, drawn_plans
 from benchmarks.end_to_end import describe_machine
+from benchmarks.record import Screen, add_record_option, record
 from benchmarks.tpu_cycles import Compiled, UnknownRounds, compiled_program
 from benchmarks.tpu_programs import NAMES, arguments, by_hand, sized, tpu_devices
 from cost_models import Cluster, load_cluster
@@ -104,10 +106,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Compiles, prints the tables, and writes JSON if asked to, after every model."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="file to write the figures to")
+    add_record_option(parser)
     parser.add_argument("--models", nargs="+", choices=NAMES, default=NAMES[:3])
     parser.add_argument("--topologies", nargs="+", choices=tuple(PLANS), default=tuple(PLANS))
     options = parser.parse_args(arguments)
-    start, console = perf_counter(), Console(width=150)
+    start, console = perf_counter(), Screen(width=150)
     devices = {name: tpu_devices(name) for name in options.topologies}
     machine = {**describe_machine(), "libtpu": version("libtpu")}
     machine.pop("virtual devices")
@@ -123,6 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     show_agreement(console, results)
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     console.print(f"{perf_counter() - start:.0f} s, {most:.1f} GiB at most. Compiled only, nothing was run.")
+    record(__file__, options.record, console.tables)
 
 
 def measure(name: str, topology: str, devices: Sequence[Any]) -> Result:

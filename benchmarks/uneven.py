@@ -1,6 +1,6 @@
 """What do sizes cost that no number of devices divides, beside the even ones next above them?
 
-    python -m benchmarks.uneven [--json FILE]
+    python -m benchmarks.uneven [--json FILE] [--record]
 
 Training steps of GPT-2 in shape only, planned for `8xh100` on one, two and three axes: 50,257 words, 30 rows, 12 and 25
 heads of 64 numbers, 12 layers, 1,024 tokens, dropout, Adam, the state donated; and the same with 50,264 words and 32
@@ -22,11 +22,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 import autopar
 from benchmarks.end_to_end import describe_machine
+from benchmarks.record import Screen, add_record_option, record
 from benchmarks.shapes import gpt
 
 CLUSTER = "8xh100"
@@ -122,13 +122,15 @@ def main() -> None:
     """Plans all, prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path)
+    add_record_option(parser)
     options = parser.parse_args()
     rows = [*language_models(), *stencils()]
-    console = Console(width=100)
+    console = Screen(width=100)
     console.print(describe_machine())
     console.print(table(rows))
     if options.json:
         options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
+    record(__file__, options.record, console.tables)
 
 
 if __name__ == "__main__":

@@ -117,7 +117,7 @@ class Packing:
     Monotone and continuous. Invariant: all are finite and >= 0.
 
     Reference: Chellapilla, Puri and Simard 2006, "High performance convolutional neural networks for document
-    processing" (convolutions unrolled into products). Measured for XLA on CPU: see `benchmarks/RESULTS.md`.
+    processing" (convolutions unrolled into products). Measured for XLA on CPU: see `docs/results.md`, Accuracy.
     """
 
     patches: float

@@ -1,10 +1,10 @@
-"""Writes docs/primitives.md, the table of what can be split of each primitive: `python -m docs.primitives`."""
+"""Writes docs/reference/primitives.md, what can be split of each primitive: `python -m docs.primitives`."""
 
 from pathlib import Path
 
 from autopar.rules.table import primitive_table
 
-TARGET = Path(__file__).with_suffix(".md")
+TARGET = Path(__file__).parent / "reference" / "primitives.md"
 
 if __name__ == "__main__":
     TARGET.write_text(primitive_table(), encoding="utf-8")

@@ -46,9 +46,9 @@ def pin(target: TargetLike, placement: LayoutLike) -> Pin:
     """What `target` names lies so.
 
     Args:
-      target: the path of an input or output as the plan's report shows it ("params['w1']", "output[0]"), the beginning
-        of paths ("params['layers']"), one with `*` for any characters ("params['layers'][*]['w1']"), a name given by
-        `jax.ad_checkpoint.checkpoint_name`, or operators (`at`): then their result, as they leave it.
+      target: the path of an input or output as the plan's report shows it (`"params['w1']"`, `"output[0]"`), the
+        beginning of paths (`"params['layers']"`), one with `*` for any characters (`"params['layers'][*]['w1']"`), a
+        name given by `jax.ad_checkpoint.checkpoint_name`, or operators (`at`): then their result, as they leave it.
       placement: a PartitionSpec; dims that it leaves out are whole, PartitionSpec.UNCONSTRAINED ones are searched. A
         Placement says which axes are unreduced, too.
     """

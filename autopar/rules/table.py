@@ -75,4 +75,4 @@ def _names(kinds: list[str]) -> str:
 def _cell(text: str) -> str:
     """Text of one cell: paragraphs after a break, no characters that Markdown would take for its own."""
     paragraphs = [" ".join(paragraph.split()) for paragraph in text.split("\n\n")]
-    return "<br>".join(paragraphs).replace("|", "\\|").replace("*", "\\*")
+    return "<br>".join(paragraphs).replace("|", "\\|").replace("*", "\\*").replace("][", "]\\[")

@@ -12,7 +12,7 @@ from autopar.rules.registry import registered_rules
 from autopar.rules.stated import INNER, OPAQUE, TRACED
 from autopar.rules.table import primitive_table
 
-TARGET = Path(__file__).parents[2] / "docs" / "primitives.md"
+TARGET = Path(__file__).parents[2] / "docs" / "reference" / "primitives.md"
 
 
 def test_the_table_is_up_to_date() -> None:

@@ -1,0 +1,31 @@
+"""A page in a process of its own, with eight virtual CPU devices, where every warning is an error."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import warnings
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+CONTEXT = get_context("forkserver")
+CONTEXT.set_forkserver_preload(["autopar.cli", "autopar.api.front", "autopar.operators"])  # imported once for all pages
+
+
+def run_apart(page: Path) -> None:
+    """Runs the blocks of a page; raises what it raises."""
+    with ProcessPoolExecutor(1, mp_context=CONTEXT) as pool:
+        pool.submit(_run, page).result(timeout=300)
+
+
+def _run(page: Path) -> None:
+    import jax
+
+    from tests.docs.blocks import run_page
+
+    jax.config.update("jax_num_cpu_devices", 8)
+    warnings.simplefilter("error")
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        run_page(page)

@@ -103,13 +103,12 @@ def test_it_is_the_same_by_arrays(problem: Problem, sweeps: int) -> None:
 def test_a_curve_meets_choices_where_plain_decoding_meets_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a problem of which reductions leave all, before messages say what is forbidden further on."""
     problem = looking_back()
-    monkeypatch.setattr(curve, "reduce_cheaply", unchanged)
-    monkeypatch.setattr(curve, "contract_chains", lambda problem, options: unchanged(problem))
+    monkeypatch.setattr(curve, "reduce_cheaply", lambda problem, options: unchanged(problem))
     monkeypatch.setattr(Dual, "sweep", lambda _: None)
+    whole = SolveOptions().without("presolve.variable_elimination")
     met = list[bool]()
-    for decode_allowed in (Dual.decode_allowed, lambda _: None):
-        monkeypatch.setattr(Dual, "decode_allowed", decode_allowed)
-        drawn = curve.Curve(problem, SolveOptions())
+    for options in (whole, whole.without("trws.consistent_decoding")):
+        drawn = curve.Curve(problem, options)
         drawn.prove()
         met.append(bool(drawn.choices()))
     assert met == [True, False]

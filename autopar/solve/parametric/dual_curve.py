@@ -83,8 +83,8 @@ class Curve:
 
     def __init__(self, problem: Problem, options: SolveOptions, wanted: Callable[[], bool] = lambda: True) -> None:
         self.problem, self.options, self.wanted = _within(problem, 0.0), options, wanted
-        contract = partial(contract_chains, options=options)
-        self.reduction = unchanged(self.problem).then(reduce_cheaply).then(merge_usages).then(contract)
+        cheaply = unchanged(self.problem).then(partial(reduce_cheaply, options=options.presolve))
+        self.reduction = cheaply.then(merge_usages).then(partial(contract_chains, options=options))
         self.rows = memory_rows(self.reduction.problem)
         self.dual = Dual(self.reduction.problem, self.rows)
         self.dual.swinging = True
@@ -110,7 +110,8 @@ class Curve:
             return
         highest, self._rising = self._climb(scale / most), len(self._lines)
         self._sink(highest, most)
-        self._fill(scale)
+        if self.options.parametric.filling:
+            self._fill(scale)
 
     def choose(self) -> None:
         """Meets better choices, once bounds are proven."""
@@ -247,6 +248,8 @@ class Curve:
 
     def _blend(self, lines: Sequence[Line]) -> None:
         """Meets better choices out of the strategies that were decoded, at the prices of these lines."""
+        if not self.options.primal.path_relinking:
+            return
         every = [line.state.prices for line in sorted(lines, key=lambda line: -line.slope)]
         start = self.dual.flat.start
         seen = [self._seen[start[rank] : start[rank + 1]] for rank in self.dual.rank.tolist()]
@@ -268,8 +271,9 @@ class Curve:
         """Meets the choice that the messages decode; the bytes that it uses in every row."""
         choice = self.dual.decode()
         cost = self._cost_of(choice)
-        if not np.isfinite(cost) and (allowed := self.dual.decode_allowed()) is not None:
-            choice, cost = allowed, self._cost_of(allowed)
+        if not np.isfinite(cost) and self.options.trws.consistent_decoding:
+            allowed = self.dual.decode_allowed()
+            choice, cost = (choice, cost) if allowed is None else (allowed, self._cost_of(allowed))
         used, ranked = self.dual.used(choice), choice[self.dual.order]
         self._seen[self.dual.flat.start[:-1] + ranked] = True
         if np.isfinite(cost):

@@ -98,7 +98,7 @@ def within(
             return None
         cuts, before, pairs = cuts + 1, pairs, finite(left.problem)
         is_much = cuts >= (_FEW_CUTS if narrower else _CUTS) or pairs > _SHRUNK * before
-        may_untie = is_much and not is_untied and is_thin(left.problem)
+        may_untie = options.fixing.node_merging and is_much and not is_untied and is_thin(left.problem)
         if is_much and not narrower and not may_untie:
             return None
         _, certificate = Ascent(left.problem, little, swinging=False).sweeps(upper - left.offset, Apart(watch))
@@ -119,7 +119,7 @@ def _cut(certificate: Certificate, upper: float, is_untied: bool, options: Solve
     if is_untied:
         inner = frozenset(range(len(cut.problem.node_costs))) - {use.node for use in cut.problem.usages}
         cut = cut.then(partial(untied, knots=[inner], upper=upper))
-    cut = cut.then(reduce_once)
+    cut = cut.then(partial(reduce_once, options=options.presolve))
     return cut.then(partial(contract_chains, options=options)).then(drop_forbidden)
 
 

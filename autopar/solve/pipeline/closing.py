@@ -44,19 +44,21 @@ def closing(
         known = known.met(few.annealed(watch).tiled())
     is_free = may_squeeze(problem, options)
     is_near = known.cutoff - known.low <= _NEARLY * abs(known.low)
-    if is_free and not is_near and known.is_left:
+    if options.primal.crossover and is_free and not is_near and known.is_left:
         known = known.met(mixed_exactly(problem, met, options))
         offer(known.best.choice, watch)
-    if is_free and known.is_left:
+    if options.fixing.fixed_point and is_free and known.is_left:
         known = known.after(squeeze_windows(certificate, known.cutoff, options, watch))
     if known.is_left:
         if not certificate.prices.any():
-            known = _close_above(certificate, options, watch, known)
+            known = _close_above(certificate, options, watch, known) if options.fixing.narrow_windows else known
+        elif not options.primal.crossover:
+            pass
         elif is_narrow(problem):
             known = mixed(certificate, options, watch, known, rest)
         else:
             known = _mixed_met(certificate, met, options, watch, known, rest)
-    if is_free and is_large(problem, options) and known.is_left:  # too large for CP-SAT
+    if options.fixing.fixed_point and is_free and is_large(problem, options) and known.is_left:  # too large for CP-SAT
         known = _joined(problem, options, watch, known)
     return known
 

@@ -140,7 +140,7 @@ def _preferred(problem: Problem, solution: Solution, choice: Choice) -> Solution
 
 def _choosing_alike(problem: Problem, options: SolveOptions) -> Choice | None:
     """A good choice that chooses alike what repeats, found with little work; None if little repeats, or none is met."""
-    small = quotient(problem)
+    small = quotient(problem) if options.periodic.quotient else None
     if small is None:
         return None
     work = min(options.max_elimination_work, _LITTLE_WORK)
@@ -165,13 +165,14 @@ def _search(problem: Problem, options: SolveOptions, watch: Best) -> None:
     """Searches until all is proven or the work is done; the watch has what is found."""
     try:
         reduction = unchanged(problem).then(drop_slack).then(partial(reduce_alike, options=options))
-        reduction = reduction.then(reduce_cheaply).then(partial(resting, merge_usages))
+        reduction = reduction.then(partial(reduce_cheaply, options=options.presolve))
+        reduction = reduction.then(partial(resting, merge_usages))
     except Infeasible as error:
         watch.raise_bound(np.inf, error.witness or ())
         raise Infeasible("no choice avoids the forbidden entries, with or without a memory limit") from None
     small, inner = reduction.problem, Inner(watch, reduction)
     if small.usage_limit is not None and least_use(small) > small.usage_limit * (1 + TOLERANCE):
-        raise _infeasible(small, _least_peak(small, options), inner)
+        raise _infeasible(small, _least_peak(small, options), options, inner)
     upper = inner.news(inner.objective)
     some = _first(small, options, inner) if options.time_limit_s is not None else None
     relaxed = _without_limit(small, options) if small.usages else None
@@ -192,7 +193,8 @@ def _without_limit(problem: Problem, options: SolveOptions) -> Answer | None:
         reduction = without_limit(problem)
         if not is_narrow(problem) and _is_too_wide(reduction.problem, options):
             return None
-        reduction = reduction.then(reduce_cheaply).then(partial(reduced, options=options))
+        reduction = reduction.then(partial(reduce_cheaply, options=options.presolve))
+        reduction = reduction.then(partial(reduced, options=options))
     except Infeasible as error:
         return Answer(None, np.inf, np.inf, error.witness or ())
     found = exactly(reduction.problem, options)
@@ -207,7 +209,7 @@ def _is_too_wide(problem: Problem, options: SolveOptions) -> bool:
 def _first(problem: Problem, options: SolveOptions, watch: Inner) -> Choice | None:
     """Any choice within the limit, told to the watch, if none is known and memory has rows."""
     rows = memory_rows(problem)
-    if watch.objective < np.inf or not rows.count:
+    if watch.objective < np.inf or not rows.count or not options.primal.first_choice:
         return None
     choice = first_choice(Dual(problem, rows), options, watch)
     if choice is not None:
@@ -218,10 +220,10 @@ def _first(problem: Problem, options: SolveOptions, watch: Inner) -> Choice | No
 def _search_wide(problem: Problem, options: SolveOptions, watch: Inner, upper: float) -> None:
     """Within the limit at once, below `upper`; what is feasible at all is asked only if nothing is found."""
     try:
-        reduction = _roomy(problem)
+        reduction = _roomy(problem, options)
     except Infeasible as error:
         watch.raise_bound(np.inf, error.witness or ())
-        raise _infeasible(problem, _least_peak(problem, options), watch) from None
+        raise _infeasible(problem, _least_peak(problem, options), options, watch) from None
     found = minimise(reduction.problem, options, Inner(watch, reduction), upper - reduction.offset)
     if watch.objective < np.inf or (problem.usage_limit is None and found.bound < np.inf):
         return
@@ -231,20 +233,20 @@ def _search_wide(problem: Problem, options: SolveOptions, watch: Inner, upper: f
         return
     least = _least_peak(problem, options, enough=problem.usage_limit)
     if least.bound > problem.usage_limit * (1 + TOLERANCE) or found.bound == np.inf:
-        raise _infeasible(problem, least, watch)
-    if (start := _start(problem, least.choice)).choice is not None:
+        raise _infeasible(problem, least, options, watch)
+    if (start := _start(problem, least.choice, options)).choice is not None:
         watch.offer(start.choice)
 
 
-def _roomy(problem: Problem) -> Reduction:
+def _roomy(problem: Problem, options: SolveOptions) -> Reduction:
     """Without the strategies that find no room, where that is cheap: then fewer rows bind, and bounds are higher.
 
     Raises:
       Infeasible: if there is a node none of whose strategies finds room.
     """
     whole = unchanged(problem)
-    left = whole.then(drop_oversized) if is_narrow(problem) else whole
-    return whole if left is whole else left.then(drop_slack).then(reduce_cheaply)
+    left = whole.then(drop_oversized) if options.presolve.knapsack_filtering and is_narrow(problem) else whole
+    return whole if left is whole else left.then(drop_slack).then(partial(reduce_cheaply, options=options.presolve))
 
 
 def _search_limited(problem: Problem, options: SolveOptions, watch: Inner, bound: float, some: Choice | None) -> None:
@@ -255,13 +257,15 @@ def _search_limited(problem: Problem, options: SolveOptions, watch: Inner, bound
     if watch.objective == np.inf:
         least = _least_peak(problem, options, enough=problem.usage_limit)
         if least.bound > problem.usage_limit * (1 + TOLERANCE):
-            raise _infeasible(problem, least, watch)
+            raise _infeasible(problem, least, options, watch)
         some = least.choice
     if some is not None:
-        start = replace(_start(problem, some), bound=bound)
+        start = replace(_start(problem, some, options), bound=bound)
     if start.choice is not None:
         watch.offer(start.choice)
-    left, reduction, best = solve_at_prices(problem, options, start, watch)
+    left, reduction, best = problem, unchanged(problem), start
+    if options.parametric.lagrangian:
+        left, reduction, best = solve_at_prices(problem, options, start, watch)
     if best.choice is not None:
         watch.offer(best.choice)
     watch.raise_bound(best.bound, best.proof)
@@ -271,7 +275,7 @@ def _search_limited(problem: Problem, options: SolveOptions, watch: Inner, bound
     found = minimise(left, options, Inner(watch, reduction, upper), upper - reduction.offset)
     if watch.objective == np.inf and found.bound == np.inf:
         least = _least_peak(problem, options, enough=problem.usage_limit)
-        raise _infeasible(problem, least, watch)
+        raise _infeasible(problem, least, options, watch)
 
 
 def _least_peak(problem: Problem, options: SolveOptions, enough: float = -np.inf) -> LeastPeak:
@@ -281,20 +285,20 @@ def _least_peak(problem: Problem, options: SolveOptions, enough: float = -np.inf
         return least_peak(problem, options, enough)
 
 
-def _infeasible(problem: Problem, least: LeastPeak, watch: Inner) -> Infeasible:
+def _infeasible(problem: Problem, least: LeastPeak, options: SolveOptions, watch: Inner) -> Infeasible:
     message = f"no choice keeps within the limit of {problem.usage_limit} bytes: "
     if least.choice is None:
         return Infeasible(f"{message}no choice at all was found")
-    cheap = _start(replace(problem, usage_limit=least.peak), least.choice).choice or least.choice
+    cheap = _start(replace(problem, usage_limit=least.peak), least.choice, options).choice or least.choice
     found = f"{message}the smallest peak found is {least.peak:.6g} bytes"
     return Infeasible(found, least.peak, least.bound, watch.reduction.lift(cheap))
 
 
-def _start(problem: Problem, choice: Choice | None) -> Answer:
+def _start(problem: Problem, choice: Choice | None, options: SolveOptions) -> Answer:
     """The choice of small peak, moved to cheaper strategies as far as the limit lets it."""
     if choice is None or not _fits(problem, choice):
         return Answer(None, np.inf, -np.inf)
-    moved, _ = LocalSearch(problem, memory_rows(problem)).improve(list(choice))
+    moved, _ = LocalSearch(problem, memory_rows(problem), options.primal).improve(list(choice))
     best = moved if moved is not None and _fits(problem, moved) else choice
     return Answer(best, objective(problem, best), -np.inf)
 

@@ -47,6 +47,7 @@ def closed_by_messages(
     is_any_news = ascent is None and upper == watch.objective == math.inf  # of few layers a choice is no choice yet
     ascent = ascent or _ascent(problem, options, rough=may_squeeze(problem, options))
     settles = bool(problem.usages) and not is_narrow(problem)
+    is_any_news = is_any_news and options.primal.first_choice
     if is_any_news and ascent.rows.count and not settles:
         offer(first_choice(ascent.dual, options, watch), watch)
     few, tiled = _few(ascent, options, watch), Answer(None, np.inf, -np.inf)
@@ -80,12 +81,12 @@ def _annealed(
 ) -> Known:
     """What is known after what is tried last on a large problem on which a gap may be left."""
     problem, is_priced = certificate.problem, bool(certificate.prices.any())
-    if is_priced and is_narrow(problem):
+    if is_priced and is_narrow(problem) and options.primal.crossover:
         known = mixed(certificate, options, watch, known, rest)
     choice = known.best.choice
     if choice is None or is_closed(known.low, known.cutoff):
         return known
-    if is_priced and not is_narrow(problem):
+    if is_priced and not is_narrow(problem) and options.primal.crossover:
         return known.met(annealed_near(certificate, choice, known.cutoff, options, watch))
     return known.met(ascent.anneal(known.cutoff, choice, watch))
 
@@ -195,7 +196,7 @@ def _added_up(few: Few, options: SolveOptions, watch: Watch, rest: Search) -> tu
 
 def _known_of_layers(few: Few, best: Answer, options: SolveOptions, watch: Watch) -> Answer:
     """What is known after equal layers were solved once and added up."""
-    found = by_layers(few, best, options, watch)
+    found = by_layers(few, best, options, watch) if options.periodic.transfer_matrix else None
     if found is None:
         return best
     best = replace(better(best, found), bound=max(best.bound, found.bound))
@@ -225,7 +226,7 @@ def _ascent(problem: Problem, options: SolveOptions, *, rough: bool, pool: Pool 
 
 def _few(whole: Ascent, options: SolveOptions, watch: Watch, fewer: Few | None = None) -> Few | None:
     """Few of the equal layers, more than `fewer` has, swept, if enough repeats and there is time."""
-    if watch.left_s() <= 0:
+    if watch.left_s() <= 0 or not options.periodic.few_periods:
         return None
 
     def begun(short: Problem) -> Ascent:

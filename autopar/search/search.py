@@ -31,7 +31,6 @@ from autopar.search.restriction import can_name, holds
 from autopar.search.space import check_strategies
 from autopar.search.task import Planned, Task, begun
 from autopar.solve import NothingCheaper
-from autopar.solve.trws import buffers
 
 
 def search(task: Task, meshes: Sequence[DeviceMesh]) -> Planned:
@@ -74,7 +73,6 @@ def nameable(task: Task, grounds: Sequence[Ground]) -> Sequence[Ground]:
     return named or grounds
 
 
-@buffers.reused()
 def find_on(
     task: Task,
     grounds: Sequence[Ground],

@@ -14,7 +14,7 @@ from autopar.solve.problem.incumbent import Best
 from autopar.solve.problem.options import SolveOptions
 from autopar.solve.problem.rows import memory_rows
 from autopar.solve.trws import float32 as single
-from autopar.solve.trws import kernels, sweep
+from autopar.solve.trws import kernels
 from autopar.solve.trws.arrays import Pool
 from autopar.solve.trws.ascent import Ascent
 from autopar.solve.trws.dual import Dual
@@ -27,15 +27,12 @@ from tests.solve.test_swing import grid, is_finite
 OPTIONS = SolveOptions(max_sweeps=60)
 
 
-@pytest.mark.parametrize("least", [10**9, 0])
 @settings(max_examples=40, deadline=None)
 @given(problem=problems(limited=False).filter(is_finite))
-def test_no_bound_exceeds_the_optimum(least: int, problem: Problem) -> None:
-    """Neither by one processor, nor by two."""
+def test_no_bound_exceeds_the_optimum(problem: Problem) -> None:
     best = optimum(problem)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(single, "_LARGE", 0)
-        patch.setattr(sweep, "_LEAST", least)
         ascent = Ascent(problem, OPTIONS, rough=True)
         assert ascent._begins_singly()
         found, certificate = ascent.sweeps(np.inf, Best(problem, None, None))

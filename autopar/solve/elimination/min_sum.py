@@ -10,13 +10,11 @@ import numpy as np
 from autopar._jit import compiled_or
 from autopar.solve.problem.factored_matrix import Ints, Matrix, Thin, matrix_of, pairs, thin, thinned, whole
 from autopar.solve.problem.problem import Floats
-from autopar.solve.trws.threads import side_by_side
 
 Axes = tuple[int, ...]
 
 _BLOCK_ENTRIES = 1 << 15
 _WHOLE_ENTRIES = 1 << 17
-_LEAST_BESIDE = 4_000_000  # additions: fewer take hardly longer than to have them done by two
 
 
 class MinSum:
@@ -96,11 +94,7 @@ def _product(cost: Floats, a: Thin, b: Thin) -> Matrix:
     left = np.ascontiguousarray(a.entries.take(of_a, axis=1))
     right = np.ascontiguousarray(b.entries.T.take(of_b, axis=0))
     least = np.empty((len(left), right.shape[1]))
-    if len(cost) * least.size < _LEAST_BESIDE:
-        min_product(cost, left, right, least)
-    else:
-        middle = len(left) // 2
-        side_by_side(lambda rows: min_product(cost, left[rows], right, least[rows]), slice(middle), slice(middle, None))
+    min_product(cost, left, right, least)
     return matrix_of(least, a.rows, b.rows)
 
 

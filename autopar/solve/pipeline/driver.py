@@ -33,7 +33,6 @@ from autopar.solve.problem.problem import Infeasible, Problem, Solution, Stopped
 from autopar.solve.problem.reduction import Choice, Reduction, unchanged, without_limit
 from autopar.solve.problem.rows import drop_slack, least_use, memory_rows
 from autopar.solve.problem.verifier import TOLERANCE, verify_choice
-from autopar.solve.trws import buffers
 from autopar.solve.trws.ascent import Answer, is_closed
 from autopar.solve.trws.dual import Dual
 
@@ -160,7 +159,6 @@ def _of_same_shape(problem: Problem, warm: Solution) -> Choice:
     return warm.choice
 
 
-@buffers.reused()
 def _search(problem: Problem, options: SolveOptions, watch: Best) -> None:
     """Searches until all is proven or the work is done; the watch has what is found."""
     try:

@@ -24,7 +24,6 @@ from autopar.solve.problem.factored_matrix import Matrix, entries_of, thin
 from autopar.solve.problem.problem import Floats, Problem
 from autopar.solve.problem.reduction import Ints
 from autopar.solve.problem.rows import Rows
-from autopar.solve.trws import buffers
 from autopar.solve.trws.order import sweep_order
 
 _ROOM = 1024  # entries, to begin with
@@ -230,7 +229,7 @@ class Growing:
         """Has room for so many entries more."""
         if self._count + count > len(self._room):
             values = self.values
-            self._room = buffers.empty(2 * (self._count + count), values.dtype)
+            self._room = np.empty(2 * (self._count + count), dtype=values.dtype)
             self._room[: self._count] = values
 
     def add(self, array: NDArray[Any]) -> int:

@@ -23,13 +23,11 @@ from autopar.solve.certificate.proof import Exceed, Messages, Pass, Price, Price
 from autopar.solve.problem.problem import Floats, Problem
 from autopar.solve.problem.reduction import Bools, Ints
 from autopar.solve.problem.rows import Rows
-from autopar.solve.trws import buffers
 from autopar.solve.trws.acceleration import Momentum
 from autopar.solve.trws.arrays import Flat, Pool, flatten, per_edge, with_messages
 from autopar.solve.trws.consistent_decoding import decode_allowed
-from autopar.solve.trws.kernels import add_prices, bound_of, decode, reparametrise, use_of
+from autopar.solve.trws.kernels import NOTHING, add_prices, bound_after, bound_of, decode, reparametrise, sweep, use_of
 from autopar.solve.trws.order import sweep_order
-from autopar.solve.trws.sweep import bound_after, sweep
 
 _SWING = 0.9  # of the way of the last sweep, at most
 
@@ -135,9 +133,7 @@ class Dual:
     @cached_property
     def flat_in_single(self) -> Flat:
         """`flat` with matrices in single precision."""
-        pool = buffers.empty(len(self.flat.pool), np.float32)
-        pool[:] = self.flat.pool
-        return self.flat._replace(pool=pool)
+        return self.flat._replace(pool=self.flat.pool.astype(np.float32))
 
     def in_single(self) -> Dual:
         """The same in single precision, to sweep: half the bytes. What its messages prove, a dual in double says."""
@@ -161,7 +157,7 @@ class Dual:
             self._momentum = self._momentum or Momentum(self, _SWING)
             self._momentum.go_on(self, with_prices=False)
             self._momentum.rises()
-        sweep(self.flat, self.eager, self.nodes, self.messages)
+        sweep(self.flat, self.eager, self.nodes, self.messages, NOTHING)
 
     def state(self) -> State:
         """The messages and prices, with the bound they prove up to rounding."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from autopar._jit import compiled, compiled_inner, compiled_or, exchanged, loaded
+from autopar._jit import compiled, compiled_inner, compiled_or
 from autopar.solve.problem.problem import Floats
 from autopar.solve.problem.reduction import Ints
 from autopar.solve.trws.arrays import Flat, Memory
 
-AHEAD = 64  # visits that are looked at for one that can begin
-PATIENCE = 1000  # looks at as many: a visit takes less
+NOTHING = np.zeros(0)
+"""In place of beliefs that are not wanted."""
 
 
 @compiled_inner
@@ -163,49 +163,14 @@ def visit_in_turn(
 
 
 @compiled
-def sweep_alone(p: Flat, eager: bool, nodes: Floats, messages: Floats, belief: Floats) -> None:
-    """All visits of a sweep in turn."""
+def sweep(p: Flat, eager: bool, nodes: Floats, messages: Floats, belief: Floats) -> None:
+    """Every node, upwards and then downwards, hands on equal shares of its costs, or all if `eager`.
+
+    `belief` as in `visit_in_turn`; `NOTHING` where it is not wanted.
+    """
     gain = np.empty(3 * p.widest, dtype=p.pool.dtype)
     for turn in range(2 * len(p.split)):
         visit_in_turn(p, turn, eager, nodes, messages, belief, gain)
-
-
-@compiled_inner
-def can_begin(p: Flat, turn: int, done: Ints) -> bool:
-    """Whether all visits are done that this one reads of: a node's own upwards, and its neighbours' on their way."""
-    last, is_ready = 2 * len(p.split) - 1, True
-    if turn < len(p.split):
-        for k in range(p.near[turn], p.split[turn]):
-            is_ready = is_ready and loaded(done, p.other[k]) != 0
-        return is_ready
-    v = last - turn
-    for k in range(p.split[v], p.near[v + 1]):
-        is_ready = is_ready and loaded(done, last - p.other[k]) != 0
-    return is_ready and loaded(done, v) != 0
-
-
-@compiled
-def sweep_shared(
-    p: Flat, eager: bool, nodes: Floats, messages: Floats, belief: Floats, taken: Ints, done: Ints
-) -> bool:
-    """Takes visits of a sweep that can begin, the first ones first, which others do too; whether all are taken.
-
-    It gives up where none can begin for a while: another thread may have been halted within a visit.
-    """
-    gain, first, waited = np.empty(3 * p.widest, dtype=p.pool.dtype), 0, 0
-    while waited < PATIENCE:
-        while first < len(taken) and loaded(taken, first):
-            first += 1
-        if first == len(taken):
-            return True
-        waited += 1
-        for turn in range(first, min(first + AHEAD, len(taken))):
-            if not loaded(taken, turn) and can_begin(p, turn, done) and not exchanged(taken, turn, 1):
-                visit_in_turn(p, turn, eager, nodes, messages, belief, gain)
-                exchanged(done, turn, 1)
-                waited = 0
-                break
-    return False
 
 
 def _push_by_arrays(p: Flat, far: float, before: Floats, nodes: Floats, messages: Floats) -> None:
@@ -233,6 +198,11 @@ def push(p: Flat, far: float, before: Floats, nodes: Floats, messages: Floats) -
                 then[t] = now[t]
                 now[t] += way
                 mine[t] += way
+
+
+def bound_after(p: Flat, nodes: Floats) -> float:
+    """The sum of what is least at nodes: right after a sweep the least of every edge is 0."""
+    return float(np.minimum.reduceat(nodes, p.start[:-1]).sum(dtype=np.float64))
 
 
 @compiled

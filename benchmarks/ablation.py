@@ -36,7 +36,7 @@ import autopar
 from autopar.errors import AutoparError
 from autopar.search.task import SearchOptions
 from autopar.solve import Problem, SolveOptions, solve
-from benchmarks import public_models, shapes
+from benchmarks import shapes
 from benchmarks.iopddl_instance import as_problem, read
 from benchmarks.iopddl_process import solve_drawn
 from benchmarks.shapes import Shapes
@@ -125,14 +125,14 @@ class Instance:
 
 LLAMA_70B = partial(shapes.llama, 80, 8192, 28672, 64, batch=256)
 ROWS: dict[str, Planning] = {
-    "gpt-12 8x8": Planning(partial(shapes.gpt, 12), (8, 8)),
     "gpt-12 8x8x8": Planning(partial(shapes.gpt, 12), (8, 8, 8)),
-    "gpt-48 8x8x8": Planning(partial(shapes.gpt, 48), (8, 8, 8)),
+    "gpt-12 8x8x64": Planning(partial(shapes.gpt, 12), (8, 8, 64)),
+    "gpt-48 8x8": Planning(partial(shapes.gpt, 48), (8, 8)),
+    "gpt-96-scanned 8x8x64": Planning(partial(shapes.gpt, 96, scanned=True), (8, 8, 64)),
     "llama-8B-unrolled 8x8": Planning(partial(shapes.llama, 32, 4096, 14336, 32, scanned=False), (8, 8)),
     "llama-70B 64x8": Planning(LLAMA_70B, (64, 8)),
     "llama-70B 8x8x8": Planning(LLAMA_70B, (8, 8, 8)),
     "moe-671B 64x8": Planning(shapes.mixture, (64, 8)),
-    "bloom-176B 8x8": Planning(public_models.bloom, (8, 8)),
     "gpt-4 8x8 limits": Planning(partial(shapes.gpt, 4), (8, 8), limits=(0.9, 0.5, 0.3)),
     "gpt-4 8x8 front": Planning(partial(shapes.gpt, 4), (8, 8), points=6),
 }

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from autopar._jit import compiled_or
+from autopar._jit import compiled
 from autopar.solve.problem.factored_matrix import Ints, Matrix, Thin, matrix_of, pairs, thin, thinned, whole
 from autopar.solve.problem.problem import Floats
 
@@ -98,14 +98,7 @@ def _product(cost: Floats, a: Thin, b: Thin) -> Matrix:
     return matrix_of(least, a.rows, b.rows)
 
 
-def _min_product_by_arrays(cost: Floats, a: Floats, b: Floats, result: Floats) -> None:
-    step = max(1, _BLOCK_ENTRIES // max(1, b.shape[1]))
-    for start in range(0, len(result), step):
-        block = slice(start, start + step)
-        _min_sum_block([cost[:, None, None], a[block].T[:, :, None], b[:, None, :]], result[block])
-
-
-@compiled_or(_min_product_by_arrays)
+@compiled
 def min_product(cost: Floats, a: Floats, b: Floats, result: Floats) -> None:
     """Writes result[s, t] = min over k of cost[k] + a[s, k] + b[k, t], row by row, so that a row stays in the cache."""
     for s in range(len(result)):

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from autopar._jit import compiled_or
+from autopar._jit import compiled
 from autopar.solve.problem.factored_matrix import Matrix, entries_of, thin
 from autopar.solve.problem.problem import Floats, Problem
 from autopar.solve.problem.reduction import Ints
@@ -146,12 +146,7 @@ def with_messages(flat: Flat, messages: Floats) -> Floats:
     return flat.cost + sums
 
 
-def _add_by_arrays(flat: Flat, messages: Floats, sums: Floats) -> None:
-    if flat.size:
-        sums += np.bincount(receivers(flat), weights=messages, minlength=len(sums))
-
-
-@compiled_or(_add_by_arrays)
+@compiled
 def add_messages(flat: Flat, messages: Floats, sums: Floats) -> None:
     """Adds to every strategy the messages to it, in double precision."""
     for v in range(len(flat.start) - 1):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from autopar._jit import compiled, compiled_inner, compiled_or
+from autopar._jit import compiled, compiled_inner
 from autopar.solve.problem.problem import Floats
 from autopar.solve.problem.reduction import Ints
 from autopar.solve.trws.arrays import Flat, Memory
@@ -33,16 +33,7 @@ def add_row(p: Flat, k: int, s: int, total: Floats) -> None:
         total[t] += p.pool[base + p.class_of[p.columns_at[k] + t]]
 
 
-def _gain_by_arrays(p: Flat, v: int, k: int, messages: Floats, gain: Floats) -> None:
-    count, other = p.start[v + 1] - p.start[v], p.other[k]
-    theirs, rows, tall, wide = p.mail[p.back[k]], p.start[other + 1] - p.start[other], p.tall[k], p.wide[k]
-    highest = np.full(tall, -np.inf)
-    np.maximum.at(highest, p.class_of[p.rows_at[k] : p.rows_at[k] + rows], messages[theirs : theirs + rows])
-    least = np.min(p.pool[p.thin[k] : p.thin[k] + tall * wide].reshape(tall, wide) - highest[:, None], axis=0)
-    gain[:count] = least[p.class_of[p.columns_at[k] : p.columns_at[k] + count]]
-
-
-@compiled_or(_gain_by_arrays, compiled_inner)
+@compiled_inner
 def gain_of(p: Flat, v: int, k: int, messages: Floats, gain: Floats) -> None:
     """Writes the row minima of arc k into v: min over s of (cost - message to the other node).
 
@@ -76,35 +67,7 @@ def gain_of(p: Flat, v: int, k: int, messages: Floats, gain: Floats) -> None:
             gain[t] = least[p.class_of[p.columns_at[k] + t]]
 
 
-def _visit_by_arrays(
-    p: Flat,
-    v: int,
-    eager: bool,
-    came: tuple[int, int],
-    go: tuple[int, int],
-    nodes: Floats,
-    messages: Floats,
-    gain: Floats,
-) -> None:
-    count = p.start[v + 1] - p.start[v]
-    costs = nodes[p.start[v] : p.start[v + 1]]
-    for k in range(came[0], came[1]):
-        gain_of(p, v, k, messages, gain)
-        mine = messages[p.mail[k] : p.mail[k] + count]
-        rise = gain[:count] - mine
-        costs += rise
-        mine += rise
-    going = go[1] - go[0]
-    if not going:
-        return
-    shares = going if eager else max(going, p.near[v + 1] - p.near[v] - going)
-    part = (costs / shares).astype(costs.dtype)
-    for k in range(go[0], go[1]):
-        messages[p.mail[k] : p.mail[k] + count] -= part
-    costs -= going * part
-
-
-@compiled_or(_visit_by_arrays, compiled_inner)
+@compiled_inner
 def visit(
     p: Flat,
     v: int,
@@ -173,17 +136,7 @@ def sweep(p: Flat, eager: bool, nodes: Floats, messages: Floats, belief: Floats)
         visit_in_turn(p, turn, eager, nodes, messages, belief, gain)
 
 
-def _push_by_arrays(p: Flat, far: float, before: Floats, nodes: Floats, messages: Floats) -> None:
-    way = np.float64(far) * (messages - before)  # in double precision, whatever messages are in
-    before[:] = messages
-    messages += way
-    for v in range(len(p.start) - 1):
-        for k in range(p.near[v], p.near[v + 1]):
-            count = p.start[v + 1] - p.start[v]
-            nodes[p.start[v] : p.start[v + 1]] += way[p.mail[k] : p.mail[k] + count]
-
-
-@compiled_or(_push_by_arrays)
+@compiled
 def push(p: Flat, far: float, before: Floats, nodes: Floats, messages: Floats) -> None:
     """Moves messages on by `far` times the way that they came from `before`, and nodes' costs with them.
 

@@ -9,7 +9,6 @@ import numpy as np
 
 from autopar.solve.elimination.exact import lifted
 from autopar.solve.periodic.few_periods import Few, few_of
-from autopar.solve.periodic.layered import by_layers
 from autopar.solve.pipeline.closing import closing, may_squeeze, mixed
 from autopar.solve.primal.crossover import annealed_near
 from autopar.solve.primal.first_choice import first_choice
@@ -23,9 +22,7 @@ from autopar.solve.trws.ascent import Answer, Ascent, better, is_closed
 from autopar.solve.trws.dual import Certificate
 
 _SHORT = 100  # passes of an annealing where a gap is let be
-_SOME_SWEEPS = 10  # of few of the layers: these take less than windows that are guessed
 _MORE_SWEEPS = 40  # of the whole, where those from messages of few on left more than layers make of the gap of few
-_NEARLY = 1e-5  # of the cost: a choice of few as close to the bound is worth a proof
 _MOST_ENTRIES = 30_000_000  # of edges: where a gap may be left, of more only messages and annealing are tried
 _PRICED_SWEEPS = 2  # times as many sweeps where prices have to settle too
 
@@ -50,16 +47,13 @@ def closed_by_messages(
     is_any_news = is_any_news and options.primal.first_choice
     if is_any_news and ascent.rows.count and not settles:
         offer(first_choice(ascent.dual, options, watch), watch)
-    few, tiled = _few(ascent, options, watch), Answer(None, np.inf, -np.inf)
+    few = _few(ascent, options, watch)
     if few is None:
         settle = ascent.settle if settles else ascent.sweeps
         best, certificate = settle(upper, watch)
     else:
-        few, tiled, certificate = _from_few(few, upper, options, watch, rest)
-        best = tiled
-        if certificate is None:
-            return Known(tiled, tiled.bound, upper, watch).closed()
-    known = Known(best, max(certificate.bound, tiled.bound), upper, watch)
+        few, best, certificate = _from_few(few, upper, options, watch, rest)
+    known = Known(best, certificate.bound, upper, watch)
     offer(best.choice, watch)
     watch.raise_bound(certificate.bound, certificate.proof())
     if known.is_left:
@@ -118,8 +112,8 @@ def _searched(
 
 def _from_few(
     few: Few, upper: float, options: SolveOptions, watch: Watch, rest: Search
-) -> tuple[Few, Answer, Certificate | None]:
-    """What few of the layers tell of all: the last few, what is known, and what messages of all prove if that is open.
+) -> tuple[Few, Answer, Certificate]:
+    """What few of the layers tell of all: the last few, the best choice, and what messages of all prove.
 
     More and more are few until they tell; if almost all would be, those of all are swept until they settle.
     """
@@ -129,31 +123,25 @@ def _from_few(
         if is_closed(certificate.bound, min(upper, watch.news(known.objective))):
             return few, known, certificate
     while True:
-        few, found = _added_up(few, options, watch, rest)
-        known = replace(better(known, found), bound=max(known.bound, found.bound))
-        cutoff = min(upper, watch.news(known.objective))
-        if is_closed(known.bound, cutoff):
-            return few, known, None
+        few = _few_searched(few, options, watch, rest)
+        known = better(known, few.tiled())
         few.begin()
-        swept, certificate = few.whole.sweeps(cutoff, watch)
-        known = replace(better(known, swept), bound=known.bound)
+        swept, certificate = few.whole.sweeps(min(upper, watch.news(known.objective)), watch)
+        known = better(known, swept)
         cutoff = min(upper, watch.news(known.objective))
         by_more = few.is_proven and not is_closed(few.ascent.held.bound, few.best.objective)  # than messages
         if by_more and not few.is_like(cutoff - certificate.bound, 1.0):
             swept, certificate = few.whole.resumed(few.whole.held.messages, _MORE_SWEEPS, cutoff, watch)
-            known = replace(better(known, swept), bound=known.bound)
+            known = better(known, swept)
             cutoff = min(upper, watch.news(known.objective))
         if is_closed(certificate.bound, cutoff) or watch.left_s() <= 0:
             return few, known, certificate
         if few.is_like(cutoff - certificate.bound):
-            if few.is_proven and is_closed(few.ascent.held.bound, few.best.objective):  # not added up yet
-                known = _known_of_layers(few, known, options, watch)
-            is_done = is_closed(known.bound, min(upper, watch.news(known.objective)))
-            return few, known, None if is_done else certificate
+            return few, known, certificate
         more = _few(few.whole, options, watch, few)
         if more is None:
             swept, certificate = few.whole.resumed(few.tiled_messages(), options.max_sweeps, cutoff, watch)
-            return few, replace(better(known, swept), bound=known.bound), certificate
+            return few, better(known, swept), certificate
         few = more
 
 
@@ -162,47 +150,18 @@ def _at_once(few: Few, upper: float, watch: Watch) -> tuple[Answer, Certificate]
     known = few.tiled()
     few.begin()
     swept, certificate = few.whole.sweeps(min(upper, watch.news(known.objective)), watch)
-    return replace(better(known, swept), bound=-np.inf), certificate
+    return better(known, swept), certificate
 
 
-def _added_up(few: Few, options: SolveOptions, watch: Watch, rest: Search) -> tuple[Few, Answer]:
-    """Few of the layers, and what is known of all: if messages do not prove few, after equal ones were added up.
-
-    If some sweeps more nearly prove a choice of few, they are added up about that one; else in windows that are
-    guessed; if that only finds a choice, about it, when messages of few have settled; if that does not end it, about
-    the best choice of few, searched by messages and windows alone.
-    """
+def _few_searched(few: Few, options: SolveOptions, watch: Watch, rest: Search) -> Few:
+    """Few of the layers, searched by messages and windows alone unless messages prove them."""
     if few.is_proven:
-        return few, few.tiled()
-    if few.short.layers is not None:
-        few = few.searched(lambda ascent: _settled(ascent, _SOME_SWEEPS, watch))
-    is_near = is_closed(few.best.bound, few.best.objective, _NEARLY)
-    known = _known_of_layers(few, few.tiled() if is_near else Answer(None, np.inf, -np.inf), options, watch)
-    if known.choice is not None and not is_closed(known.bound, known.objective):
-        few = few.searched(lambda ascent: _settled(ascent, options.max_sweeps, watch))
-        known = _known_of_layers(few, known, options, watch)
-    if is_closed(known.bound, known.objective):
-        return few, known
+        return few
 
     def search(ascent: Ascent) -> Answer:
         return closed_by_messages(ascent.problem, _little(options), Apart(watch), np.inf, 0, rest, ascent)
 
-    few = few.searched(search)
-    known = replace(better(known, few.tiled()), bound=known.bound)
-    if few.is_proven and not is_closed(few.ascent.held.bound, few.best.objective):
-        known = _known_of_layers(few, known, options, watch)
-    return few, known
-
-
-def _known_of_layers(few: Few, best: Answer, options: SolveOptions, watch: Watch) -> Answer:
-    """What is known after equal layers were solved once and added up."""
-    found = by_layers(few, best, options, watch) if options.periodic.transfer_matrix else None
-    if found is None:
-        return best
-    best = replace(better(best, found), bound=max(best.bound, found.bound))
-    offer(best.choice, watch)
-    watch.raise_bound(found.bound, found.proof)
-    return best
+    return few.searched(search)
 
 
 def _settled(ascent: Ascent, most: int, watch: Watch) -> Answer:

@@ -135,12 +135,10 @@ class PeriodicOptions:
     Attributes:
       quotient: a choice that chooses alike what repeats comes first.
       few_periods: messages begin at those of a problem of few of the periods.
-      transfer_matrix: parts that repeat are eliminated once, and added up in a row.
     """
 
     quotient: bool = True
     few_periods: bool = True
-    transfer_matrix: bool = True
 
 
 @dataclass(frozen=True)

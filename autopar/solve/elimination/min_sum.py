@@ -1,4 +1,7 @@
-"""Min-sum of tables: the one numerical kernel of elimination, in pieces that fit the cache, each product made once."""
+"""Min-sum of tables: the one numerical kernel of elimination, in pieces that fit the cache, each product made once.
+
+R. Dechter, "Bucket elimination: a unifying framework for reasoning", Artificial Intelligence 113 (1999).
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,8 @@ Strategies and pairs of strategies go that exceed the window (`bar`); what is le
 on, until it is eliminated or has nothing left. Every pair that goes makes the next bound stronger than that of the
 whole problem could be. No choice below the cutoff is known to be needed: a cutoff that is only guessed, and that
 nothing undercuts, is a bound.
+
+G. Dantzig, R. Fulkerson, S. Johnson, "Solution of a large-scale traveling-salesman problem" (1954), for the fixing.
 """
 
 from __future__ import annotations

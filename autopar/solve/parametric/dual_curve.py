@@ -7,6 +7,9 @@ The value does not know the limit, so every prices met prove a line that bounds 
 choice met is one within every limit that it keeps. So no limit is worked on: the sum of the prices goes down step by
 step from where no choice gets smaller to where the fastest is met, and their shares follow the rows that are the
 highest. Messages go on from step to step. Better choices are made of what is decoded on the way (`blend`).
+
+A. Geoffrion, "Lagrangean relaxation for integer programming", Mathematical Programming Study 2 (1974). Differs: one run
+serves all limits.
 """
 
 from __future__ import annotations

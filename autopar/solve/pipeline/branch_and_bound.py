@@ -7,6 +7,8 @@ longer finds room goes, and the prices change. The half of the least bound is th
 nothing more, the node is split whose dearer half is the dearest.
 
     bound = min over the parts of what is proven of each part
+
+A. Land, A. Doig, "An automatic method of solving discrete programming problems", Econometrica 28 (1960).
 """
 
 from __future__ import annotations

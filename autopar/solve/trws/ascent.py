@@ -2,6 +2,9 @@
 
 Prices follow the use of an average of the decoded choices above the limit, with Polyak's step towards a target above
 the bound; the step is halved when the bound stalls. Any prices >= 0 prove a bound, so the schedule is free.
+
+V. Kolmogorov, "Convergent tree-reweighted message passing for energy minimization", PAMI 28 (2006); B. Polyak,
+"Minimization of unsmooth functionals", USSR Computational Mathematics and Mathematical Physics 9 (1969), for the step.
 """
 
 from __future__ import annotations

@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 
 from autopar._jit import compiled
 from autopar.solve.certificate.proof import FREE, Bar, Exceed, Messages, Pass
-from autopar.solve.fixing.pairwise import narrowed
 from autopar.solve.problem.factored_matrix import part
 from autopar.solve.problem.problem import Edge, Floats, Infeasible, Problem, derived
 from autopar.solve.problem.reduction import Bools, Ints, Reduction, restrict, unchanged
@@ -48,14 +47,9 @@ def barred(certificate: Certificate, window: float) -> Reduction:
       Infeasible: if a node loses all its strategies.
     """
     problem, (prices, messages) = certificate.problem, certificate.parts()
-    left = unchanged(derived(problem.node_costs, (), problem.usages, problem.usage_limit))
-    keep = [np.ones(n, dtype=np.bool_) for n in problem.counts]
-    for closer in narrowed(certificate, window):
-        of_left = [mask[before] for mask, before in zip(closer, keep, strict=True)]
-        left, keep = (
-            left.then(partial(restrict, keep=of_left, because=lambda ids: Exceed(ids, prices, _UNMOVED))),
-            closer,
-        )
+    alone = unchanged(derived(problem.node_costs, (), problem.usages, problem.usage_limit))
+    keep = certificate.keep(window)
+    left = alone.then(partial(restrict, keep=keep, because=lambda ids: Exceed(ids, prices, _UNMOVED)))
     if not all(mask.any() for mask in keep):
         raise Infeasible("no choice lies within the window", witness=(Pass(messages), *left.steps))
     costs, moved = _moved(problem, certificate.messages, keep)

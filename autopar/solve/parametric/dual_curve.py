@@ -90,7 +90,7 @@ class Curve:
         self.reduction = cheaply.then(merge_usages).then(partial(contract_chains, options=options))
         self.rows = memory_rows(self.reduction.problem)
         self.dual = Dual(self.reduction.problem, self.rows)
-        self.dual.swinging = True
+        self.dual.swinging = options.trws.acceleration
         self._weights, self._use = np.zeros(self.rows.count), np.zeros(self.rows.count)
         self._seen = np.zeros(len(self.dual.flat.cost), dtype=bool)
         self._lines: list[Line] = []

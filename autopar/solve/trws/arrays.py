@@ -158,12 +158,6 @@ def add_messages(flat: Flat, messages: Floats, sums: Floats) -> None:
                 mine[t] += told[t]
 
 
-def receivers(flat: Flat) -> Ints:
-    """For every message the strategy that it goes to, as costs are numbered."""
-    counts, into = np.diff(flat.start), np.repeat(np.arange(len(flat.start) - 1), np.diff(flat.near))
-    return np.arange(flat.size) + np.repeat(flat.start[into] - flat.mail, counts[into])
-
-
 def _starts(lengths: Ints) -> Ints:
     return np.concatenate([np.zeros(1, dtype=np.intp), np.cumsum(lengths, dtype=np.intp)])
 

@@ -33,21 +33,10 @@ _SWING = 0.9  # of the way of the last sweep, at most
 
 
 @dataclass(frozen=True, eq=False)
-class Laid:
-    """Messages, and cost' of nodes less their least, as flat arrays; `order` has the nodes of the problem."""
-
-    flat: Flat
-    order: Ints
-    messages: Floats
-    nodes: Floats
-
-
-@dataclass(frozen=True, eq=False)
 class Certificate:
     """Messages and prices, and the bound that they prove.
 
-    `excess[v][s]` is what a choice with strategy s at node v costs above the bound, at least. `laid`: the same as flat
-    arrays, if they are at hand.
+    `excess[v][s]` is what a choice with strategy s at node v costs above the bound, at least.
     """
 
     problem: Problem
@@ -57,7 +46,6 @@ class Certificate:
     bound: float
     node_costs: tuple[Floats, ...]
     excess: tuple[Floats, ...]
-    laid: Laid | None = None
 
     def edge_costs(self) -> Iterator[Floats]:
         """Cost' of every edge less its minimum: >= 0."""
@@ -202,8 +190,7 @@ class Dual:
         bound = reparametrise(flat, nodes, state.messages, excess) - limit
         messages = tuple(per_edge(flat, state.messages))
         by_node, over = self._by_node(nodes), self._by_node(excess)
-        laid = Laid(flat, self.order, state.messages, nodes)
-        return Certificate(self.problem, self.rows, messages, state.prices, bound, by_node, over, laid)
+        return Certificate(self.problem, self.rows, messages, state.prices, bound, by_node, over)
 
     def _by_node(self, values: Floats) -> tuple[Floats, ...]:
         """The parts of a flat vector, for the problem's nodes in their own order."""

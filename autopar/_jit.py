@@ -1,24 +1,20 @@
-"""Kernels are written once: compiled where the extra `fast` (numba) is installed, run as plain Python elsewhere.
+"""Kernels are written once, as loops over flat arrays and numbers, and compiled at their first call, by numba.
 
-A kernel takes flat arrays and numbers and loops over them. Nothing is reordered: both ways give the same floats.
+Nothing is reordered: with NUMBA_DISABLE_JIT=1 they run as plain Python, and give the same floats.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-FAST = find_spec("numba") is not None and os.environ.get("NUMBA_DISABLE_JIT", "0") != "1"
-
 
 def compiled(kernel: Callable[P, R]) -> Callable[P, R]:
-    """The kernel, compiled at its first call if numba is there; other threads run while it does."""
+    """The kernel, compiled at its first call; other threads run while it does."""
     return _compiled(kernel)
 
 
@@ -31,61 +27,6 @@ def compiled_inner(kernel: Callable[P, R]) -> Callable[P, R]:
     return _compiled(kernel, _nrt=False)  # numba's own tests use it; its documentation does not name it
 
 
-def compiled_or(
-    plain: Callable[P, R], compiled: Callable[[Callable[P, R]], Callable[P, R]] = compiled
-) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """As `compiled` or `compiled_inner`, but `plain`, which gives the same by whole arrays, where there is no numba."""
-
-    def choose(kernel: Callable[P, R]) -> Callable[P, R]:
-        return compiled(kernel) if FAST else plain
-
-    return choose
-
-
 def _compiled(kernel: Callable[P, R], **flags: bool) -> Callable[P, R]:
-    if not FAST:
-        return kernel
     numba: Any = import_module("numba")  # without stubs
     return numba.njit(cache=True, nogil=True, **flags)(kernel)
-
-
-def _loaded(numbers: Any, at: int) -> int:
-    return int(numbers[at])
-
-
-def _exchanged(numbers: Any, at: int, value: int) -> int:
-    before, numbers[at] = int(numbers[at]), value
-    return before
-
-
-def _atomic() -> tuple[Callable[[Any, int], int], Callable[[Any, int, int], int]]:
-    numba: Any = import_module("numba")
-    arrays: Any = import_module("numba.np.arrayobj")
-    number = numba.types.int64
-
-    def place(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        array = arrays.make_array(signature.args[0])(context, builder, arguments[0])
-        return builder.gep(array.data, [arguments[1]])
-
-    def loaded(typing_context: Any, numbers: Any, at: Any) -> Any:
-        def load(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            return builder.load_atomic(place(context, builder, signature, arguments), "acquire", 8)
-
-        del typing_context, at
-        return number(numbers, number), load
-
-    def exchanged(typing_context: Any, numbers: Any, at: Any, value: Any) -> Any:
-        def exchange(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            return builder.atomic_rmw("xchg", place(context, builder, signature, arguments), arguments[2], "acq_rel")
-
-        del typing_context, at, value
-        return number(numbers, number, number), exchange
-
-    intrinsic: Any = import_module("numba.extending").intrinsic
-    return intrinsic(loaded), intrinsic(exchanged)
-
-
-loaded, exchanged = _atomic() if FAST else (_loaded, _exchanged)
-"""loaded(numbers, at) and exchanged(numbers, at, value): what an array of 64-bit integers had there, of which only one
-thread at a time takes or changes one. Whoever is told a value sees all that was written before it was put there.
-"""

@@ -43,7 +43,6 @@ from rich import box
 from rich.table import Table
 
 import autopar
-from autopar._jit import FAST
 from benchmarks import public_models, shapes
 from benchmarks.backed_memory import back_memory
 from benchmarks.end_to_end import describe_machine
@@ -231,8 +230,7 @@ def measure(case: Case, clock: Callable[[], float]) -> Row:
 
 def _import_late() -> None:
     """Has numba import what it imports at the first call of any compiled function; none of the solver's is called."""
-    if FAST:
-        importlib.import_module("numba").njit(lambda: None)()
+    importlib.import_module("numba").njit(lambda: None)()
 
 
 def _trace_s(model: Shapes, clock: Callable[[], float]) -> float:
@@ -276,7 +274,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         back_memory()
     table, rows, failed = _table(), list[Row](), False
     for case in CASES:
-        if FAST and (case.name, case.mesh) in COMPILING:
+        if (case.name, case.mesh) in COMPILING:
             run_apart(case, given.clock, given.timeout)
     for case in CASES:
         if not _is_chosen(case, given.only, given.all):

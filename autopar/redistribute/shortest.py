@@ -3,30 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, cast
 
 import numpy as np
-from scipy.sparse import csgraph as scipy_csgraph
-from scipy.sparse import csr_array
 
-from autopar._jit import compiled_or
+from autopar._jit import compiled
 from autopar.redistribute.alike import Alike
 from autopar.redistribute.graph import Floats, Weights
 from autopar.redistribute.sequences import Ints
 
-# scipy ships no types. Explicit zeros of a sparse array are edges that cost nothing, not missing edges.
-_dijkstra = cast(Callable[..., Floats], cast(Any, scipy_csgraph).dijkstra)
 
-
-def by_dijkstra(start: Ints, head: Ints, cost: Floats, sources: Ints) -> Floats:
-    """What `shortest_distances` is, by scipy, one source after the other."""
-    states = len(start) - 1
-    graph = csr_array((cost, head.astype(np.int32), start.astype(np.int32)), shape=(states, states))
-    return np.ascontiguousarray(_dijkstra(graph, indices=sources).T)
-
-
-@compiled_or(by_dijkstra)
+@compiled
 def shortest_distances(start: Ints, head: Ints, cost: Floats, sources: Ints) -> Floats:
     """distance[state, n]: that of a shortest path from state `sources[n]`; inf where there is none.
 

@@ -29,7 +29,6 @@ from autopar.search.replicated import warn_unpriced, warn_unsplit, warn_unwritte
 from autopar.search.restriction import can_name, holds
 from autopar.search.space import check_strategies
 from autopar.search.task import Planned, Task, begun
-from autopar.solve.trws import buffers
 
 
 def search(task: Task, meshes: Sequence[DeviceMesh]) -> Planned:
@@ -82,7 +81,6 @@ def find_on(
     return find_at([Place(task, ground, unlimited, near) for ground in grounds])
 
 
-@buffers.reused()
 def find_at(places: Sequence[Place]) -> Planned:
     """The best plan of all places, which are one search: tasks that differ in their graphs, on meshes.
 

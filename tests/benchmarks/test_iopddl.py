@@ -20,7 +20,7 @@ from autopar.solve.presolve import arc_consistency as forbid
 from autopar.solve.primal import annealing as anneal
 from autopar.solve.primal import large_neighbourhood as regions
 from autopar.solve.problem.problem import objective, peak
-from autopar.solve.trws import dual, sweep
+from autopar.solve.trws import dual
 from autopar.solve.trws import smoothed_ascent as glide
 from benchmarks import iopddl, iopddl_instance, iopddl_process
 from tests.solve.draw import chain_with_skips
@@ -90,7 +90,7 @@ def test_the_problem_that_compiles_loops_calls_them(monkeypatch: pytest.MonkeyPa
         return call
 
     kernels = [
-        (sweep, "sweep_alone"),
+        (dual, "sweep"),
         (anneal, "solve_forest"),
         (regions, "move"),
         (bar, "bar_dear"),

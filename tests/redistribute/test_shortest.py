@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autopar.redistribute.shortest import by_dijkstra, shortest_distances
+from autopar.redistribute.shortest import shortest_distances
 
 COSTS = st.sampled_from([0.0, 1e-6, 0.1, 0.2, 0.3, 0.7, 1 / 3, 1e16])
 """Whose sums depend on their order, and 0."""
@@ -46,17 +45,14 @@ def test_distances_are_the_least_sums_along_paths(graph: tuple[np.ndarray, ...],
     sources = np.array(sorted(data.draw(st.sets(st.integers(0, states - 1)))), dtype=np.int64)
     wanted = np.array([slow(*graph, source) for source in sources.tolist()]).reshape(-1, states).T
     assert np.array_equal(shortest_distances(*graph, sources), wanted)
-    if len(sources):
-        assert np.array_equal(by_dijkstra(*graph, sources), wanted)
 
 
-@pytest.mark.parametrize("find", [shortest_distances, by_dijkstra])
-def test_what_falls_late_is_told_on(find) -> None:
+def test_what_falls_late_is_told_on() -> None:
     """The long way is the cheap one: every state falls once for each of those before it."""
     count = 8
     tail, head = np.triu_indices(count, 1)
     cost = (head - tail).astype(np.float64) ** 2
     start = np.searchsorted(tail, np.arange(count + 1))
-    found = find(start, head, cost, np.array([0, 3]))
+    found = shortest_distances(start, head, cost, np.array([0, 3]))
     assert found[:, 0].tolist() == [*range(count)]
     assert found[:, 1].tolist() == [np.inf] * 3 + [*range(count - 3)]

@@ -15,7 +15,6 @@ from autopar.solve.presolve.arc_consistency import possible
 from autopar.solve.problem.problem import objective
 from autopar.solve.problem.reduction import unchanged
 from autopar.solve.problem.rows import memory_rows
-from autopar.solve.trws import consistent_decoding as allowed
 from autopar.solve.trws.dual import Dual
 from tests.solve.draw import problems
 from tests.solve.oracle import choices, cost_of
@@ -86,30 +85,15 @@ def test_what_leaves_a_node_nothing_is_taken_back(monkeypatch: pytest.MonkeyPatc
         assert np.isfinite(objective(problem, found.tolist()))
 
 
-@settings(max_examples=100, deadline=None)
-@given(problems(limited=False, max_nodes=7, max_strategies=4).map(with_finite_nodes), st.integers(0, 3))
-def test_it_is_the_same_by_arrays(problem: Problem, sweeps: int) -> None:
-    dual, found = dual_of(problem, sweeps), []
-    for kernel in (allowed.narrowed, allowed._narrowed_by_arrays):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(allowed, "narrowed", kernel)
-            patch.setattr(allowed, "taken", getattr(allowed.taken, "py_func", allowed.taken))
-            decode = getattr(allowed.decode_allowed, "py_func", allowed.decode_allowed)
-            choice = np.zeros(len(problem.counts), dtype=np.intp)
-            found.append((decode(dual.flat, dual.nodes, dual.messages, choice), choice.tolist()))
-    assert found[0] == found[1]
-
-
 def test_a_curve_meets_choices_where_plain_decoding_meets_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a problem of which reductions leave all, before messages say what is forbidden further on."""
     problem = looking_back()
-    monkeypatch.setattr(curve, "reduce_cheaply", unchanged)
-    monkeypatch.setattr(curve, "contract_chains", lambda problem, options: unchanged(problem))
+    monkeypatch.setattr(curve, "reduce_cheaply", lambda problem, options: unchanged(problem))
     monkeypatch.setattr(Dual, "sweep", lambda _: None)
+    whole = SolveOptions().without("presolve.variable_elimination")
     met = list[bool]()
-    for decode_allowed in (Dual.decode_allowed, lambda _: None):
-        monkeypatch.setattr(Dual, "decode_allowed", decode_allowed)
-        drawn = curve.Curve(problem, SolveOptions())
+    for options in (whole, whole.without("trws.consistent_decoding")):
+        drawn = curve.Curve(problem, options)
         drawn.prove()
         met.append(bool(drawn.choices()))
     assert met == [True, False]

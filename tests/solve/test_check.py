@@ -67,9 +67,8 @@ def test_every_witness_proves_its_bound(options: SolveOptions, problem: Problem)
     assert found.repeated in {(), ("CP-SAT",)}
 
 
-def leave_out_squeezing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither windows are squeezed nor knots untied: what is left is for what follows."""
-    monkeypatch.setattr("autopar.solve.pipeline.closing.may_squeeze", lambda *_: False)
+FIXING = "fixing.fixed_point"
+"""Without it neither windows are squeezed nor knots untied: what is left is for what follows."""
 
 
 @pytest.mark.parametrize("path", ["default", "core"])
@@ -82,13 +81,12 @@ def test_training_steps_are_proven_with_a_witness(path: str) -> None:
     assert verify(limited, solution).bound >= solution.lower_bound * (1 - 1e-9)
 
 
-def test_a_bound_that_only_cp_sat_proves_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bound_that_only_cp_sat_proves_says_so() -> None:
     """All nodes are to differ: messages and prices prove little, and knots, which would, are not untied."""
-    leave_out_squeezing(monkeypatch)
     rng = np.random.default_rng(0)
     different = np.where(np.eye(4, dtype=bool), 1.0, 0.0) + rng.random((4, 4))
     problem = Problem((np.zeros(4),) * 5, tuple(Edge(u, v, different) for u in range(5) for v in range(u)))
-    solution = solve(problem, options=SolveOptions(max_table_entries=1))
+    solution = solve(problem, options=SolveOptions(max_table_entries=1).without(FIXING))
     found = verify(problem, solution)
     assert solution.gap == 0
     assert found.stated_by == ("CP-SAT",)
@@ -394,7 +392,7 @@ def test_a_higher_bound_than_the_witness_proves_is_seen() -> None:
 
 
 TRUSTED = {
-    *(f"certificate.{name}" for name in ("check", "tables", "excess", "conditions", "exhaust", "pieces", "proof")),
+    *(f"certificate.{name}" for name in ("check", "tables", "excess", "conditions", "exhaust", "proof")),
     "cp_sat.interrupt",
     "problem.problem",
 }
@@ -433,10 +431,9 @@ def test_a_bug_of_the_search_is_seen(monkeypatch: pytest.MonkeyPatch, place: str
     problem = Problem((*free.node_costs, *free.node_costs), (*free.edges, *ties, *more))
     best = solve(problem, options=CORE)
     verify(problem, best, search_work=5.0)
-    leave_out_squeezing(monkeypatch)  # it would prove this before dominance is asked
     monkeypatch.setattr(f"autopar.solve.{place}", planted)
     options = SolveOptions() if "least" in place else CORE
-    wrong = solve(problem, options=options)
+    wrong = solve(problem, options=options.without(FIXING))  # which would prove this before dominance is asked
     assert wrong.lower_bound > best.objective * (1 + 1e-6)
     with pytest.raises(InvalidSolution):
         verify(problem, wrong)

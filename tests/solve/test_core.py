@@ -14,7 +14,7 @@ from autopar.solve import Infeasible, NothingCheaper, Problem, Solution, SolveOp
 from autopar.solve.elimination.bucket_elimination import EliminationPlan, minimise_exactly
 from autopar.solve.parametric import lagrangian as lagrange
 from autopar.solve.parametric.lagrangian import solve_at_prices
-from autopar.solve.pipeline import closing, core, messages, rounds
+from autopar.solve.pipeline import closing, core, messages, rounds, stage
 from autopar.solve.problem.incumbent import Best
 from autopar.solve.trws.ascent import Answer, Ascent
 from tests.solve.draw import tangled
@@ -93,7 +93,7 @@ def test_what_is_said_of_wide_problems_is_true(limit: float | None, monkeypatch:
         return whole(ascent, *args)
 
     whole = Ascent.settle
-    for room in (messages, closing, rounds):
+    for room in (messages, rounds, stage):
         monkeypatch.setattr(room, "is_narrow", lambda problem: False)
     monkeypatch.setattr(Ascent, "settle", settle)
     told = Counter(check(seed, limit, WAYS[way]) for way in ("rounds", "CP-SAT") for seed in SEEDS)
@@ -116,13 +116,16 @@ def test_what_is_said_after_windows_that_leave_few_pairs_is_true(
     monkeypatch.setattr(rounds, "_LEAST_SHARE", 0.01)
     monkeypatch.setattr(rounds, "_MOST_SHARE", 0.95)
     monkeypatch.setattr(rounds, "_guesses", guesses)
-    monkeypatch.setattr("autopar.solve.pipeline.closing.may_squeeze", lambda *_: False)
     for few in (10, 30, 60):
         monkeypatch.setattr(rounds, "_FEW", few)
         for seed in SEEDS:
-            check(seed, limit, WAYS["rounds"])
-            assert check(seed, limit, WAYS["CP-SAT"]) != "found"
+            check(seed, limit, WAYS["rounds"].without(FIXING))
+            assert check(seed, limit, WAYS["CP-SAT"].without(FIXING)) != "found"
     assert len(guessed) >= 3
+
+
+FIXING = "fixing.fixed_point"
+"""Where it is on, it proves what is left for what follows."""
 
 
 def cheaper_than(below: float, problem: Problem, options: SolveOptions) -> Solution | NothingCheaper:
@@ -146,10 +149,10 @@ def test_the_same_again(way: str) -> None:
 @pytest.mark.parametrize(
     ("way", "limit", "functions"),
     [
-        ("windows above messages", None, ["_close_above"]),
+        ("windows above messages", None, ["eliminated"]),
         ("rounds", None, ["squeeze_windows"]),
         ("rounds", None, ["in_rounds", "_narrowed", "_inside"]),
-        ("rounds", 0.35, ["mixed", "_mixed_close", "close_to", "_mixture_of", "in_rounds", "_inside"]),
+        ("rounds", 0.35, ["close_to", "_mixture_of", "in_rounds", "_inside"]),
         ("CP-SAT", 0.35, ["_finished"]),
     ],
 )
@@ -168,12 +171,11 @@ def test_these_ways_are_taken(
 
         return call
 
-    if functions != ["squeeze_windows"]:
-        monkeypatch.setattr("autopar.solve.pipeline.closing.may_squeeze", lambda *_: False)
+    options = WAYS[way] if functions == ["squeeze_windows"] else WAYS[way].without(FIXING)
     for name in functions:
         monkeypatch.setattr(room_of(name), name, counted(name))
     for seed in SEEDS:
-        check(seed, limit, WAYS[way])
+        check(seed, limit, options)
     assert all(calls[name] >= 3 for name in functions), calls
 
 
@@ -233,10 +235,9 @@ def test_what_was_found_before_an_interruption_is_the_answer(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(room_of(then), then, pressed)
-    monkeypatch.setattr("autopar.solve.pipeline.closing.may_squeeze", lambda *_: False)
     problem, best = drawn(1, None)
     try:
-        found = solve(problem, options=WAYS[way])
+        found = solve(problem, options=WAYS[way].without(FIXING))
     except KeyboardInterrupt:  # would end all tests
         pytest.fail("the interruption was let through, and what was found is lost")
     assert found.stopped == "keyboard"

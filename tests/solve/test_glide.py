@@ -16,8 +16,8 @@ from autopar.solve.problem.rows import memory_rows
 from autopar.solve.trws.acceleration import Momentum
 from autopar.solve.trws.ascent import Ascent
 from autopar.solve.trws.dual import Dual
+from autopar.solve.trws.kernels import bound_after, sweep
 from autopar.solve.trws.smoothed_ascent import glide, soft_use
-from autopar.solve.trws.sweep import bound_after, sweep
 from tests.solve.draw import chain_with_skips, problems
 from tests.solve.oracle import optimum
 

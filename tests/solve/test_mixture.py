@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from autopar.solve import Edge, Problem, SolveOptions, Usage, solve
 from autopar.solve.fixing import fixed_point as squeeze
-from autopar.solve.pipeline import closing, messages, rounds
+from autopar.solve.pipeline import closing, messages, rounds, stage
 from autopar.solve.primal.crossover import annealed, annealed_near, mixed_exactly
 from autopar.solve.problem.bracket import Known
 from autopar.solve.problem.incumbent import Best, Until
@@ -153,9 +153,9 @@ def test_strategies_of_little_excess_better_a_choice(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("is_wide", [True, False])
 def test_of_wide_problems_only_what_is_near_is_annealed(is_wide: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     problem, asked = limited(4, 2, 2.0), list[str]()
-    near, whole = messages.annealed_near, Ascent.anneal
-    monkeypatch.setattr(messages, "is_narrow", lambda _: not is_wide)
-    monkeypatch.setattr(messages, "annealed_near", lambda *args: asked.append("near") or near(*args))
+    near, whole = closing.annealed_near, Ascent.anneal
+    monkeypatch.setattr(stage, "is_narrow", lambda _: not is_wide)
+    monkeypatch.setattr(closing, "annealed_near", lambda *args: asked.append("near") or near(*args))
     monkeypatch.setattr(Ascent, "anneal", lambda *args: asked.append("whole") or whole(*args))
     options = SolveOptions(max_table_entries=1, max_rounds=0, max_cp_sat_entries=1, gap_tolerance=1e-9)
     found = solve(problem, options=options)
@@ -169,11 +169,12 @@ def test_on_wide_problems_any_choice_is_looked_for_only_if_none_is_met(
 ) -> None:
     problem, asked = limited(4, 2, 2.0), list[bool]()
     first = messages.first_choice
-    monkeypatch.setattr(messages, "is_narrow", lambda _: False)
+    monkeypatch.setattr(stage, "is_narrow", lambda _: False)
     monkeypatch.setattr(messages, "first_choice", lambda *args: asked.append(True) or first(*args))
     if not is_found:
         monkeypatch.setattr(Ascent, "_answer", lambda *_: Answer(None, np.inf, -np.inf))
-    found = solve(problem, options=SolveOptions(max_table_entries=1, max_rounds=0))
+    options = SolveOptions(max_table_entries=1, max_rounds=0).without("primal.crossover")
+    found = solve(problem, options=options)
     assert bool(asked) is not is_found
     assert peak(problem, found.choice) <= 32.0
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from autopar.solve import Edge, Infeasible, Problem, SolveOptions, Unsolved, Usage, solve
-from autopar.solve.pipeline import closing, messages
+from autopar.solve.pipeline import closing, messages, stage
 from autopar.solve.primal.crossover import annealed
 from autopar.solve.problem.incumbent import Best
 from autopar.solve.problem.problem import peak
@@ -60,7 +60,7 @@ def test_every_search_drops_them(
     asked = list[int]()
     monkeypatch.setattr(closing, "annealed", lambda *args: asked.append(1) or annealed(*args))
     if is_wide:
-        monkeypatch.setattr(closing, "is_narrow", lambda _: False)
+        monkeypatch.setattr(stage, "is_narrow", lambda _: False)
         monkeypatch.setattr(messages, "is_narrow", lambda _: False)
     for seed in range(8):
         try:

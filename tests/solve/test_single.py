@@ -14,7 +14,6 @@ from autopar.solve.problem.incumbent import Best
 from autopar.solve.problem.options import SolveOptions
 from autopar.solve.problem.rows import memory_rows
 from autopar.solve.trws import float32 as single
-from autopar.solve.trws import kernels, sweep
 from autopar.solve.trws.arrays import Pool
 from autopar.solve.trws.ascent import Ascent
 from autopar.solve.trws.dual import Dual
@@ -27,15 +26,12 @@ from tests.solve.test_swing import grid, is_finite
 OPTIONS = SolveOptions(max_sweeps=60)
 
 
-@pytest.mark.parametrize("least", [10**9, 0])
 @settings(max_examples=40, deadline=None)
 @given(problem=problems(limited=False).filter(is_finite))
-def test_no_bound_exceeds_the_optimum(least: int, problem: Problem) -> None:
-    """Neither by one processor, nor by two."""
+def test_no_bound_exceeds_the_optimum(problem: Problem) -> None:
     best = optimum(problem)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(single, "_LARGE", 0)
-        patch.setattr(sweep, "_LEAST", least)
         ascent = Ascent(problem, OPTIONS, rough=True)
         assert ascent._begins_singly()
         found, certificate = ascent.sweeps(np.inf, Best(problem, None, None))
@@ -130,26 +126,6 @@ def test_what_is_single_changes_nothing_in_double() -> None:
     assert np.array_equal(after.messages, before.messages)
     assert other.prices is dual.prices
     assert dual.in_single().nodes == pytest.approx(dual.nodes, rel=1e-5, abs=1e-5)
-
-
-@pytest.mark.parametrize("eager", [False, True])
-def test_sweeps_are_the_same_by_loops_and_by_arrays(eager: bool) -> None:
-    problem, found = scarce(0), list[tuple[np.ndarray, np.ndarray]]()
-    for visit, push in ((kernels.visit, kernels.push), (kernels._visit_by_arrays, kernels._push_by_arrays)):
-        dual = Dual(problem, memory_rows(problem))
-        dual.set_prices(np.full(dual.rows.count, 1e-3))
-        dual = dual.in_single()
-        flat, nodes, messages = dual.flat, dual.nodes, dual.messages
-        gain, before = np.empty(3 * flat.widest, dtype=np.float32), messages.copy()
-        for _ in range(3):
-            for v in range(len(flat.start) - 1):
-                near, middle, end = flat.near[v], flat.split[v], flat.near[v + 1]
-                visit(flat, v, eager, (near, middle), (middle, end), nodes, messages, gain)
-            push(flat, 0.37, before, nodes, messages)
-        assert messages.dtype == nodes.dtype == np.float32
-        found.append((messages, nodes))
-    assert np.array_equal(found[0][0], found[1][0])
-    assert np.array_equal(found[0][1], found[1][1])
 
 
 def test_problems_that_share_a_pool_are_swept_as_if_they_did_not() -> None:

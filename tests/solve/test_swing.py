@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autopar.solve import Edge, Problem, SolveOptions, solve
-from autopar.solve.fixing import reduced_cost_fixing as bars
 from autopar.solve.problem.incumbent import Best
 from autopar.solve.problem.rows import memory_rows
 from autopar.solve.trws import arrays as flat
@@ -123,46 +122,30 @@ def test_nothing_of_a_search_is_left_where_nothing_is_collected(limited: bool, m
 
 @settings(max_examples=50, deadline=None)
 @given(problems(limited=False).filter(is_finite), st.integers(0, 1000))
-def test_pushing_is_the_same_by_arrays(problem: Problem, seed: int) -> None:
+def test_pushing_goes_on_in_the_direction_of_before(problem: Problem, seed: int) -> None:
     swept, rng = Dual(problem, memory_rows(problem)).flat, np.random.default_rng(seed)
     given_ = rng.random(swept.size), rng.random(len(swept.cost)), rng.random(swept.size)
-    found: list[list[np.ndarray]] = []
-    for push in (kernels.push, kernels._push_by_arrays):
-        arrays = [array.copy() for array in given_]
-        push(swept, 0.7, *arrays)
-        found.append(arrays)
-    assert all(np.array_equal(a, b) for a, b in zip(*found, strict=True))
-    assert np.array_equal(found[0][0], given_[2])  # where messages were
+    before, nodes, messages = (array.copy() for array in given_)
+    kernels.push(swept, 0.7, before, nodes, messages)
+    way = 0.7 * (given_[2] - given_[0])
+    assert messages == pytest.approx(given_[2] + way)
+    sums = np.zeros(len(nodes))
+    flat.add_messages(swept, way, sums)
+    assert nodes == pytest.approx(given_[1] + sums)
+    assert np.array_equal(before, given_[2])  # where messages were
 
 
 @settings(max_examples=50, deadline=None)
 @given(problems(limited=False).filter(is_finite), st.integers(0, 1000), st.sampled_from([np.float32, np.float64]))
-def test_messages_add_up_the_same_by_arrays(problem: Problem, seed: int, kind: type[np.floating]) -> None:
+def test_messages_add_up(problem: Problem, seed: int, kind: type[np.floating]) -> None:
     found_flat, rng = Dual(problem, memory_rows(problem)).flat, np.random.default_rng(seed)
-    messages, found = rng.random(found_flat.size).astype(kind), list[np.ndarray]()
-    for add in (flat.add_messages, flat._add_by_arrays):
-        sums = np.zeros(len(found_flat.cost))
-        add(found_flat, messages, sums)
-        found.append(sums)
-    assert np.array_equal(*found)
+    messages = rng.random(found_flat.size).astype(kind)
+    sums = np.zeros(len(found_flat.cost))
+    flat.add_messages(found_flat, messages, sums)
     told = flat.per_edge(found_flat, messages.astype(np.float64))
     each = [np.zeros(count) for count in problem.counts]
     for edge, (to_u, to_v) in zip(problem.edges, told, strict=True):
         each[edge.u] += to_u
         each[edge.v] += to_v
-    assert found[0].sum() == pytest.approx(sum(part.sum() for part in each))
-    assert sorted(found[0]) == pytest.approx(sorted(np.concatenate(each)))
-
-
-@settings(max_examples=50, deadline=None)
-@given(problems(limited=False), st.floats(0, 3))
-def test_dear_pairs_are_the_same_by_arrays(problem: Problem, most: float) -> None:
-    costs = [np.where(np.isfinite(cost), cost, 9.0) for cost in problem.node_costs]
-    found = []
-    for kernel in (bars.bar_dear, bars._bar_by_arrays):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(bars, "bar_dear", kernel)
-            pool = np.concatenate([np.zeros(0), *(edge.cost.ravel() for edge in problem.edges)])
-            edges, bits = bars._without_dear(costs, problem.edges, pool, most)
-            found.append(([edge.cost.tolist() for edge in edges], {ends: part.tolist() for ends, part in bits.items()}))
-    assert found[0] == found[1]
+    assert sums.sum() == pytest.approx(sum(part.sum() for part in each))
+    assert sorted(sums) == pytest.approx(sorted(np.concatenate(each)))

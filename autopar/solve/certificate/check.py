@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,6 @@ from autopar.solve.certificate.conditions import (
 )
 from autopar.solve.certificate.excess import by_elimination, by_messages, moved, of_pairs, priced, rounding, rounding_of
 from autopar.solve.certificate.exhaust import none_below
-from autopar.solve.certificate.pieces import Left, left_of, loss_between, put_back, taken_out, without
 from autopar.solve.certificate.proof import (
     Bar,
     Cases,
@@ -44,8 +43,6 @@ from autopar.solve.certificate.proof import (
     Messages,
     Overflow,
     Pass,
-    Piece,
-    Pieces,
     Price,
     Prices,
     Proof,
@@ -333,34 +330,6 @@ def _pass(replay: _Replay, step: Pass) -> None:
         tables[u, v] = tables[u, v] - to_u[:, None] - to_v
 
 
-def _pieces(replay: _Replay, step: Pieces) -> None:
-    tables = replay.tables
-    if tables.limit is not None:
-        raise InvalidSolution("pieces of a problem with a limit")
-    problems = [taken_out(tables, piece) for piece in step.pieces]
-    names = [[tables.name(piece.nodes[k]) for k in piece.kept] for piece in step.pieces]
-    left = list[Left]()
-    for number, piece in enumerate(step.pieces):
-        if not 0 <= piece.like <= number or step.pieces[piece.like].kept != piece.kept:
-            raise InvalidSolution(f"piece {number} is like {piece.like}, which comes later or keeps other nodes")
-        found = _left_of(replay, problems[number], piece) if piece.like == number else left[piece.like]
-        lost = loss_between(problems[piece.like], problems[number])
-        left.append(replace(found, lost=found.lost + lost))
-    without(tables, step.pieces)
-    least = math.fsum([tables.bound(), *(found.least for found in left)])
-    replay.cap = min(replay.cap, *(least - found.least + found.cap - found.lost for found in left))
-    replay.lost += [found.lost for found in left]
-    put_back(tables, names, left)
-
-
-def _left_of(replay: _Replay, problem: Problem, piece: Piece) -> Left:
-    inner = _Replay(Tables(problem), replay.search_work)
-    _replayed(inner, piece.proof)
-    if inner.stated_bound > -math.inf:
-        raise InvalidSolution("the proof of a piece rests on what is only stated")
-    return left_of(inner.tables, len(piece.kept), math.fsum(inner.lost), inner.cap)
-
-
 def _cases(replay: _Replay, step: Cases) -> None:
     v = replay.tables.name(step.node)
     left = np.ones(replay.tables.count(v), dtype=bool)
@@ -394,6 +363,5 @@ _RULES: dict[type, Callable[[_Replay, Any], None]] = {
     Look: _look,
     Price: _price,
     Pass: _pass,
-    Pieces: _pieces,
     Cases: _cases,
 }

@@ -167,33 +167,6 @@ class Pass:
 
 
 @dataclass(frozen=True, eq=False)
-class Piece:
-    """Some nodes and edges of a problem as a problem of its own, in which the nodes are 0, 1, ...
-
-    The first `own` nodes bring their costs, the others none; `edges` are rows (node, node). `proof` leaves only nodes
-    that stand for those in `kept`, whose k-th has its strategies' numbers as a usage at time k. The proof of piece
-    number `like` is that of all pieces like it.
-    """
-
-    nodes: _Ints
-    own: int
-    edges: _Ints
-    kept: tuple[int, ...]
-    like: int
-    proof: Proof
-
-
-@dataclass(frozen=True, eq=False)
-class Pieces:
-    """Each piece gives way to what its proof leaves of it: a table over the nodes it keeps; its other own nodes go.
-
-    What its proof rules out for being dear costs as much more in the whole as all other pieces cost at least.
-    """
-
-    pieces: tuple[Piece, ...]
-
-
-@dataclass(frozen=True, eq=False)
 class Cases:
     """Every choice takes one of the strategies of some case at the node, and costs what the case's proof proves."""
 
@@ -217,7 +190,6 @@ Step = (
     | Look
     | Price
     | Pass
-    | Pieces
     | Cases
 )
 Proof = tuple[Step, ...]

@@ -48,7 +48,7 @@ def least_peak(problem: Problem, options: SolveOptions, enough: float = -np.inf)
     Raises:
       Infeasible: if forbidden entries alone rule out every choice that arc consistency can see.
     """
-    reduction = reduce_fully(without_costs(problem))
+    reduction = reduce_fully(without_costs(problem), options.presolve)
     small = reduction.problem
     rows = memory_rows(small)
     model = cp_model.CpModel()

@@ -38,7 +38,7 @@ def feasible(problem: Problem, options: SolveOptions) -> Feasibility:
     `problem` should have no costs but 0 and infinity: what reductions remove depends on costs, the answer does not.
     """
     try:
-        reduction = reduce_fully(problem)
+        reduction = reduce_fully(problem, options.presolve)
     except Infeasible:
         return Feasibility(False)
     small = reduction.problem

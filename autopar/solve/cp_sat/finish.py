@@ -177,7 +177,7 @@ def finish(certificate: Certificate, window: float, hint: Choice | None, options
     work = _Model(certificate, window if math.isfinite(window) else _no_window(certificate))
     for row in np.flatnonzero(certificate.prices > 0):
         work.add_row(int(row))
-    add_hint(work.model, work.nodes, hint)
+    add_hint(work.model, work.nodes, hint if options.cp_sat.hints else None)
     bound, budget = certificate.bound, options.cp_sat_work
     for _ in range(_MAX_ROUNDS):
         solver = solver_of(options, budget)

@@ -29,11 +29,11 @@ def exactly(problem: Problem, options: SolveOptions, *, at_last: bool = False) -
 
     `at_last`: what comes after it takes longer, so that another order is worth planning, on few nodes.
     """
-    if problem.usages:
+    if problem.usages or (problem.edges and not options.elimination.bucket_elimination):
         return None
     plan = plan_elimination(problem, options.max_table_entries)
     if not plan.fits(options):
-        if not at_last or len(problem.node_costs) > _FEW_NODES:
+        if not at_last or not options.elimination.min_fill or len(problem.node_costs) > _FEW_NODES:
             return None
         plan = plan_elimination(problem, options.max_table_entries, by_fill=True)
         if not plan.fits(options) or plan.work > _MOST_WORK:
@@ -55,7 +55,8 @@ def reduced(problem: Problem, options: SolveOptions) -> Reduction:
     Raises:
       Infeasible: if forbidden entries leave a node no strategy.
     """
-    result = unchanged(problem).then(drop_slack).then(partial(reduce_alike, options=options)).then(reduce_cheaply)
+    result = unchanged(problem).then(drop_slack).then(partial(reduce_alike, options=options))
+    result = result.then(partial(reduce_cheaply, options=options.presolve))
     return result.then(partial(contract_chains, options=options))
 
 
@@ -68,7 +69,8 @@ def reduced_fully(problem: Problem, options: SolveOptions) -> Reduction:
     result = unchanged(problem)
     while True:
         before = result.problem
-        result = result.then(reduce_fully).then(drop_slack).then(partial(contract_chains, options=options))
+        result = result.then(partial(reduce_fully, options=options.presolve)).then(drop_slack)
+        result = result.then(partial(contract_chains, options=options))
         if is_up() or not shrank(before, result.problem):
             return result
 

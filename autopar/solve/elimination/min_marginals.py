@@ -3,6 +3,8 @@
 With J_p the sum of all tables of p's bucket and of what comes from outside it, and m_c what child c handed to p:
 
     marginal_p[s] = min over the rest of J_p;     outside_c[scope of c] = min over the rest of J_p  -  m_c
+
+R. Dechter, "Bucket elimination: a unifying framework for reasoning", Artificial Intelligence 113 (1999).
 """
 
 from __future__ import annotations

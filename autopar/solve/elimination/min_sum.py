@@ -1,4 +1,7 @@
-"""Min-sum of tables: the one numerical kernel of elimination, in pieces that fit the cache, each product made once."""
+"""Min-sum of tables: the one numerical kernel of elimination, in pieces that fit the cache, each product made once.
+
+R. Dechter, "Bucket elimination: a unifying framework for reasoning", Artificial Intelligence 113 (1999).
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from autopar._jit import compiled_or
+from autopar._jit import compiled
 from autopar.solve.problem.factored_matrix import Ints, Matrix, Thin, matrix_of, pairs, thin, thinned, whole
 from autopar.solve.problem.problem import Floats
-from autopar.solve.trws.threads import side_by_side
 
 Axes = tuple[int, ...]
 
 _BLOCK_ENTRIES = 1 << 15
 _WHOLE_ENTRIES = 1 << 17
-_LEAST_BESIDE = 4_000_000  # additions: fewer take hardly longer than to have them done by two
 
 
 class MinSum:
@@ -96,22 +97,11 @@ def _product(cost: Floats, a: Thin, b: Thin) -> Matrix:
     left = np.ascontiguousarray(a.entries.take(of_a, axis=1))
     right = np.ascontiguousarray(b.entries.T.take(of_b, axis=0))
     least = np.empty((len(left), right.shape[1]))
-    if len(cost) * least.size < _LEAST_BESIDE:
-        min_product(cost, left, right, least)
-    else:
-        middle = len(left) // 2
-        side_by_side(lambda rows: min_product(cost, left[rows], right, least[rows]), slice(middle), slice(middle, None))
+    min_product(cost, left, right, least)
     return matrix_of(least, a.rows, b.rows)
 
 
-def _min_product_by_arrays(cost: Floats, a: Floats, b: Floats, result: Floats) -> None:
-    step = max(1, _BLOCK_ENTRIES // max(1, b.shape[1]))
-    for start in range(0, len(result), step):
-        block = slice(start, start + step)
-        _min_sum_block([cost[:, None, None], a[block].T[:, :, None], b[:, None, :]], result[block])
-
-
-@compiled_or(_min_product_by_arrays)
+@compiled
 def min_product(cost: Floats, a: Floats, b: Floats, result: Floats) -> None:
     """Writes result[s, t] = min over k of cost[k] + a[s, k] + b[k, t], row by row, so that a row stays in the cache."""
     for s in range(len(result)):

@@ -4,6 +4,8 @@ Strategies and pairs of strategies go that exceed the window (`bar`); what is le
 on, until it is eliminated or has nothing left. Every pair that goes makes the next bound stronger than that of the
 whole problem could be. No choice below the cutoff is known to be needed: a cutoff that is only guessed, and that
 nothing undercuts, is a bound.
+
+G. Dantzig, R. Fulkerson, S. Johnson, "Solution of a large-scale traveling-salesman problem" (1954), for the fixing.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from autopar.solve.presolve.arc_consistency import drop_forbidden
 from autopar.solve.presolve.reduce import reduce_once
 from autopar.solve.presolve.variable_elimination import contract_chains
 from autopar.solve.problem.incumbent import Inner, Watch
-from autopar.solve.problem.options import SolveOptions
+from autopar.solve.problem.options import FixingOptions, SolveOptions
 from autopar.solve.problem.problem import Infeasible, Problem, objective
 from autopar.solve.problem.reduction import Reduction, unchanged
 from autopar.solve.trws.ascent import Answer, Ascent, better, is_closed
@@ -125,16 +127,19 @@ def squeeze(
         if low >= upper:
             return replace(best, bound=low)
         is_slow = low - before < _SLOW * (upper - before)
-        was_tied, tied = tied, _tied(certificate, upper - low, may_untie) if is_slow and not is_tight else []
+        was_tied = tied
+        tied = _tied(certificate, upper - low, may_untie, options.fixing) if is_slow and not is_tight else []
         if not (tied or was_tied) and (stalled or low - before < _RISEN * (upper - before)):
             narrowed, upper = narrowed + 1, low + (upper - low) / _NARROWER
 
 
-def _tied(certificate: Certificate, gap: float, may_untie: bool) -> list[frozenset[int]]:
+def _tied(certificate: Certificate, gap: float, may_untie: bool, options: FixingOptions) -> list[frozenset[int]]:
     """What is untied: all there is, where few pairs are left of it; else knots, if they may be."""
+    if not options.node_merging:
+        return []
     if is_thin(certificate.problem):
         return [frozenset(range(len(certificate.problem.node_costs)))]
-    return knots(certificate, gap) if may_untie else []
+    return knots(certificate, gap) if may_untie and options.frustrated_cycles else []
 
 
 def _cut(
@@ -146,7 +151,7 @@ def _cut(
       Infeasible: if nothing can.
     """
     cut = barred(certificate, upper - certificate.bound)
-    cut = cut.then(partial(untied, knots=tied, upper=upper)).then(reduce_once)
+    cut = cut.then(partial(untied, knots=tied, upper=upper)).then(partial(reduce_once, options=options.presolve))
     cut = cut.then(partial(contract_chains, options=options))
     return cut.then(drop_forbidden)  # sums of edges may forbid more; sweeps want a finite partner for every strategy
 

@@ -23,9 +23,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from autopar._jit import compiled, compiled_or
+from autopar._jit import compiled
 from autopar.solve.certificate.proof import FREE, Bar, Exceed, Messages, Pass
-from autopar.solve.fixing.pairwise import narrowed
 from autopar.solve.problem.factored_matrix import part
 from autopar.solve.problem.problem import Edge, Floats, Infeasible, Problem, derived
 from autopar.solve.problem.reduction import Bools, Ints, Reduction, restrict, unchanged
@@ -48,14 +47,9 @@ def barred(certificate: Certificate, window: float) -> Reduction:
       Infeasible: if a node loses all its strategies.
     """
     problem, (prices, messages) = certificate.problem, certificate.parts()
-    left = unchanged(derived(problem.node_costs, (), problem.usages, problem.usage_limit))
-    keep = [np.ones(n, dtype=np.bool_) for n in problem.counts]
-    for closer in narrowed(certificate, window):
-        of_left = [mask[before] for mask, before in zip(closer, keep, strict=True)]
-        left, keep = (
-            left.then(partial(restrict, keep=of_left, because=lambda ids: Exceed(ids, prices, _UNMOVED))),
-            closer,
-        )
+    alone = unchanged(derived(problem.node_costs, (), problem.usages, problem.usage_limit))
+    keep = certificate.keep(window)
+    left = alone.then(partial(restrict, keep=keep, because=lambda ids: Exceed(ids, prices, _UNMOVED)))
     if not all(mask.any() for mask in keep):
         raise Infeasible("no choice lies within the window", witness=(Pass(messages), *left.steps))
     costs, moved = _moved(problem, certificate.messages, keep)
@@ -152,30 +146,7 @@ def _without_dear(
     return tuple(left), bars
 
 
-def _bar_by_arrays(
-    start: Ints, ends: Ints, place: Ints, pool: Floats, beyond: Floats, least: Floats, most: float, gone: Bools
-) -> None:
-    at, sides = 0, list[tuple[Floats, Bools, slice, slice, Floats, Floats]]()
-    for (u, v), first, last in zip(ends.tolist(), place[:-1].tolist(), place[1:].tolist(), strict=True):
-        mine, theirs = slice(start[u], start[u + 1]), slice(start[v], start[v + 1])
-        tall, wide = mine.stop - mine.start, theirs.stop - theirs.start
-        cost = pool[first:last].reshape(tall, wide)
-        if (low := cost.min()) == np.inf:
-            return
-        rows, columns = least[at : at + tall], least[at + tall : at + tall + wide]
-        rows[:], columns[:] = cost.min(axis=1) - low, cost.min(axis=0) - low
-        beyond[mine] += rows
-        beyond[theirs] += columns
-        sides.append((cost, gone[first:last].reshape(tall, wide), mine, theirs, rows, columns))
-        at += tall + wide
-    for cost, bits, mine, theirs, rows, columns in sides:
-        with np.errstate(invalid="ignore"):  # inf - inf: strategies that no pair is left of
-            limit = most + cost.min() - (beyond[mine] - rows)
-            bits[:] = ~(cost + (beyond[theirs] - columns) <= limit[:, None]) & np.isfinite(cost)
-        cost[bits] = np.inf
-
-
-@compiled_or(_bar_by_arrays)
+@compiled
 def bar_dear(
     start: Ints, ends: Ints, place: Ints, pool: Floats, beyond: Floats, least: Floats, most: float, gone: Bools
 ) -> None:

@@ -7,6 +7,9 @@ The value does not know the limit, so every prices met prove a line that bounds 
 choice met is one within every limit that it keeps. So no limit is worked on: the sum of the prices goes down step by
 step from where no choice gets smaller to where the fastest is met, and their shares follow the rows that are the
 highest. Messages go on from step to step. Better choices are made of what is decoded on the way (`blend`).
+
+A. Geoffrion, "Lagrangean relaxation for integer programming", Mathematical Programming Study 2 (1974). Differs: one run
+serves all limits.
 """
 
 from __future__ import annotations
@@ -83,11 +86,11 @@ class Curve:
 
     def __init__(self, problem: Problem, options: SolveOptions, wanted: Callable[[], bool] = lambda: True) -> None:
         self.problem, self.options, self.wanted = _within(problem, 0.0), options, wanted
-        contract = partial(contract_chains, options=options)
-        self.reduction = unchanged(self.problem).then(reduce_cheaply).then(merge_usages).then(contract)
+        cheaply = unchanged(self.problem).then(partial(reduce_cheaply, options=options.presolve))
+        self.reduction = cheaply.then(merge_usages).then(partial(contract_chains, options=options))
         self.rows = memory_rows(self.reduction.problem)
         self.dual = Dual(self.reduction.problem, self.rows)
-        self.dual.swinging = True
+        self.dual.swinging = options.trws.acceleration
         self._weights, self._use = np.zeros(self.rows.count), np.zeros(self.rows.count)
         self._seen = np.zeros(len(self.dual.flat.cost), dtype=bool)
         self._lines: list[Line] = []
@@ -110,7 +113,8 @@ class Curve:
             return
         highest, self._rising = self._climb(scale / most), len(self._lines)
         self._sink(highest, most)
-        self._fill(scale)
+        if self.options.parametric.filling:
+            self._fill(scale)
 
     def choose(self) -> None:
         """Meets better choices, once bounds are proven."""
@@ -247,6 +251,8 @@ class Curve:
 
     def _blend(self, lines: Sequence[Line]) -> None:
         """Meets better choices out of the strategies that were decoded, at the prices of these lines."""
+        if not self.options.primal.path_relinking:
+            return
         every = [line.state.prices for line in sorted(lines, key=lambda line: -line.slope)]
         start = self.dual.flat.start
         seen = [self._seen[start[rank] : start[rank + 1]] for rank in self.dual.rank.tolist()]
@@ -268,8 +274,9 @@ class Curve:
         """Meets the choice that the messages decode; the bytes that it uses in every row."""
         choice = self.dual.decode()
         cost = self._cost_of(choice)
-        if not np.isfinite(cost) and (allowed := self.dual.decode_allowed()) is not None:
-            choice, cost = allowed, self._cost_of(allowed)
+        if not np.isfinite(cost) and self.options.trws.consistent_decoding:
+            allowed = self.dual.decode_allowed()
+            choice, cost = (choice, cost) if allowed is None else (allowed, self._cost_of(allowed))
         used, ranked = self.dual.used(choice), choice[self.dual.order]
         self._seen[self.dual.flat.start[:-1] + ranked] = True
         if np.isfinite(cost):

@@ -52,7 +52,9 @@ def solve_at_prices(
     Raises:
       Infeasible: if forbidden entries leave a node no strategy.
     """
-    reduction, best, bound, proof = unchanged(problem).then(reduce_fully), start, start.bound, start.proof
+    fully = partial(reduce_fully, options=options.presolve)
+    reduction = unchanged(problem).then(fully)
+    best, bound, proof = start, start.bound, start.proof
     while True:
         small, rows = reduction.problem, memory_rows(reduction.problem)
         local = Answer(None, best.objective - reduction.offset, bound - reduction.offset)
@@ -72,12 +74,12 @@ def solve_at_prices(
         if not all(mask.any() for mask in keep):
             proof = (*reduction.steps, exceed(kept(keep)))
             return small, reduction, replace(done, bound=cutoff, proof=proof)
-        reduction = reduction.then(partial(restrict, keep=keep, because=exceed)).then(reduce_fully)
+        reduction = reduction.then(partial(restrict, keep=keep, because=exceed)).then(fully)
 
 
 def _priced(problem: Problem, rows: Rows, options: SolveOptions, start: Answer, watch: Watch) -> Priced:
     """Prices by exact eliminations, as long as they fit the options."""
-    search, schedule = LocalSearch(problem, rows), Prices(rows)
+    search, schedule = LocalSearch(problem, rows, options.primal), Prices(rows)
     best, bound, best_prices = start, -np.inf, np.zeros(rows.count)
     now, work, proof = best_prices, 0.0, Proof()
     for _ in range(options.max_price_steps):
@@ -134,4 +136,5 @@ def within_window(
 def _relaxed(problem: Problem, rows: Rows, prices: Floats, options: SolveOptions) -> Reduction:
     """The problem without limit at the prices, reduced."""
     priced = derived(tuple(rows.priced(prices, problem.node_costs)), problem.edges)
-    return unchanged(priced).then(reduce_cheaply).then(lambda part: contract_chains(part, options))
+    cheaply = unchanged(priced).then(partial(reduce_cheaply, options=options.presolve))
+    return cheaply.then(partial(contract_chains, options=options))

@@ -1,1 +1,1 @@
-"""What repeats: periods, separators between them, shortened problems, transfer matrices."""
+"""What repeats: quotients by periods that are told, shortened problems by periods that are found, and separators."""

@@ -7,6 +7,8 @@ longer finds room goes, and the prices change. The half of the least bound is th
 nothing more, the node is split whose dearer half is the dearest.
 
     bound = min over the parts of what is proven of each part
+
+A. Land, A. Doig, "An automatic method of solving discrete programming problems", Econometrica 28 (1960).
 """
 
 from __future__ import annotations
@@ -174,13 +176,15 @@ def _assessed(part: _Part, cutoff: float, options: SolveOptions, watch: Watch) -
     return replace(after, bound=min(after.bound, cutoff))
 
 
-def _shrunk(reduction: Reduction) -> Reduction:
-    return reduction.then(drop_slack).then(drop_oversized).then(reduce_cheaply)
+def _shrunk(reduction: Reduction, options: SolveOptions) -> Reduction:
+    roomy = reduction.then(drop_slack)
+    roomy = roomy.then(drop_oversized) if options.presolve.knapsack_filtering else roomy
+    return roomy.then(partial(reduce_cheaply, options=options.presolve))
 
 
 def _bounded(part: _Part, cutoff: float, options: SolveOptions, watch: Watch) -> _Part:
     """The part after sweeps, which rule out strategies, and with the bound at their last prices."""
-    part = _reduced(part, _shrunk)
+    part = _reduced(part, partial(_shrunk, options=options))
     for _ in range(_ROUNDS):
         exact = _exact(part, options)
         if exact is not None:
@@ -195,7 +199,7 @@ def _bounded(part: _Part, cutoff: float, options: SolveOptions, watch: Watch) ->
         keep = certificate.keep(cutoff - part.offset - certificate.bound)
         exceed = partial(Exceed, prices=part.prices, messages=certificate.parts()[1])
         before = sum(part.reduction.problem.counts)
-        part = _ruled_out(part, keep, exceed, cutoff)
+        part = _ruled_out(part, keep, exceed, cutoff, options)
         if is_closed(part.bound, cutoff) or sum(part.reduction.problem.counts) > _WORTH * before:
             break
     return part if is_closed(part.bound, cutoff) else _at_prices(part, cutoff, options, watch)
@@ -216,11 +220,14 @@ def _reduced(part: _Part, step: Callable[[Reduction], Reduction]) -> _Part:
     return replace(part, reduction=after, offset=part.offset + after.offset - part.reduction.offset)
 
 
-def _ruled_out(part: _Part, keep: Sequence[Bools], exceed: Callable[[Kept], Exceed], cutoff: float) -> _Part:
+def _ruled_out(
+    part: _Part, keep: Sequence[Bools], exceed: Callable[[Kept], Exceed], cutoff: float, options: SolveOptions
+) -> _Part:
     """The part without what is too dear; it is proven to cost as much as the cutoff where nothing is left."""
     if not all(mask.any() for mask in keep):
         return replace(part, bound=cutoff, proof=(*part.reduction.steps, exceed(kept(keep))))
-    return _reduced(part, lambda reduction: _shrunk(reduction.then(partial(restrict, keep=keep, because=exceed))))
+    left = _reduced(part, lambda reduction: reduction.then(partial(restrict, keep=keep, because=exceed)))
+    return _reduced(left, partial(_shrunk, options=options))
 
 
 def _swept(part: _Part, cutoff: float, options: SolveOptions, watch: Watch) -> Certificate:
@@ -281,7 +288,7 @@ def _at_prices(part: _Part, cutoff: float, options: SolveOptions, watch: Watch) 
         proof = (*part.reduction.steps, Price(at), Eliminate(best.without), Pass(messages))
         part = replace(part, bound=best.bound, proof=proof)
     keep = best.keep(problem.counts, cutoff - best.bound)
-    part = _ruled_out(part, keep, partial(Exceed, prices=at, messages=messages, without=best.without), cutoff)
+    part = _ruled_out(part, keep, partial(Exceed, prices=at, messages=messages, without=best.without), cutoff, options)
     if is_closed(part.bound, cutoff):
         return part
     return _exact(part, options) or replace(part, split=_split_of(part, cutoff))

@@ -1,4 +1,4 @@
-"""What closes the gap that messages leave on training steps: squeezed windows, mixtures, joins; each where it fits."""
+"""What closes the gap that messages leave, as stages: crossover, reduced-cost fixing, annealing; each where it fits."""
 
 from __future__ import annotations
 
@@ -10,144 +10,214 @@ import numpy as np
 from autopar.solve.certificate.proof import FREE, Forbid
 from autopar.solve.elimination.exact import NOTHING, eliminated, lifted
 from autopar.solve.fixing.fixed_point import squeeze, squeeze_windows
-from autopar.solve.periodic.few_periods import Few
-from autopar.solve.primal.crossover import annealed, choices_about, close_to, mixed_exactly, strategies_of
-from autopar.solve.problem.bracket import MAX_DEPTH, Known, Search, edge_entries, is_large, is_narrow
-from autopar.solve.problem.incumbent import Inner, Until, Watch, offer
-from autopar.solve.problem.options import SolveOptions
-from autopar.solve.problem.problem import Problem
-from autopar.solve.problem.reduction import Choice, Ints, kept, restrict
+from autopar.solve.pipeline.stage import Stage, State
+from autopar.solve.primal.crossover import (
+    annealed,
+    annealed_near,
+    choices_about,
+    close_to,
+    mixed_exactly,
+    strategies_of,
+)
+from autopar.solve.problem.bracket import MAX_DEPTH, edge_entries
+from autopar.solve.problem.incumbent import Inner, Until, offer
+from autopar.solve.problem.reduction import Choice, kept, restrict
 from autopar.solve.trws.ascent import Ascent
-from autopar.solve.trws.dual import Certificate
 
 _CLOSE = (1e-6, 1e-5, 1e-4, 1e-3)  # of the bound: windows eliminated as long as they fit
 _NEARLY = 1e-5  # of the bound: a tiled choice as close is worth a proof
-_FAR = 0.01  # of the bound: wider windows are squeezed in rounds only
+_FAR = 0.01  # of the bound: wider windows are cut in rounds only
 _MIXTURE_PASSES = 100
 _MIXTURE_WORK = 0.1  # of CP-SAT's
+_MOST_ENTRIES = 30_000_000  # of edges: where a gap may be left, of more only messages and annealing are tried
 
 
-def closing(
-    certificate: Certificate,
-    met: Sequence[Ints],
-    few: Few | None,
-    options: SolveOptions,
-    watch: Watch,
-    known: Known,
-    rest: Search,
-) -> Known:
-    """What is known after what closes the gap of messages on training steps: each where it fits, until it is closed.
-
-    `met`: choices that were decoded on the way. `rest` searches what mixtures of choices leave.
-    """
-    problem = certificate.problem
-    if few is not None and is_large(problem, options) and known.is_left:
-        known = known.met(few.annealed(watch).tiled())
-    is_free = may_squeeze(problem, options)
-    is_near = known.cutoff - known.low <= _NEARLY * abs(known.low)
-    if is_free and not is_near and known.is_left:
-        known = known.met(mixed_exactly(problem, met, options))
-        offer(known.best.choice, watch)
-    is_worth = options.max_rounds or known.cutoff - known.low <= _FAR * abs(known.low)
-    if is_free and is_worth and known.is_left:
-        known = known.after(squeeze_windows(certificate, known.cutoff, options, watch))
-    if known.is_left:
-        if not certificate.prices.any():
-            known = _close_above(certificate, options, watch, known)
-        elif is_narrow(problem):
-            known = mixed(certificate, options, watch, known, rest)
-        else:
-            known = _mixed_met(certificate, met, options, watch, known, rest)
-    if is_free and options.max_rounds and is_large(problem, options) and known.is_left:  # too large for CP-SAT
-        known = _joined(problem, options, watch, known)
-    return known
+def _few_annealed(state: State) -> State:
+    """After annealing of few of the periods, the best choice tiled."""
+    assert state.few is not None
+    return state.met(state.few.annealed(state.watch).tiled())
 
 
-def may_squeeze(problem: Problem, options: SolveOptions) -> bool:
-    """Whether windows above its bound are squeezed."""
-    return not problem.usages and edge_entries(problem) <= options.max_total_entries
+def _met_mixed(state: State) -> State:
+    """After the best mixture of what was decoded on the way, by elimination."""
+    return state.met(mixed_exactly(state.problem, state.ascent.met, state.options))
 
 
-def _joined(problem: Problem, options: SolveOptions, watch: Watch, known: Known) -> Known:
-    """What is known after squeezing with joins, from messages that did not swing: these rule out more pairs."""
-    found, certificate = Ascent(problem, options, swinging=False).sweeps(known.cutoff, watch)
-    known = known.after(replace(found, bound=certificate.bound))
-    offer(found.choice, watch)
-    watch.raise_bound(certificate.bound, certificate.proof())
-    if not known.is_left:
-        return known
-    return known.after(squeeze(certificate, known.cutoff, options, watch, may_untie=True))
+def _is_near(state: State) -> bool:
+    """Whether what is known is as close to the bound as is worth a proof."""
+    return state.known.cutoff - state.known.low <= _NEARLY * abs(state.known.low)
 
 
-def _mixed_met(
-    certificate: Certificate, met: Sequence[Ints], options: SolveOptions, watch: Watch, known: Known, rest: Search
-) -> Known:
-    """What is known after the best mixture of what was decoded on the way, if a gap may be left; or what is close."""
-    problem = certificate.problem
-    if is_large(problem, options) and options.gap_tolerance:
-        known = known.met(annealed(certificate, met, options, watch))
-        offer(known.best.choice, watch)
-    if not known.is_left:
-        return known
-    return _mixed_close(certificate, options, watch, known, rest)
+def _is_far(state: State) -> bool:
+    """Whether so much is left that fixing takes long."""
+    return state.known.cutoff - state.known.low > _FAR * abs(state.known.low)
 
 
-def _mixed_close(certificate: Certificate, options: SolveOptions, watch: Watch, known: Known, rest: Search) -> Known:
-    """What is known after sweeps of what is close to the bound, and the best mixture of the choices found there."""
-    close = close_to(certificate, known.cutoff, options)
+def _fixed(state: State) -> State:
+    """After windows above the bound, cut, reduced and swept in turn."""
+    return state.after(squeeze_windows(state.certificate, state.known.cutoff, state.options, state.watch))
+
+
+def _fixed_and_merged(state: State) -> State:
+    """After the same with joins, from messages that did not swing: these rule out more pairs."""
+    ascent = Ascent(state.problem, state.options, swinging=False)
+    found, certificate = ascent.sweeps(state.known.cutoff, state.watch)
+    state = state.after(replace(found, bound=certificate.bound))
+    offer(found.choice, state.watch)
+    state.watch.raise_bound(certificate.bound, certificate.proof())
+    if not state.known.is_left:
+        return state
+    return state.after(squeeze(certificate, state.known.cutoff, state.options, state.watch, may_untie=True))
+
+
+def _met_annealed(state: State) -> State:
+    """After the best mixture of what was decoded on the way, by sweeps and annealing."""
+    return state.met(annealed(state.certificate, state.ascent.met, state.options, state.watch))
+
+
+def _mixed_close(state: State) -> State:
+    """After sweeps of what is close to the bound, and the best mixture of the choices found there."""
+    close = close_to(state.certificate, state.known.cutoff, state.options)
     if close is None:
-        return known
-    known = known.after(close.swept(known.cutoff, watch))
-    if not known.is_left:
-        return known
-    known = _mixture_of(close.decoded(), certificate.problem, options, watch, known, rest)
-    if known.cutoff >= close.top or not known.is_left:
-        return known
-    narrower = close_to(certificate, known.cutoff, options)
-    return known if narrower is None else known.after(narrower.swept(known.cutoff, watch))
+        return state
+    state = state.after(close.swept(state.known.cutoff, state.watch))
+    if not state.known.is_left:
+        return state
+    state = _mixture_of(close.decoded(), state)
+    if state.known.cutoff >= close.top or not state.known.is_left:
+        return state
+    narrower = close_to(state.certificate, state.known.cutoff, state.options)
+    return state if narrower is None else state.after(narrower.swept(state.known.cutoff, state.watch))
 
 
-def mixed(certificate: Certificate, options: SolveOptions, watch: Watch, known: Known, rest: Search) -> Known:
-    """What is known after the best mixture of the choices about the memory prices, as CP-SAT finds it."""
-    if is_large(certificate.problem, options):
-        return _mixed_close(certificate, options, watch, known, rest)
-    return _mixture_of(choices_about(certificate, options), certificate.problem, options, watch, known, rest)
+def _mixed(state: State) -> State:
+    """After the best mixture of the choices about the memory prices, as CP-SAT finds it."""
+    if state.is_large:
+        return _mixed_close(state)
+    return _mixture_of(choices_about(state.certificate, state.options), state)
 
 
-def _mixture_of(
-    choices: Sequence[Choice], problem: Problem, options: SolveOptions, watch: Watch, known: Known, rest: Search
-) -> Known:
-    """What is known after the best choice made of these and the best known, or one that is enough: by CP-SAT."""
+def _mixture_of(choices: Sequence[Choice], state: State) -> State:
+    """After the best choice made of these and the best known, or one that is enough: by CP-SAT."""
+    options, known = state.options, state.known
     every = [*choices, *([] if known.best.choice is None else [known.best.choice])]
     if len(set(every)) < 2:
-        return known
-    left = restrict(problem, strategies_of(problem, every), Forbid)
+        return state
+    left = restrict(state.problem, strategies_of(state.problem, every), Forbid)
     passes = min(options.anneal_passes, _MIXTURE_PASSES)
     little = replace(options, max_rounds=1, cp_sat_work=_MIXTURE_WORK * options.cp_sat_work, cp_sat_workers=1)
     little = replace(little, anneal_passes=passes)
-    until = Until(watch, known.enough)
+    until = Until(state.watch, known.enough)
     unbounded = Inner(until, left, -np.inf)  # nothing forbids the rest: what is proven of a mixture proves no more
-    best = lifted(left, rest(left.problem, little, unbounded, known.cutoff - left.offset, MAX_DEPTH, FREE))
-    offer(best.choice, watch)
-    return known.met(best)
+    best = lifted(left, state.rest(left.problem, little, unbounded, known.cutoff - left.offset, MAX_DEPTH, FREE))
+    offer(best.choice, state.watch)
+    return state.met(best)
 
 
-def _close_above(certificate: Certificate, options: SolveOptions, watch: Watch, known: Known) -> Known:
-    """What is known after windows above the bound, wider and wider, were eliminated as long as that fits."""
-    gap = known.cutoff - certificate.bound
+def _windows_eliminated(state: State) -> State:
+    """After windows above the bound, wider and wider, were eliminated as long as that fits."""
+    certificate, watch, options = state.certificate, state.watch, state.options
+    gap = state.known.cutoff - certificate.bound
     for guess in (_NEARLY,) if gap <= _NEARLY * abs(certificate.bound) else _CLOSE:
-        window = min(guess * abs(certificate.bound), known.cutoff - certificate.bound)
+        window = min(guess * abs(certificate.bound), state.known.cutoff - certificate.bound)
         keep = certificate.keep(window)
         found = replace(NOTHING, proof=(certificate.exceed(kept(keep)),))
         if all(mask.any() for mask in keep):
             reduction = restrict(certificate.problem, keep, certificate.exceed)
             inside = eliminated(reduction.problem, options, options.max_cp_sat_entries)
             if inside is None:
-                return known
+                return state
             found = lifted(reduction, inside)
         watch.raise_bound(min(found.bound, certificate.bound + window), found.proof)
-        known = known.after(replace(found, bound=min(found.objective, certificate.bound + window)))
-        offer(known.best.choice, watch)
-        if not known.is_left:
-            return known
-    return known
+        state = state.after(replace(found, bound=min(found.objective, certificate.bound + window)))
+        offer(state.known.best.choice, watch)
+        if not state.known.is_left:
+            return state
+    return state
+
+
+def _annealed_near(state: State) -> State:
+    """After annealing of the strategies of the best choice and those of little excess."""
+    choice = state.known.best.choice
+    assert choice is not None
+    return state.met(annealed_near(state.certificate, choice, state.known.cutoff, state.options, state.watch))
+
+
+def _annealed(state: State) -> State:
+    """After annealing from the best choice."""
+    choice = state.known.best.choice
+    assert choice is not None
+    return state.met(state.ascent.anneal(state.known.cutoff, choice, state.watch))
+
+
+def _is_wide_and_priced(state: State) -> bool:
+    return state.is_priced and not state.is_narrow
+
+
+def _anneals_near(state: State) -> bool:
+    return state.options.primal.crossover and _is_wide_and_priced(state)
+
+
+def _rounds(state: State) -> State:
+    """After rounds of bounds and choices among the strategies that can undercut what is known.
+
+    Unless a gap may be left and these are many.
+    """
+    known, certificate = state.known, state.certificate
+    keep = certificate.keep(known.cutoff - certificate.bound)
+    if not all(mask.any() for mask in keep):
+        state.watch.raise_bound(known.cutoff, (certificate.exceed(kept(keep)),))
+        return replace(state, known=replace(known, low=max(known.low, known.cutoff)))
+    left = restrict(state.problem, keep, certificate.exceed)
+    may_stop = state.may_stop and known.best.choice is not None and state.options.time_limit_s is None
+    if may_stop and edge_entries(left.problem) > _MOST_ENTRIES:
+        return state
+    prices, inner = certificate.parts()[0], Inner(state.watch, left, known.cutoff)
+    return state.after(lifted(left, state.rest(left.problem, state.options, inner, known.cutoff, state.depth, prices)))
+
+
+FEW_ANNEALED = Stage(
+    "annealing of few periods", "periodic.few_periods", lambda s: s.few is not None and s.is_large, _few_annealed
+)
+CROSSOVER_ELIMINATED = Stage(
+    "crossover by elimination", "primal.crossover", lambda s: s.is_free and not _is_near(s), _met_mixed
+)
+FIXED_POINT = Stage(
+    "reduced-cost fixing", "fixing.fixed_point", lambda s: s.is_free and not (s.is_rough and _is_far(s)), _fixed
+)
+NARROW_WINDOWS = Stage(
+    "elimination of narrow windows", "fixing.narrow_windows", lambda s: not s.is_priced, _windows_eliminated
+)
+CROSSOVER = Stage("crossover", "primal.crossover", lambda s: s.is_priced and s.is_narrow, _mixed)
+CROSSOVER_ANNEALED = Stage(
+    "crossover by annealing",
+    "primal.crossover",
+    lambda s: _is_wide_and_priced(s) and s.may_stop,
+    _met_annealed,
+)
+CROSSOVER_CLOSE = Stage("crossover close to the bound", "primal.crossover", _is_wide_and_priced, _mixed_close)
+NODE_MERGING = Stage(
+    "reduced-cost fixing with node merging",
+    "fixing.fixed_point",
+    lambda s: s.is_free and s.is_large and not s.is_rough,  # elsewhere CP-SAT closes it
+    _fixed_and_merged,
+)
+LAST_CROSSOVER = Stage(
+    "crossover, from the best choice",
+    "primal.crossover",
+    lambda s: s.ends_here and s.is_priced and s.is_narrow,
+    _mixed,
+)
+ANNEALING_NEAR = Stage(
+    "annealing close to the bound",
+    "primal.crossover",
+    lambda s: s.ends_here and _is_wide_and_priced(s) and s.known.best.choice is not None,
+    _annealed_near,
+)
+ANNEALING = Stage(
+    "annealing",
+    "primal.annealing",
+    lambda s: s.ends_here and s.known.best.choice is not None and not _anneals_near(s),
+    _annealed,
+)
+ROUNDS = Stage("rounds", "", lambda s: not s.is_rough, _rounds)

@@ -13,8 +13,8 @@ import numpy as np
 
 from autopar.solve.certificate.proof import FREE, Prices
 from autopar.solve.elimination.exact import NOTHING, exactly, lifted, reduced, reduced_fully
-from autopar.solve.pipeline.messages import closed_by_messages
 from autopar.solve.pipeline.rounds import in_rounds
+from autopar.solve.pipeline.stages import closed_by_messages
 from autopar.solve.problem.incumbent import Inner, Watch
 from autopar.solve.problem.options import SolveOptions
 from autopar.solve.problem.problem import Infeasible, Problem

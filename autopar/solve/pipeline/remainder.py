@@ -96,7 +96,8 @@ def _begun(problem: Problem, options: SolveOptions, messages: Floats | None) -> 
     And whether sweeps may prove the problem: where they do not prove few of its layers, they do not prove all.
     """
     ascent = Ascent(problem, options, messages, eager=True, enough=_ENOUGH)
-    short = None if messages is not None else shortened(problem, ascent.dual.flat, ascent.dual.order)
+    may_shorten = messages is None and options.periodic.few_periods
+    short = None if not may_shorten else shortened(problem, ascent.dual.flat, ascent.dual.order)
     if short is None or len(short.order) - len(short.problem.counts) < _SHORTER * len(short.order):
         return ascent, True
     few = Ascent(short.problem, options, eager=True, enough=_ENOUGH)

@@ -84,8 +84,9 @@ def _priced_ascent(problem: Problem, options: SolveOptions, prices: Prices) -> A
 def _means(certificate: Certificate, options: SolveOptions, is_tried: bool, is_last: bool) -> list[str]:
     """What may close the rest, in order: what closes it sooner, first; in the last rounds CP-SAT has the last word."""
     size = entries(certificate)
-    for_cp_sat = not is_tried and size <= options.max_cp_sat_entries
-    may_split = bool(certificate.prices.any()) and is_narrow(certificate.problem) and options.branch_entries > 0
+    for_cp_sat = options.cp_sat.finish and not is_tried and size <= options.max_cp_sat_entries
+    may_split = options.pipeline.branch_and_bound and options.branch_entries > 0
+    may_split = may_split and bool(certificate.prices.any()) and is_narrow(certificate.problem)
     means = ([_CP_SAT] if for_cp_sat else []) + ([_BRANCHES] if may_split and not (for_cp_sat and is_last) else [])
     return means if size <= _FIRST_FOR_CP_SAT else means[::-1]
 
@@ -115,7 +116,7 @@ def _narrowed(
     all that is of use; it comes at once after one in which a better choice was found.
     """
     windows, watch = [*_guesses(certificate, known, depth), math.inf], known.watch
-    while windows and depth < MAX_DEPTH:
+    while windows and depth < MAX_DEPTH and options.pipeline.windows:
         window, before = min(windows.pop(0), known.cutoff - certificate.bound), known.cutoff
         is_any = 0 < window < math.inf and watch.left_s() > 0
         inside = _inside(certificate, window, options, watch, depth, within) if is_any else None

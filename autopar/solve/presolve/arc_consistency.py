@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from autopar._jit import compiled, compiled_or
+from autopar._jit import compiled
 from autopar.solve.certificate.proof import Forbid
 from autopar.solve.problem.factored_matrix import Matrix, entries_of, finite_in
 from autopar.solve.problem.problem import Edge, Floats, Infeasible, Problem
@@ -98,15 +98,7 @@ def _supported_everywhere(problem: Problem) -> list[Bools]:
     return [left[a:b] for a, b in pairwise(start.tolist())]
 
 
-def _revise_by_arrays(rows: Bools, columns: Bools, mask: Bools, seen: Bools) -> tuple[bool, bool]:
-    by_row = rows & mask[:, columns].any(axis=1)
-    by_column = seen[: len(columns)] = columns & mask[by_row].any(axis=0)
-    changed = bool((by_row != rows).any()), bool((by_column != columns).any())
-    rows[:], columns[:] = by_row, by_column
-    return changed
-
-
-@compiled_or(_revise_by_arrays)
+@compiled
 def revise(rows: Bools, columns: Bools, mask: Bools, seen: Bools) -> tuple[bool, bool]:
     """Takes out rows and columns without a true entry beside each other; returns whether any of each went."""
     less_rows = less_columns = False

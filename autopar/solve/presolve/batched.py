@@ -27,6 +27,8 @@ def reduce_alike(problem: Problem, options: SolveOptions) -> Reduction:
 
     Nor where more than a few matrices differ, tables would become too large, or all choices are forbidden.
     """
+    if not options.presolve.batched_elimination:
+        return unchanged(problem)
     if problem.usages or not problem.edges or len(problem.edges) < _ALIKE * len(problem.matrices[0]):
         return unchanged(problem)
     if is_at_rest(problem) and not _has_chains(problem):

@@ -103,6 +103,8 @@ class _Graph:
 
 def contract_chains(problem: Problem, options: SolveOptions) -> Reduction:
     """Eliminates all nodes with at most two neighbours and without usages, while tables stay within the options."""
+    if not options.presolve.variable_elimination:
+        return unchanged(problem)
     graph = _Graph(problem)
     fixed = {use.node for use in problem.usages}
     gone: list[_Gone] = []

@@ -4,6 +4,8 @@ Memory is priced, so that the search goes back and forth across the limit; the c
 Prices move in one of two ways. Together: one factor on all rises while a row exceeds the limit and falls while all fit,
 and a row that exceeds it becomes dearer for good (good where thousands of rows have a price). Each: a row's price rises
 by its own excess and falls by what it leaves free (good where a few rows decide).
+
+S. Kirkpatrick, C. Gelatt, M. Vecchi, "Optimization by simulated annealing", Science 220 (1983).
 """
 
 from __future__ import annotations

@@ -149,7 +149,7 @@ class Close:
     def decoded(self) -> list[Choice]:
         """What sweeps decode at shares of the prices, on both sides of the limit."""
         dual = Dual(self.reduction.problem, self.rows)
-        dual.swinging = True
+        dual.swinging = self.options.trws.acceleration
         return [self.reduction.lift(_decoded(dual, share * self.prices)) for share in _DECODED_SHARES]
 
 

@@ -46,10 +46,10 @@ class Blend:
     def __init__(self, reduced: Reduction, seen: Sequence[Bools], options: SolveOptions, pareto: Pareto) -> None:
         contract = partial(contract_chains, options=options)
         few = reduced.then(partial(restrict, keep=seen, because=Forbid))
-        self.reduction = few.then(reduce_cheaply).then(merge_usages).then(contract)
+        self.reduction = few.then(partial(reduce_cheaply, options=options.presolve)).then(merge_usages).then(contract)
         self.rows = memory_rows(self.reduction.problem)
         self.dual = Dual(self.reduction.problem, self.rows)
-        self.dual.swinging = True
+        self.dual.swinging = options.trws.acceleration
         self.pareto = pareto
         self.desk, self.random = desk_for(self.dual.flat), np.random.default_rng(options.seed)
         self.own = Pareto()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from autopar.solve.problem.clock import is_up
+from autopar.solve.problem.options import PrimalOptions
 from autopar.solve.problem.problem import Floats, Problem, objective
 from autopar.solve.problem.reduction import Bools, Choice
 from autopar.solve.problem.rows import Rows
@@ -15,13 +16,14 @@ from autopar.solve.problem.rows import Rows
 _MAX_REPAIRS = 300
 _MAX_PASSES = 20
 _SPLICES = 64
+_ALL = PrimalOptions()
 
 
 class LocalSearch:
     """Moves on choices of one problem."""
 
-    def __init__(self, problem: Problem, rows: Rows) -> None:
-        self.problem, self.rows = problem, rows
+    def __init__(self, problem: Problem, rows: Rows, options: PrimalOptions = _ALL) -> None:
+        self.problem, self.rows, self._may_move = problem, rows, options.repair
         self.near: list[list[tuple[int, Floats]]] = [[] for _ in problem.node_costs]
         for edge in problem.edges:
             self.near[edge.u].append((edge.v, edge.cost.T))
@@ -37,9 +39,10 @@ class LocalSearch:
 
     def improve(self, choice: list[int]) -> tuple[Choice | None, float]:
         """The choice after repair and single moves, with its cost; None if it cannot be repaired."""
-        if not self.repair(choice):
+        if self._may_move and not self.repair(choice):
             return None, np.inf
-        self.descend(choice)
+        if self._may_move:
+            self.descend(choice)
         value = self.cost(choice)
         return (tuple(choice), value) if np.isfinite(value) else (None, np.inf)
 

@@ -14,7 +14,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from autopar._jit import compiled_or
+from autopar._jit import compiled
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
@@ -195,17 +195,7 @@ def distinct_rows(cost: Floats) -> tuple[Floats, Ints]:
     return (cost, classes) if count == len(cost) else (cost[first[:count]], classes)
 
 
-def _number_by_bytes(words: Words, first: Ints, classes: Ints) -> int:
-    known: dict[bytes, int] = {}
-    for s, row in enumerate(words):
-        before = len(known)
-        classes[s] = known.setdefault(row.tobytes(), before)
-        if len(known) > before:
-            first[before] = s
-    return len(known)
-
-
-@compiled_or(_number_by_bytes)
+@compiled
 def number_rows(words: Words, first: Ints, classes: Ints) -> int:
     """Writes which of the distinct rows every row is, and where each of them comes first; returns how many there are.
 

@@ -19,12 +19,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from autopar._jit import compiled_or
+from autopar._jit import compiled
 from autopar.solve.problem.factored_matrix import Matrix, entries_of, thin
 from autopar.solve.problem.problem import Floats, Problem
 from autopar.solve.problem.reduction import Ints
 from autopar.solve.problem.rows import Rows
-from autopar.solve.trws import buffers
 from autopar.solve.trws.order import sweep_order
 
 _ROOM = 1024  # entries, to begin with
@@ -147,12 +146,7 @@ def with_messages(flat: Flat, messages: Floats) -> Floats:
     return flat.cost + sums
 
 
-def _add_by_arrays(flat: Flat, messages: Floats, sums: Floats) -> None:
-    if flat.size:
-        sums += np.bincount(receivers(flat), weights=messages, minlength=len(sums))
-
-
-@compiled_or(_add_by_arrays)
+@compiled
 def add_messages(flat: Flat, messages: Floats, sums: Floats) -> None:
     """Adds to every strategy the messages to it, in double precision."""
     for v in range(len(flat.start) - 1):
@@ -162,12 +156,6 @@ def add_messages(flat: Flat, messages: Floats, sums: Floats) -> None:
             told = messages[flat.mail[k] : flat.mail[k] + count]
             for t in range(count):
                 mine[t] += told[t]
-
-
-def receivers(flat: Flat) -> Ints:
-    """For every message the strategy that it goes to, as costs are numbered."""
-    counts, into = np.diff(flat.start), np.repeat(np.arange(len(flat.start) - 1), np.diff(flat.near))
-    return np.arange(flat.size) + np.repeat(flat.start[into] - flat.mail, counts[into])
 
 
 def _starts(lengths: Ints) -> Ints:
@@ -230,7 +218,7 @@ class Growing:
         """Has room for so many entries more."""
         if self._count + count > len(self._room):
             values = self.values
-            self._room = buffers.empty(2 * (self._count + count), values.dtype)
+            self._room = np.empty(2 * (self._count + count), dtype=values.dtype)
             self._room[: self._count] = values
 
     def add(self, array: NDArray[Any]) -> int:

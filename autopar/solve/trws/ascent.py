@@ -2,6 +2,9 @@
 
 Prices follow the use of an average of the decoded choices above the limit, with Polyak's step towards a target above
 the bound; the step is halved when the bound stalls. Any prices >= 0 prove a bound, so the schedule is free.
+
+V. Kolmogorov, "Convergent tree-reweighted message passing for energy minimization", PAMI 28 (2006); B. Polyak,
+"Minimization of unsmooth functionals", USSR Computational Mathematics and Mathematical Physics 9 (1969), for the step.
 """
 
 from __future__ import annotations
@@ -147,7 +150,7 @@ class Ascent:
         self.problem, self.options, self.enough, self.rough = problem, options, enough, rough
         self.rows = memory_rows(problem)
         self.dual = Dual(problem, self.rows, messages, pool)
-        self._may_swing = swinging and not self.rows.count
+        self._may_swing = swinging and options.trws.acceleration and not self.rows.count
         self.dual.eager, self.dual.swinging = eager, not eager and self._may_swing
         self.prices = Prices(self.rows)
         self.met: deque[Ints] = deque(maxlen=_MOST_MET)
@@ -172,7 +175,7 @@ class Ascent:
     def round(self, number: int, upper: float, start: Choice | None, watch: Watch) -> tuple[Certificate, Answer]:
         """The best bound found so far, and the best choice met; `start` is a good choice known already."""
         times = min(_LONGER ** (number + 1), _MOST_TIMES_SWEEPS)
-        if self.held.prices.any():
+        if self.options.trws.smoothed_ascent and self.held.prices.any():
             self.held = glide(self.dual, self.held, times * self.options.max_sweeps, upper, watch)
         best, last = self._sweeps(upper, watch, times)
         cutoff = min(upper, watch.news(best.objective))
@@ -212,7 +215,7 @@ class Ascent:
 
         Where that is not known, until the bound rises by much less than elsewhere.
         """
-        is_single, before = is_worth_it(self.dual.flat), self.options
+        is_single, before = self._is_large(), self.options
         self.dual.start_from(messages)
         if is_single:
             messages = Single(self.dual).settled(most, lambda: watch.left_s() > 0, upper=upper, share=_PATIENT)
@@ -226,15 +229,19 @@ class Ascent:
     def _begins_singly(self) -> bool:
         """Whether sweeps that are rough anyway read so much that they begin in single precision."""
         is_new = self.held.bound == -np.inf
-        return self.rough and self.dual.swinging and is_new and is_worth_it(self.dual.flat)
+        return self.rough and self.dual.swinging and is_new and self._is_large()
+
+    def _is_large(self) -> bool:
+        """Whether sweeps read so much that single precision is worth its while."""
+        return self.options.trws.float32 and is_worth_it(self.dual.flat)
 
     def settle(self, upper: float, watch: Watch) -> tuple[Answer, Certificate]:
         """As `sweeps`, where memory has prices and sweeps take long: messages and prices soon move together."""
         whole, self.prices.step = self.dual, _CAUTIOUS_STEP
-        self.dual = whole.in_single() if is_worth_it(whole.flat) else whole
+        self.dual = whole.in_single() if self._is_large() else whole
         best, _ = self._sweeps(upper, watch, most=min(_SWEEPS_ALONE, self.options.max_sweeps))
         cutoff = min(upper, watch.news(best.objective))
-        if not is_closed(self.held.bound, cutoff) and self.rows.count:
+        if self.options.trws.smoothed_ascent and not is_closed(self.held.bound, cutoff) and self.rows.count:
             self.held = glide(self.dual, self.held, self.options.max_sweeps, cutoff, watch, self.met.append)
             best = better(best, self._answer(self.dual.decode()))
             self._meet_beside()
@@ -257,7 +264,7 @@ class Ascent:
     @cached_property
     def search(self) -> LocalSearch:
         """Moves on choices."""
-        return LocalSearch(self.problem, self.rows)
+        return LocalSearch(self.problem, self.rows, self.options.primal)
 
     def chosen(self, watch: Watch) -> Answer:
         """The best choice that sweeps decode, or that annealing finds near it."""
@@ -278,7 +285,7 @@ class Ascent:
         best, stalls, last = Answer(None, np.inf, -np.inf), 0, self.held.bound
         patience, choice = (_FEW_STALLS if self.rough else _MAX_STALLS), self.dual.decode()
         patience *= _LONGER_PRICED if self.rows.count else 1
-        most, momentum = most or times * self.options.max_sweeps, Momentum(self.dual)
+        most, momentum = most or times * self.options.max_sweeps, self._momentum()
         most_eager = min(_EAGER_SWEEPS, max(1, most - _LAST_SWEEPS))
         for sweep in range(1, most + 1):
             self._sweep(may_be_eager=sweep <= most_eager)
@@ -311,6 +318,10 @@ class Ascent:
                 self._reprice(now, choice, min(upper, watch.news(best.objective)))
         return best, tuple(choice.tolist())
 
+    def _momentum(self) -> Momentum:
+        """What takes messages on where memory has rows."""
+        return Momentum(self.dual, 1.0 if self.options.trws.acceleration else 0.0)
+
     def _sweep(self, *, may_be_eager: bool) -> None:
         """One sweep, and from here on no eager ones where there may not be."""
         if self.dual.eager and not may_be_eager:
@@ -330,6 +341,8 @@ class Ascent:
 
     def _annealed(self, number: int, upper: float, start: Choice, last: Choice, watch: Watch) -> Answer:
         """The best choice of two tries side by side: one from a good choice, one from the last decoded."""
+        if not self.options.primal.annealing:
+            return Answer(None, np.inf, -np.inf)
         unit = max(abs(self.held.bound), abs(upper) if np.isfinite(upper) else 0.0) / len(start)
         near, afresh = (np.array(choice, dtype=np.intp)[self.dual.order] for choice in (start, last))
         tries = (near, _NEAR[number % len(_NEAR)]), (afresh, _AFRESH[number % len(_AFRESH)])
@@ -349,7 +362,7 @@ class Ascent:
                 Schedule(choice, plan.heat * unit, passes, seed + n * _MOST_SEEDS, plan.each) for n in range(plan.runs)
             ]
             walks = (plan.walk_heat * unit, steps), (_LAST_HEAT * unit, int(_LAST_SHARE * steps))
-            return self._tried(schedules, walks, wanted)
+            return self._tried(schedules, walks if self.options.primal.large_neighbourhood else (), wanted)
 
         with ThreadPoolExecutor(len(tries)) as pool:
             seed = self.options.seed + len(tries) * number

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autopar._jit import compiled, compiled_inner, compiled_or
+from autopar._jit import compiled, compiled_inner
 from autopar.solve.problem.problem import Floats
 from autopar.solve.problem.reduction import Bools, Ints
 from autopar.solve.trws.arrays import Flat
@@ -115,20 +115,7 @@ def told(p: Flat, v: int, o: Open, count: int, ended: int) -> tuple[int, bool]:
     return ended, fits
 
 
-def _narrowed_by_arrays(p: Flat, k: int, w: int, o: Open, ended: int) -> tuple[int, bool]:
-    u, tall, wide = p.other[k], p.tall[k], p.wide[k]
-    mine, theirs = slice(p.start[w], p.start[w + 1]), slice(p.start[u], p.start[u + 1])
-    rows = p.class_of[p.rows_at[k] : p.rows_at[k] + theirs.stop - theirs.start][o.is_open[theirs]]
-    columns = p.class_of[p.columns_at[k] : p.columns_at[k] + mine.stop - mine.start]
-    finite = np.isfinite(p.pool[p.thin[k] : p.thin[k] + tall * wide].reshape(tall, wide))
-    allowed: Bools = np.any(finite[np.unique(rows)], axis=0)
-    closing = mine.start + np.flatnonzero(o.is_open[mine] & ~allowed[columns])
-    o.is_open[closing] = False
-    o.closed[ended : ended + len(closing)] = closing
-    return ended + len(closing), bool(o.is_open[mine].any())
-
-
-@compiled_or(_narrowed_by_arrays, compiled_inner)
+@compiled_inner
 def narrowed(p: Flat, k: int, w: int, o: Open, ended: int) -> tuple[int, bool]:
     """Closes the strategies of w that no open one at the other end of arc k, which goes into w, allows.
 

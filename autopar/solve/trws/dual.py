@@ -23,33 +23,20 @@ from autopar.solve.certificate.proof import Exceed, Messages, Pass, Price, Price
 from autopar.solve.problem.problem import Floats, Problem
 from autopar.solve.problem.reduction import Bools, Ints
 from autopar.solve.problem.rows import Rows
-from autopar.solve.trws import buffers
 from autopar.solve.trws.acceleration import Momentum
 from autopar.solve.trws.arrays import Flat, Pool, flatten, per_edge, with_messages
 from autopar.solve.trws.consistent_decoding import decode_allowed
-from autopar.solve.trws.kernels import add_prices, bound_of, decode, reparametrise, use_of
+from autopar.solve.trws.kernels import NOTHING, add_prices, bound_after, bound_of, decode, reparametrise, sweep, use_of
 from autopar.solve.trws.order import sweep_order
-from autopar.solve.trws.sweep import bound_after, sweep
 
 _SWING = 0.9  # of the way of the last sweep, at most
-
-
-@dataclass(frozen=True, eq=False)
-class Laid:
-    """Messages, and cost' of nodes less their least, as flat arrays; `order` has the nodes of the problem."""
-
-    flat: Flat
-    order: Ints
-    messages: Floats
-    nodes: Floats
 
 
 @dataclass(frozen=True, eq=False)
 class Certificate:
     """Messages and prices, and the bound that they prove.
 
-    `excess[v][s]` is what a choice with strategy s at node v costs above the bound, at least. `laid`: the same as flat
-    arrays, if they are at hand.
+    `excess[v][s]` is what a choice with strategy s at node v costs above the bound, at least.
     """
 
     problem: Problem
@@ -59,7 +46,6 @@ class Certificate:
     bound: float
     node_costs: tuple[Floats, ...]
     excess: tuple[Floats, ...]
-    laid: Laid | None = None
 
     def edge_costs(self) -> Iterator[Floats]:
         """Cost' of every edge less its minimum: >= 0."""
@@ -135,9 +121,7 @@ class Dual:
     @cached_property
     def flat_in_single(self) -> Flat:
         """`flat` with matrices in single precision."""
-        pool = buffers.empty(len(self.flat.pool), np.float32)
-        pool[:] = self.flat.pool
-        return self.flat._replace(pool=pool)
+        return self.flat._replace(pool=self.flat.pool.astype(np.float32))
 
     def in_single(self) -> Dual:
         """The same in single precision, to sweep: half the bytes. What its messages prove, a dual in double says."""
@@ -161,7 +145,7 @@ class Dual:
             self._momentum = self._momentum or Momentum(self, _SWING)
             self._momentum.go_on(self, with_prices=False)
             self._momentum.rises()
-        sweep(self.flat, self.eager, self.nodes, self.messages)
+        sweep(self.flat, self.eager, self.nodes, self.messages, NOTHING)
 
     def state(self) -> State:
         """The messages and prices, with the bound they prove up to rounding."""
@@ -206,8 +190,7 @@ class Dual:
         bound = reparametrise(flat, nodes, state.messages, excess) - limit
         messages = tuple(per_edge(flat, state.messages))
         by_node, over = self._by_node(nodes), self._by_node(excess)
-        laid = Laid(flat, self.order, state.messages, nodes)
-        return Certificate(self.problem, self.rows, messages, state.prices, bound, by_node, over, laid)
+        return Certificate(self.problem, self.rows, messages, state.prices, bound, by_node, over)
 
     def _by_node(self, values: Floats) -> tuple[Floats, ...]:
         """The parts of a flat vector, for the problem's nodes in their own order."""

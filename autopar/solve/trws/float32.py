@@ -15,7 +15,7 @@ from autopar.solve.problem.reduction import Ints
 from autopar.solve.trws.acceleration import Momentum
 from autopar.solve.trws.arrays import Flat, entries_read
 from autopar.solve.trws.dual import Dual
-from autopar.solve.trws.sweep import bound_after, sweep
+from autopar.solve.trws.kernels import NOTHING, bound_after, sweep
 
 _LARGE = 4_000_000  # entries that a sweep reads: fewer stay near the processor
 _SWEEPS_PER_CHECK = 5
@@ -67,7 +67,7 @@ class Single:
         """Upwards and downwards once, on in the direction of the last one unless the bound fell; the bound."""
         dual = self.dual
         self._momentum.go_on(dual, with_prices=False)
-        sweep(dual.flat, False, dual.nodes, dual.messages)
+        sweep(dual.flat, False, dual.nodes, dual.messages, NOTHING)
         bound = bound_after(dual.flat, dual.nodes)
         self._momentum.rises(bound)
         return bound

@@ -1,16 +1,19 @@
-"""The inner loops of the search on flat arrays (see `flat`): messages, choices, forests, memory."""
+"""The inner loops of the search on flat arrays (see `flat`): messages, choices, forests, memory.
+
+V. Kolmogorov, "Convergent tree-reweighted message passing for energy minimization", PAMI 28 (2006).
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
-from autopar._jit import compiled, compiled_inner, compiled_or, exchanged, loaded
+from autopar._jit import compiled, compiled_inner
 from autopar.solve.problem.problem import Floats
 from autopar.solve.problem.reduction import Ints
 from autopar.solve.trws.arrays import Flat, Memory
 
-AHEAD = 64  # visits that are looked at for one that can begin
-PATIENCE = 1000  # looks at as many: a visit takes less
+NOTHING = np.zeros(0)
+"""In place of beliefs that are not wanted."""
 
 
 @compiled_inner
@@ -33,16 +36,7 @@ def add_row(p: Flat, k: int, s: int, total: Floats) -> None:
         total[t] += p.pool[base + p.class_of[p.columns_at[k] + t]]
 
 
-def _gain_by_arrays(p: Flat, v: int, k: int, messages: Floats, gain: Floats) -> None:
-    count, other = p.start[v + 1] - p.start[v], p.other[k]
-    theirs, rows, tall, wide = p.mail[p.back[k]], p.start[other + 1] - p.start[other], p.tall[k], p.wide[k]
-    highest = np.full(tall, -np.inf)
-    np.maximum.at(highest, p.class_of[p.rows_at[k] : p.rows_at[k] + rows], messages[theirs : theirs + rows])
-    least = np.min(p.pool[p.thin[k] : p.thin[k] + tall * wide].reshape(tall, wide) - highest[:, None], axis=0)
-    gain[:count] = least[p.class_of[p.columns_at[k] : p.columns_at[k] + count]]
-
-
-@compiled_or(_gain_by_arrays, compiled_inner)
+@compiled_inner
 def gain_of(p: Flat, v: int, k: int, messages: Floats, gain: Floats) -> None:
     """Writes the row minima of arc k into v: min over s of (cost - message to the other node).
 
@@ -76,35 +70,7 @@ def gain_of(p: Flat, v: int, k: int, messages: Floats, gain: Floats) -> None:
             gain[t] = least[p.class_of[p.columns_at[k] + t]]
 
 
-def _visit_by_arrays(
-    p: Flat,
-    v: int,
-    eager: bool,
-    came: tuple[int, int],
-    go: tuple[int, int],
-    nodes: Floats,
-    messages: Floats,
-    gain: Floats,
-) -> None:
-    count = p.start[v + 1] - p.start[v]
-    costs = nodes[p.start[v] : p.start[v + 1]]
-    for k in range(came[0], came[1]):
-        gain_of(p, v, k, messages, gain)
-        mine = messages[p.mail[k] : p.mail[k] + count]
-        rise = gain[:count] - mine
-        costs += rise
-        mine += rise
-    going = go[1] - go[0]
-    if not going:
-        return
-    shares = going if eager else max(going, p.near[v + 1] - p.near[v] - going)
-    part = (costs / shares).astype(costs.dtype)
-    for k in range(go[0], go[1]):
-        messages[p.mail[k] : p.mail[k] + count] -= part
-    costs -= going * part
-
-
-@compiled_or(_visit_by_arrays, compiled_inner)
+@compiled_inner
 def visit(
     p: Flat,
     v: int,
@@ -163,62 +129,17 @@ def visit_in_turn(
 
 
 @compiled
-def sweep_alone(p: Flat, eager: bool, nodes: Floats, messages: Floats, belief: Floats) -> None:
-    """All visits of a sweep in turn."""
+def sweep(p: Flat, eager: bool, nodes: Floats, messages: Floats, belief: Floats) -> None:
+    """Every node, upwards and then downwards, hands on equal shares of its costs, or all if `eager`.
+
+    `belief` as in `visit_in_turn`; `NOTHING` where it is not wanted.
+    """
     gain = np.empty(3 * p.widest, dtype=p.pool.dtype)
     for turn in range(2 * len(p.split)):
         visit_in_turn(p, turn, eager, nodes, messages, belief, gain)
 
 
-@compiled_inner
-def can_begin(p: Flat, turn: int, done: Ints) -> bool:
-    """Whether all visits are done that this one reads of: a node's own upwards, and its neighbours' on their way."""
-    last, is_ready = 2 * len(p.split) - 1, True
-    if turn < len(p.split):
-        for k in range(p.near[turn], p.split[turn]):
-            is_ready = is_ready and loaded(done, p.other[k]) != 0
-        return is_ready
-    v = last - turn
-    for k in range(p.split[v], p.near[v + 1]):
-        is_ready = is_ready and loaded(done, last - p.other[k]) != 0
-    return is_ready and loaded(done, v) != 0
-
-
 @compiled
-def sweep_shared(
-    p: Flat, eager: bool, nodes: Floats, messages: Floats, belief: Floats, taken: Ints, done: Ints
-) -> bool:
-    """Takes visits of a sweep that can begin, the first ones first, which others do too; whether all are taken.
-
-    It gives up where none can begin for a while: another thread may have been halted within a visit.
-    """
-    gain, first, waited = np.empty(3 * p.widest, dtype=p.pool.dtype), 0, 0
-    while waited < PATIENCE:
-        while first < len(taken) and loaded(taken, first):
-            first += 1
-        if first == len(taken):
-            return True
-        waited += 1
-        for turn in range(first, min(first + AHEAD, len(taken))):
-            if not loaded(taken, turn) and can_begin(p, turn, done) and not exchanged(taken, turn, 1):
-                visit_in_turn(p, turn, eager, nodes, messages, belief, gain)
-                exchanged(done, turn, 1)
-                waited = 0
-                break
-    return False
-
-
-def _push_by_arrays(p: Flat, far: float, before: Floats, nodes: Floats, messages: Floats) -> None:
-    way = np.float64(far) * (messages - before)  # in double precision, whatever messages are in
-    before[:] = messages
-    messages += way
-    for v in range(len(p.start) - 1):
-        for k in range(p.near[v], p.near[v + 1]):
-            count = p.start[v + 1] - p.start[v]
-            nodes[p.start[v] : p.start[v + 1]] += way[p.mail[k] : p.mail[k] + count]
-
-
-@compiled_or(_push_by_arrays)
 def push(p: Flat, far: float, before: Floats, nodes: Floats, messages: Floats) -> None:
     """Moves messages on by `far` times the way that they came from `before`, and nodes' costs with them.
 
@@ -233,6 +154,11 @@ def push(p: Flat, far: float, before: Floats, nodes: Floats, messages: Floats) -
                 then[t] = now[t]
                 now[t] += way
                 mine[t] += way
+
+
+def bound_after(p: Flat, nodes: Floats) -> float:
+    """The sum of what is least at nodes: right after a sweep the least of every edge is 0."""
+    return float(np.minimum.reduceat(nodes, p.start[:-1]).sum(dtype=np.float64))
 
 
 @compiled

@@ -4,6 +4,8 @@ Breadth first from a node at the far end, those of few neighbours first (Cuthill
 order the backward pass comes after the whole forward pass, although their layers are neighbours; this order takes them
 side by side, which halves the sweeps. Nodes with very many neighbours, which would make everything near everything,
 come first.
+
+E. Cuthill, J. McKee, "Reducing the bandwidth of sparse symmetric matrices", ACM National Conference 1969.
 """
 
 from __future__ import annotations

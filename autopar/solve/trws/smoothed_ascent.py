@@ -25,8 +25,7 @@ from autopar.solve.problem.reduction import Ints
 from autopar.solve.trws.acceleration import Momentum
 from autopar.solve.trws.arrays import Flat
 from autopar.solve.trws.dual import Dual, State
-from autopar.solve.trws.kernels import add_up
-from autopar.solve.trws.sweep import bound_after, sweep
+from autopar.solve.trws.kernels import add_up, bound_after, sweep
 
 _HEAT = 0.2  # of a node's share of the gap
 _FIRST_RATE = 2.5e-3  # of the gap, for a whole limit in excess

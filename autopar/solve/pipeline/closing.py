@@ -26,7 +26,6 @@ from autopar.solve.trws.ascent import Ascent
 
 _CLOSE = (1e-6, 1e-5, 1e-4, 1e-3)  # of the bound: windows eliminated as long as they fit
 _NEARLY = 1e-5  # of the bound: a tiled choice as close is worth a proof
-_FAR = 0.01  # of the bound: wider windows are cut in rounds only
 _MIXTURE_PASSES = 100
 _MIXTURE_WORK = 0.1  # of CP-SAT's
 _MOST_ENTRIES = 30_000_000  # of edges: where a gap may be left, of more only messages and annealing are tried
@@ -46,11 +45,6 @@ def _met_mixed(state: State) -> State:
 def _is_near(state: State) -> bool:
     """Whether what is known is as close to the bound as is worth a proof."""
     return state.known.cutoff - state.known.low <= _NEARLY * abs(state.known.low)
-
-
-def _is_far(state: State) -> bool:
-    """Whether so much is left that fixing takes long."""
-    return state.known.cutoff - state.known.low > _FAR * abs(state.known.low)
 
 
 def _fixed(state: State) -> State:
@@ -182,9 +176,7 @@ FEW_ANNEALED = Stage(
 CROSSOVER_ELIMINATED = Stage(
     "crossover by elimination", "primal.crossover", lambda s: s.is_free and not _is_near(s), _met_mixed
 )
-FIXED_POINT = Stage(
-    "reduced-cost fixing", "fixing.fixed_point", lambda s: s.is_free and not (s.is_rough and _is_far(s)), _fixed
-)
+FIXED_POINT = Stage("reduced-cost fixing", "fixing.fixed_point", lambda s: s.is_free, _fixed)
 NARROW_WINDOWS = Stage(
     "elimination of narrow windows", "fixing.narrow_windows", lambda s: not s.is_priced, _windows_eliminated
 )
@@ -199,25 +191,25 @@ CROSSOVER_CLOSE = Stage("crossover close to the bound", "primal.crossover", _is_
 NODE_MERGING = Stage(
     "reduced-cost fixing with node merging",
     "fixing.fixed_point",
-    lambda s: s.is_free and s.is_large and not s.is_rough,  # elsewhere CP-SAT closes it
+    lambda s: s.is_free and s.is_large,  # elsewhere CP-SAT closes it
     _fixed_and_merged,
 )
 LAST_CROSSOVER = Stage(
     "crossover, from the best choice",
     "primal.crossover",
-    lambda s: s.ends_here and s.is_priced and s.is_narrow,
+    lambda s: s.may_stop and s.is_priced and s.is_narrow,
     _mixed,
 )
 ANNEALING_NEAR = Stage(
     "annealing close to the bound",
     "primal.crossover",
-    lambda s: s.ends_here and _is_wide_and_priced(s) and s.known.best.choice is not None,
+    lambda s: s.may_stop and _is_wide_and_priced(s) and s.known.best.choice is not None,
     _annealed_near,
 )
 ANNEALING = Stage(
     "annealing",
     "primal.annealing",
-    lambda s: s.ends_here and s.known.best.choice is not None and not _anneals_near(s),
+    lambda s: s.may_stop and s.known.best.choice is not None and not _anneals_near(s),
     _annealed,
 )
-ROUNDS = Stage("rounds", "", lambda s: not s.is_rough, _rounds)
+ROUNDS = Stage("rounds", "", lambda s: s.options.max_rounds > 0, _rounds)

@@ -119,16 +119,6 @@ class State:
         """Whether a gap may be left, on a problem too large for CP-SAT."""
         return self.options.gap_tolerance > 0 and self.is_large
 
-    @property
-    def is_rough(self) -> bool:
-        """Whether no more is wanted than what messages prove."""
-        return self.options.max_rounds == 0
-
-    @property
-    def ends_here(self) -> bool:
-        """Whether little comes after it: a gap may be left, and more is wanted than what messages prove."""
-        return self.may_stop and not self.is_rough
-
     def met(self, found: Answer) -> State:
         """With an answer whose bound says nothing of all choices."""
         return replace(self, known=self.known.met(found))

@@ -34,8 +34,6 @@ FRONT_GAP = 1e-2
 """Of the objective: a point of a front is not worked on further once no better one can save more than this share."""
 ROUGH_WORK = 1e9
 """Additions of an elimination that are spent where little work is to do."""
-ROUGH_PASSES = 100
-"""Annealing passes that are spent there."""
 
 
 @dataclass(frozen=True)
@@ -179,9 +177,10 @@ def begun(tasks: Sequence[Task]) -> list[Task]:
 
 def roughly(options: SolveOptions) -> SolveOptions:
     """Little work: what is spent on a shape before it is known whether it can be the best."""
-    work, passes = min(options.max_elimination_work, ROUGH_WORK), min(options.anneal_passes, ROUGH_PASSES)
-    little = replace(options, max_elimination_work=work, max_rounds=0, max_price_steps=0, anneal_passes=passes)
-    return replace(little, fixing=replace(options.fixing, fixed_point=False))
+    work = min(options.max_elimination_work, ROUGH_WORK)
+    fixing, primal = replace(options.fixing, fixed_point=False), replace(options.primal, annealing=False)
+    little = replace(options, max_elimination_work=work, max_rounds=0, max_price_steps=0)
+    return replace(little, fixing=fixing, primal=primal)
 
 
 def quickly(options: SolveOptions) -> SolveOptions:
@@ -194,4 +193,4 @@ def quickly(options: SolveOptions) -> SolveOptions:
 def barely(options: SolveOptions) -> SolveOptions:
     """Less work still: what is spent on an error's figures."""
     little = replace(roughly(options), max_sweeps=20, max_rounds=1, anneal_passes=100, region_steps=1000)
-    return replace(little, max_cp_sat_entries=0, fixing=options.fixing)
+    return replace(little, max_cp_sat_entries=0, fixing=options.fixing, primal=options.primal)

@@ -232,6 +232,16 @@ def test_the_dim_that_a_loop_goes_along_is_not_padded() -> None:
     assert padded_choices(graph, 8) == [{63: 64}]
 
 
+def test_a_while_loop_goes_along_no_dim() -> None:
+    """How often it goes round is not known: no size is told by it."""
+
+    def rounds(x: Any) -> Any:
+        return jax.lax.while_loop(lambda x: jnp.sum(x) < 1, lambda x: x + 1, x)
+
+    graph = trace(rounds, (array(15, 8),), while_trips=15).graph
+    assert padded_choices(graph, 8) == [{15: 16}]
+
+
 @pytest.mark.parametrize(("rounds", "is_worth"), [(2, True), (200, False)])
 def test_padding_is_looked_into_by_what_is_made_in_all_rounds(rounds: int, is_worth: bool) -> None:
     def deep(x: Any, words: Any) -> Any:

@@ -36,9 +36,9 @@ def padded_sizes(graph: OpGraph, devices: int) -> Mapping[int, int]:
 
 
 def _stacked(graph: OpGraph) -> set[int]:
-    """Sizes of the dims that loops go along, one index a round, but for the batch."""
+    """Sizes of the dims that scans go along, one index a round, but for the batch."""
     batches = {graph.inputs[position].shape[0] for position in graph.batch_inputs}
-    return {int(region.trips) for region in graph.regions if region.kind == "body"} - batches
+    return {int(region.trips) for region in graph.regions if graph.tree.kind(region.parent) == "scan"} - batches
 
 
 def _bytes_made(graph: OpGraph) -> list[tuple[TensorInfo, float]]:

@@ -112,8 +112,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for path in given.paths:
         results.append(run(path, given.time_limit, given.progress, given.verify))
         if given.json is not None:
-            record = {"machine": machine, "time_limit_s": given.time_limit, "instances": [asdict(r) for r in results]}
-            given.json.write_text(json.dumps(record) + "\n")
+            content = {"machine": machine, "time_limit_s": given.time_limit, "instances": [asdict(r) for r in results]}
+            given.json.write_text(json.dumps(content) + "\n")
     console.print(_table(results, given.time_limit))
     for result in results:
         console.print(f"{result.name}: {result.ended}{f', {result.verified}' if result.verified else ''}")

@@ -25,7 +25,7 @@ from rich.table import Table
 from benchmarks.end_to_end import describe_machine
 from benchmarks.iopddl_instance import evaluate, read
 from benchmarks.iopddl_process import Apart, Moment, compile_loops
-from benchmarks.record import Screen, add_record_option
+from benchmarks.record import Screen, add_record_option, record
 
 
 @dataclass(frozen=True)
@@ -59,10 +59,10 @@ def run(path: Path, time_limit_s: float, show: bool, check: bool) -> Result:
 
     apart = Apart(path, time_limit_s, check)
     instance = read(path)  # while the other process starts
-    record = apart.record(on_moment)
-    cost, choice = cheapest(instance, [choice.tolist() for choice in reversed(record.choices)])
-    low = max((now.bound for now in record.moments if now.bound > -math.inf), default=None)
-    times = [(now.time_s, now.cost) for now in record.moments]
+    told = apart.record(on_moment)
+    cost, choice = cheapest(instance, [choice.tolist() for choice in reversed(told.choices)])
+    low = max((now.bound for now in told.moments if now.bound > -math.inf), default=None)
+    times = [(now.time_s, now.cost) for now in told.moments]
     if cost is not None and low is not None:
         low = min(low, cost)
     return Result(
@@ -74,11 +74,11 @@ def run(path: Path, time_limit_s: float, show: bool, check: bool) -> Result:
         None if cost is None or low is None else (cost - low) / cost if cost > low else 0.0,
         None if cost is None else next(time for time, value in times if value < math.inf),
         None if cost is None else next(time for time, value in times if value <= 1.01 * cost),
-        record.total_s,
-        max((now.peak_memory_bytes for now in record.moments), default=0),
+        told.total_s,
+        max((now.peak_memory_bytes for now in told.moments), default=0),
         choice,
-        record.verified,
-        record.ended,
+        told.verified,
+        told.ended,
     )
 
 

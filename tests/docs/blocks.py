@@ -22,7 +22,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +34,10 @@ _FENCE = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 _TITLE = re.compile(r'title="([^"]+)"')
+
+
+Check = Callable[[str, str | None, str, str | None], None]
+"""What is done with what a block shows: where it stands, its output on the page, what it prints, its error."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,7 @@ def blocks_of(text: str) -> list[Block]:
     return found
 
 
-def run_page(page: Path) -> None:
+def run_page(page: Path, check: Check | None = None) -> None:
     """Runs all blocks of a page in the current directory.
 
     Raises:
@@ -90,9 +94,9 @@ def run_page(page: Path) -> None:
         elif block.title:
             _write(block)
         elif block.language == "python":
-            _run_python(page, block, namespace)
+            _run_python(page, block, namespace, check or compare)
         elif block.language == "console":
-            _run_commands(page, block)
+            _run_commands(page, block, check or compare)
 
 
 def _write(block: Block) -> None:
@@ -124,7 +128,7 @@ def edit(path: Path, text: str) -> None:
     path.write_text(found.replace(before, after), encoding="utf-8")
 
 
-def _run_python(page: Path, block: Block, namespace: dict[str, Any]) -> None:
+def _run_python(page: Path, block: Block, namespace: dict[str, Any], check: Check) -> None:
     code = compile("\n" * (block.line - 1) + block.text, page.name, "exec")
     printed, error = io.StringIO(), None
     with redirect_stdout(printed):
@@ -134,10 +138,10 @@ def _run_python(page: Path, block: Block, namespace: dict[str, Any]) -> None:
             if block.output is None:
                 raise
             error = f"{type(raised).__name__}: {raised}"
-    compare(f"{page.name}:{block.line}", block.output, printed.getvalue(), error)
+    check(f"{page.name}:{block.line}", block.output, printed.getvalue(), error)
 
 
-def _run_commands(page: Path, block: Block) -> None:
+def _run_commands(page: Path, block: Block, check: Check) -> None:
     from typer.testing import CliRunner
 
     from autopar.cli import app
@@ -152,7 +156,7 @@ def _run_commands(page: Path, block: Block) -> None:
         found = CliRunner().invoke(app, words[1:])
         if found.exception is not None and not isinstance(found.exception, SystemExit):
             raise found.exception
-        compare(f"{page.name}:{block.line}", output, found.output, None)
+        check(f"{page.name}:{block.line}", output, found.output, None)
 
 
 def _run_tests(where: str, arguments: Sequence[str]) -> None:

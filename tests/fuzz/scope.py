@@ -151,5 +151,8 @@ class Scope:
         names += sorted(missing)  # hidden from the pool, or read from further out
         block = Block("f", tuple(Var(name, (), "bool") for name in names), (draft,), "v0")
         values = [self.values[name] for name in names]
-        closed, shape = jax.make_jaxpr(block.function(), return_shape=True)(*values)
+        try:
+            closed, shape = jax.make_jaxpr(block.function(), return_shape=True)(*values)
+        except OverflowError as error:  # an index of 8 bits along a longer dim: JAX refuses it
+            raise NoFit from error
         return evaluate(closed, values), isinstance(shape, list | tuple)

@@ -24,7 +24,7 @@ from autopar.solve.problem.rows import least_use
 from autopar.solve.problem.verifier import TOLERANCE
 
 _MOST_WHOLE = 2_000_000  # entries of a Problem that is aimed at as a whole as well
-_FAR = 0.05  # of the cost: a gap that is too large for a plan of one solve
+_FAR = 0.05  # of the cost: a gap at which plans that do not place alike what repeats are aimed at too
 
 
 def plan_within(attempt: Attempt, limit: int, free: Planned, below: float = inf) -> Planned:

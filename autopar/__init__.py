@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from autopar.core.placement import Placement
     from autopar.errors import AutoparError
     from autopar.operators import operator
-    from autopar.rules.user import register_rule, whole_along
+    from autopar.ops.rules.user import register_rule, whole_along
     from autopar.search.progress import SearchProgress
     from autopar.search.task import SearchOptions
     from autopar.solve import SolveOptions
@@ -68,7 +68,7 @@ _HOMES = {
     "autopar.core.placement": "Placement",
     "autopar.errors": "AutoparError",
     "autopar.operators": "operator",
-    "autopar.rules.user": "register_rule whole_along",
+    "autopar.ops.rules.user": "register_rule whole_along",
     "autopar.search.progress": "SearchProgress",
     "autopar.search.task": "SearchOptions",
     "autopar.solve": "SolveOptions",

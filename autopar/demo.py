@@ -23,10 +23,10 @@ from rich.progress import (
 from rich.table import Table
 
 import autopar
-from autopar.emit.compare import Comparison, compare
-from autopar.emit.hlo import collectives_of, compile_unmerged
 from autopar.emit.measure import Step, Training, data_parallel, describe_devices, plain, train, use_virtual_devices
 from autopar.errors import AutoparError
+from autopar.inspect.compare import Comparison, compare
+from autopar.inspect.hlo import collectives_of, compile_unmerged
 from autopar.report.render import rich_sections
 from autopar.report.sections import Section, sections, tensor_section
 from autopar.report.summary import Report

@@ -33,11 +33,11 @@ from rich.table import Table
 
 import autopar
 from autopar.core.graph import OpGraph
+from autopar.core.program import Compute, Instruction, Move, ShardedProgram
+from autopar.cost.local_steps import FUSED_S
+from autopar.cost.pricing import Roofline
 from autopar.emit.measure import use_virtual_devices
-from autopar.passes.account import Account
-from autopar.passes.program import Compute, Instruction, Move, ShardedProgram
-from autopar.price.local_steps import FUSED_S
-from autopar.price.pricing import Roofline
+from autopar.memory.account import Account
 from autopar.redistribute.step import changes_inside
 from autopar.search.attempt import account_of
 from benchmarks import models, sparse_models

@@ -24,8 +24,8 @@ from autopar.core.graph import OpGraph, OpNode
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import StepKind
 from autopar.core.strategy import Strategy
+from autopar.cost.pricing import Pricing, Roofline
 from autopar.errors import AutoparError
-from autopar.price.pricing import Pricing, Roofline
 from benchmarks.models import Model
 from cost_models import Cluster
 

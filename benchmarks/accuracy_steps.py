@@ -15,7 +15,7 @@ import jax
 
 import autopar
 from autopar.api.call import flatten
-from autopar.emit.hlo import peak_memory_bytes
+from autopar.inspect.hlo import peak_memory_bytes
 from benchmarks.models import Model
 
 WARM_STEPS = 2

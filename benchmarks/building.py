@@ -25,9 +25,9 @@ from autopar.core.dataflow import dataflow
 from autopar.core.graph import OpNode
 from autopar.core.mesh import DeviceMesh
 from autopar.core.strategy import Strategy
-from autopar.rules import enumerate as enumerate_module
-from autopar.rules.enumerate import enumerate_strategies
-from autopar.rules.registry import rule_of
+from autopar.ops.rules import enumerate as enumerate_module
+from autopar.ops.rules.enumerate import enumerate_strategies
+from autopar.ops.rules.registry import rule_of
 from autopar.search.space import build_space
 from autopar.trace import trace
 from benchmarks.end_to_end import describe_machine

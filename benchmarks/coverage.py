@@ -26,7 +26,7 @@ from rich.table import Table
 
 from autopar.emit.measure import use_virtual_devices
 from autopar.errors import UnsupportedPrimitiveWarning
-from autopar.rules.registry import registered
+from autopar.ops.rules.registry import registered
 from benchmarks.record import Screen, add_record_option, record
 from tests.models.check import ONE_AXIS, Share, compare_with_jit, share_of
 from tests.models.table import BY_NAME, Entry

@@ -32,8 +32,8 @@ from rich.console import Console
 from rich.table import Table
 
 import autopar
-from autopar.emit.hlo import collectives_of, peak_memory_bytes
 from autopar.emit.measure import use_virtual_devices
+from autopar.inspect.hlo import collectives_of, peak_memory_bytes
 from benchmarks.kept_memory import keep_memory
 from benchmarks.models import MODELS, Model, Step
 from benchmarks.record import Screen, add_record_option, record

@@ -32,12 +32,12 @@ from rich.table import Table
 import autopar
 from autopar.api.call import flatten
 from autopar.core.plan import Stage
-from autopar.emit.hlo import peak_memory_bytes
+from autopar.core.program import ShardedProgram
 from autopar.emit.measure import describe_devices, use_virtual_devices
 from autopar.emit.wrap import device_mesh, wrap
-from autopar.passes.account import Account
+from autopar.inspect.hlo import peak_memory_bytes
+from autopar.memory.account import Account
 from autopar.passes.pipeline import build_program
-from autopar.passes.program import ShardedProgram
 from autopar.search.attempt import account_of
 from benchmarks.memory_models import MODELS, Measured
 from benchmarks.record import Screen, add_record_option, record

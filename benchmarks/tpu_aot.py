@@ -29,7 +29,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from autopar.emit.hlo import peak_memory_bytes
+from autopar.inspect.hlo import peak_memory_bytes
 from benchmarks.accuracy import predicted
 from benchmarks.accuracy_figures import Figures, PeakFigures, figures, peak_figures
 from benchmarks.accuracy_plans import Drawn, drawn_plans

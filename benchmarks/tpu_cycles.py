@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autopar.emit.hlo import HloCollective, collectives_in
-from autopar.emit.hlo_text import Groups, HloInstruction, HloModule, parse_module
+from autopar.inspect.hlo import HloCollective, collectives_in
+from autopar.inspect.hlo_text import Groups, HloInstruction, HloModule, parse_module
 from cost_models import Cluster, collective_time_s
 from cost_models.groups import group_of_devices
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from autopar.rules.table import primitive_table
+from autopar.ops.rules.table import primitive_table
 
 TARGET = Path(__file__).parent / "reference" / "primitives.md"
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -19,13 +20,13 @@ PACKAGES = ("autopar", "cost_models")
 MODULE_LINES = 400
 FUNCTION_LINES = 60
 PRINTING_ROOMS = {"cli", "report", "demo", "_compat"}  # _compat: what jax.debug.print in the user's function prints
-JAX_ROOMS = {"trace", "emit", "api", "operators", "discover", "calibration", "_compat", "_mesh"}
+JAX_ROOMS = {"trace", "emit", "inspect", "api", "operators", "discover", "calibration", "_compat", "_mesh"}
 
 # room -> the rooms that it may import. A room is a folder or a module right under autopar/, or all of cost_models;
 # "autopar" is autopar/__init__.py. A new room needs a row here.
 _INNER = (
-    "core errors config cost_models rules redistribute solve price search trace passes emit operators discover _compat "
-    "_jit _mesh _payload calibration"
+    "core errors config cost_models ops redistribute backends solve memory cost passes search trace emit inspect "
+    "operators discover _compat _jit _mesh _payload calibration"
 )
 MAY_IMPORT: dict[str, frozenset[str]] = {
     room: frozenset(allowed.split())
@@ -38,17 +39,20 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         "_payload": "core errors",
         "config": "core errors cost_models",
         "core": "errors",
-        "rules": "core errors",
+        "ops": "core errors",
         "redistribute": "core errors _jit",
         "solve": "errors _jit",
-        "price": "core errors rules redistribute solve cost_models",
-        "search": "core errors rules redistribute solve price passes",
+        "backends": "core errors ops redistribute cost_models",
+        "memory": "core errors ops redistribute solve",
+        "cost": "core errors ops redistribute backends solve memory cost_models",
+        "passes": "core errors ops redistribute memory cost cost_models",
+        "search": "core errors ops redistribute backends solve memory cost passes",
         "trace": "core errors _compat _mesh _payload",
-        "operators": "core errors rules _compat _mesh _payload",
-        "discover": "core errors rules _compat _mesh _payload",
-        "passes": "core errors redistribute price cost_models",
+        "operators": "core errors ops _compat _mesh _payload",
+        "discover": "core errors ops _compat _mesh _payload",
         "calibration": "core errors cost_models _compat",
-        "emit": "core errors redistribute passes _compat _mesh _payload",
+        "emit": "core errors backends _compat _mesh _payload",
+        "inspect": "core errors backends emit _compat",
         "report": _INNER,
         "api": f"{_INNER} report",
         "autopar": f"{_INNER} report api",
@@ -82,8 +86,9 @@ class Source:
 Check = Callable[[Source], Iterator[str]]
 
 
+@cache
 def sources(root: Path) -> list[Source]:
-    """The Python files of both packages under `root`."""
+    """The Python files of both packages under `root`, read once."""
     paths = sorted(path for package in PACKAGES for path in (root / package).rglob("*.py"))
     texts = [path.read_text(encoding="utf-8") for path in paths]
     return [Source(path.relative_to(root), text, ast.parse(text)) for path, text in zip(paths, texts, strict=True)]
@@ -275,7 +280,7 @@ def test_the_repository_obeys(check: Check) -> None:
 
 def test_both_packages_are_read() -> None:
     rooms = {source.room for source in sources(ROOT)}
-    assert rooms >= {"core", "rules", "solve", "cost_models", "errors"}
+    assert rooms >= {"core", "ops", "solve", "cost_models", "errors"}
 
 
 def test_the_import_table_has_no_cycle() -> None:
@@ -291,15 +296,15 @@ LONG_FUNCTION = DOC + "def f():\n" + "    pass\n" * FUNCTION_LINES
 LONG_DOCSTRING = DOC + "def f():\n    'Says\\\n    it.'\n" + "    pass\n" * (FUNCTION_LINES - 1)
 
 PLANTED = [
-    (imports_go_inwards, "autopar/core/x.py", "from autopar.rules.registry import rule_of", "core imports rules"),
+    (imports_go_inwards, "autopar/core/x.py", "from autopar.ops.rules.registry import rule_of", "core imports ops"),
     (imports_go_inwards, "autopar/core/x.py", "from autopar import search", "core imports search"),
     (imports_go_inwards, "autopar/core/x.py", "from autopar import compile", "core imports autopar"),
-    (imports_go_inwards, "autopar/core/deep/x.py", "from ...rules import registry", "core imports rules"),
-    (imports_go_inwards, "autopar/core/x.py", "from .. import rules", "core imports rules"),
-    (imports_go_inwards, "autopar/core/x.py", "def f():\n    import autopar.price.work", "core imports price"),
-    (imports_go_inwards, "autopar/core/__init__.py", "from ..rules import registry", "core imports rules"),
-    (imports_go_inwards, "autopar/rules/x.py", "import cost_models", "rules imports cost_models"),
-    (imports_go_inwards, "autopar/redistribute/x.py", "import autopar.price", "redistribute imports price"),
+    (imports_go_inwards, "autopar/core/deep/x.py", "from ...ops.rules import registry", "core imports ops"),
+    (imports_go_inwards, "autopar/core/x.py", "from .. import ops", "core imports ops"),
+    (imports_go_inwards, "autopar/core/x.py", "def f():\n    import autopar.ops.work.work", "core imports ops"),
+    (imports_go_inwards, "autopar/core/__init__.py", "from ..ops.rules import registry", "core imports ops"),
+    (imports_go_inwards, "autopar/ops/rules/x.py", "import cost_models", "ops imports cost_models"),
+    (imports_go_inwards, "autopar/redistribute/x.py", "import autopar.cost", "redistribute imports cost"),
     (imports_go_inwards, "autopar/solve/x.py", "from autopar.core.graph import OpGraph", "solve imports core"),
     (imports_go_inwards, "autopar/passes/x.py", "from autopar.emit import run", "passes imports emit"),
     (imports_go_inwards, "autopar/emit/x.py", "from autopar.trace import capture", "emit imports trace"),
@@ -308,8 +313,8 @@ PLANTED = [
     (imports_go_inwards, "cost_models/x.py", "from autopar.errors import UnknownCluster", "cost_models imports errors"),
     (imports_go_inwards, "autopar/attic/x.py", "", "room 'attic' has no row"),
     (imports_go_inwards, "autopar/attic.py", "", "room 'attic' has no row"),
-    (jax_stays_at_the_ends, "autopar/price/x.py", "import jax.numpy as jnp", "price imports jax"),
-    (jax_stays_at_the_ends, "autopar/rules/x.py", "def f():\n    from jax import lax", "rules imports jax.lax"),
+    (jax_stays_at_the_ends, "autopar/cost/x.py", "import jax.numpy as jnp", "cost imports jax"),
+    (jax_stays_at_the_ends, "autopar/ops/rules/x.py", "def f():\n    from jax import lax", "ops imports jax.lax"),
     (jax_stays_at_the_ends, "autopar/_payload.py", "from jaxlib import xla_client", "_payload imports jaxlib"),
     (jax_stays_at_the_ends, "cost_models/x.py", "import jax", "cost_models imports jax"),
     (versions_are_told_apart_in_compat, "autopar/api.py", "import jax\nif jax.__version__ < '1':\n    pass", "version"),
@@ -371,12 +376,12 @@ LAWFUL = [
     ),
     (
         imports_go_inwards,
-        "autopar/price/x.py",
+        "autopar/cost/x.py",
         "import cost_models.topology\nfrom autopar.solve import problem",
     ),
     (imports_go_inwards, "autopar/cli.py", "from autopar import compile\nfrom autopar.demo import run"),
     (jax_stays_at_the_ends, "autopar/emit/x.py", "import jax"),
-    (jax_stays_at_the_ends, "autopar/price/x.py", "import jaxtyping"),
+    (jax_stays_at_the_ends, "autopar/cost/x.py", "import jaxtyping"),
     (versions_are_told_apart_in_compat, "autopar/_compat.py", "import jax\nnew = jax.__version_info__ > (0, 11)"),
     (versions_are_told_apart_in_compat, "autopar/api.py", "import numpy\nv = numpy.__version__\nhasattr(v, 'x')"),
     (versions_are_told_apart_in_compat, "autopar/api.py", "v = metadata.version('autopar')"),

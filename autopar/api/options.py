@@ -12,8 +12,8 @@ from autopar.api.plan_cache import checked_cache
 from autopar.api.settings import ClusterLike, MeshLike, Settings
 from autopar.api.shardings import with_mesh_of_shardings
 from autopar.api.sizes import limit_of
+from autopar.cost.pricing import MakePricing
 from autopar.errors import InvalidOption, UnknownOption
-from autopar.price.pricing import MakePricing
 from autopar.search.constraints import Constraint
 from autopar.search.task import SearchOptions
 

@@ -19,10 +19,10 @@ from autopar.api.plan_file import PlanFile
 from autopar.api.runner import Bound, Runner
 from autopar.api.settings import ClusterLike, checked_devices
 from autopar.core.placement import Placement
+from autopar.core.program import ShardedProgram
 from autopar.emit.several import in_order, this_process
 from autopar.emit.wrap import device_mesh, of_keys, shardings
 from autopar.errors import AutoparError, InvalidMesh
-from autopar.passes.program import ShardedProgram
 from autopar.report.compare import Comparison
 from autopar.report.compare import compare as compare_reports
 from autopar.report.diff import diff

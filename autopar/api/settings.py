@@ -13,9 +13,9 @@ from autopar._compat import untyped_jax
 from autopar._mesh import ambient_devices
 from autopar.core.graph import OpGraph
 from autopar.core.mesh import DeviceMesh
+from autopar.cost.pricing import MakePricing, Pricing, Roofline
 from autopar.emit.several import in_order
 from autopar.errors import InvalidMesh, UnknownCluster
-from autopar.price.pricing import MakePricing, Pricing, Roofline
 from autopar.search.constraints import Constraint
 from autopar.search.mesh_shapes import mesh_shapes
 from autopar.search.task import SearchOptions

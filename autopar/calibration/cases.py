@@ -67,7 +67,7 @@ class Case:
 
     @property
     def operations(self) -> float:
-        """How much is computed, as `autopar.price` counts it."""
+        """How much is computed, as `autopar.cost` counts it."""
         if self.what == "product":
             return 2.0 * prod(self.dims)
         if self.what == "picking":

@@ -11,6 +11,7 @@ from autopar.core.mesh import DeviceMesh
 
 Kind = Literal["sum", "max", "min"]
 StepKind = Literal["all_gather", "all_to_all", "reduce_scatter", "all_reduce", "permute", "slice", "mask"]
+LOCAL_KINDS: frozenset[StepKind] = frozenset({"slice", "mask"})
 """The steps that change a placement; what each does stands at `redistribute.step.Step`."""
 Dims = tuple[tuple[str, ...], ...]
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from autopar.core.placement import Placement, StepKind
 
 Path = Literal["line", "ring", "mirror", "stated"]
@@ -87,3 +90,16 @@ class Strategy:
     def axes_of(self, factor: str) -> tuple[str, ...]:
         """The mesh axes given to `factor`, major to minor; () if it is whole."""
         return dict(self.factors).get(factor, ())
+
+
+@dataclass(frozen=True, eq=False)
+class StrategyArrays:
+    """An operator's strategies as arrays.
+
+    `parts[tensor, strategy]` is into how many parts each operand and result is split, `split[strategy]` into how many
+    the work is; `exchanging` are the strategies that communicate inside.
+    """
+
+    parts: NDArray[np.int64]
+    split: NDArray[np.int64]
+    exchanging: tuple[int, ...]

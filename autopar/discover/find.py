@@ -14,7 +14,7 @@ from autopar.core.placement import Kind
 from autopar.discover.candidates import Shapes, splits, trial_shapes
 from autopar.discover.runnable import Runnable, runnable
 from autopar.discover.trial import Split, Trials
-from autopar.rules.factor_rule import Factor, FactorRule
+from autopar.ops.rules.factor_rule import Factor, FactorRule
 
 LONGEST_S = 30.0
 """An operator whose trials take longer gets no rule."""

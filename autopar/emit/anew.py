@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import jax
 
 from autopar._compat import untyped_jax
-from autopar.passes.program import Compute, Instruction, ShardedProgram
+from autopar.core.program import Compute, Instruction, ShardedProgram
 
 Array = jax.Array
 lax = untyped_jax.lax

@@ -9,9 +9,9 @@ from typing import Any
 import jax
 
 from autopar._compat import pcast_varying, untyped_jax
+from autopar.core.program import Compute, Instruction, ShardedProgram
 from autopar.core.regions import Region
 from autopar.emit.effects import TOKEN, is_ordered, token_of
-from autopar.passes.program import Compute, Instruction, ShardedProgram
 
 Array = jax.Array
 Env = dict[int, Array]

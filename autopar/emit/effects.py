@@ -16,7 +16,7 @@ from jax import experimental
 from autopar._compat import callback_of, pcast_varying, untyped_jax
 from autopar._payload import Payload
 from autopar.core.mesh import DeviceMesh
-from autopar.passes.program import Compute, Instruction
+from autopar.core.program import Compute, Instruction
 
 Array = jax.Array
 TOKEN = -1

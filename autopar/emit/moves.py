@@ -13,8 +13,8 @@ from autopar._compat import pcast_varying, row_major, untyped_jax
 from autopar.core.mesh import DeviceMesh
 from autopar.core.parcels import parcels
 from autopar.core.placement import Kind, Placement
+from autopar.core.program import Move, ShardedProgram, changed_dim
 from autopar.emit.slicing import slice_at
-from autopar.passes.program import Move, ShardedProgram, changed_dim
 
 Array = jax.Array
 lax, jnp = untyped_jax.lax, untyped_jax.numpy
@@ -31,7 +31,7 @@ class Target:
     `apart_bytes`: in a bucket of all-reduces, values of at least so many bytes are one each, which the compiler joins
     without copies (`core.parcels`); None: none.
     `xla_cpu`: XLA's CPU compiler will compile the program, some kernels of which are ended or spared for it
-    (`localize_products`, `passes.rereads`).
+    (`localize_products`, `backends.xla_cpu.rereads`).
     """
 
     tiled: bool = False

@@ -11,14 +11,14 @@ from typing import Any
 import jax
 
 from autopar._compat import open_jaxpr, pcast_varying, remat_primitive, untyped_jax, varying_axes, written
+from autopar.backends.xla_cpu.rereads import reread
+from autopar.core.program import Compute, Instruction, Move, ShardedProgram
 from autopar.core.regions import BOUNDARY, Region
 from autopar.emit import control
 from autopar.emit.anew import Anew, anew, behind_barrier
 from autopar.emit.effects import TOKEN, is_made_once, is_ordered, run_callback, token_of
-from autopar.emit.localize import localize
+from autopar.emit.local.localize import localize
 from autopar.emit.moves import PLAIN, Target, run_move
-from autopar.passes.program import Compute, Instruction, Move, ShardedProgram
-from autopar.passes.rereads import reread
 
 Array = jax.Array
 lax, jnp = untyped_jax.lax, untyped_jax.numpy

@@ -15,9 +15,9 @@ from autopar.core.graph import TensorInfo
 from autopar.core.mesh import DeviceMesh
 from autopar.core.parcels import LARGE_BYTES
 from autopar.core.placement import Placement
+from autopar.core.program import ShardedProgram
 from autopar.emit.moves import PLAIN, Target
 from autopar.emit.run import local_function
-from autopar.passes.program import ShardedProgram
 
 TARGETS = {"tpu": Target(tiled=True, apart_bytes=0), "cpu": Target(apart_bytes=LARGE_BYTES, xla_cpu=True)}
 """What is known of platforms. On TPUs laying arrays end to end takes copies that are slower than the collective, and

@@ -12,11 +12,11 @@ from autopar._mesh import aval_of
 from autopar._payload import Composite
 from autopar.errors import RuleError, TraceError
 from autopar.operators.primitive import KEEP, operator_p
-from autopar.rules.derived import JVP, VJP, derived
-from autopar.rules.factor_rule import Factor
-from autopar.rules.notation import Reduced
-from autopar.rules.registry import has_rule, register
-from autopar.rules.user import RuleLike, as_rule
+from autopar.ops.rules.derived import JVP, VJP, derived
+from autopar.ops.rules.factor_rule import Factor
+from autopar.ops.rules.notation import Reduced
+from autopar.ops.rules.registry import has_rule, register
+from autopar.ops.rules.user import RuleLike, as_rule
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

@@ -10,7 +10,7 @@ from autopar._compat import untyped_jax
 from autopar.core.graph import OpNode
 from autopar.errors import RuleError
 from autopar.operators.decorator import operator
-from autopar.rules.factor_rule import Factor, FactorRule
+from autopar.ops.rules.factor_rule import Factor, FactorRule
 
 Array = jax.Array
 jnp: Any = untyped_jax.numpy

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from autopar._compat import untyped_jax
 from autopar.operators.decorator import operator
-from autopar.rules.user import whole_along
+from autopar.ops.rules.user import whole_along
 
 Array = jax.Array
 Axis = int | tuple[int, ...]

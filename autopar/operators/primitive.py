@@ -19,7 +19,7 @@ from autopar._compat import untyped_jax
 from autopar._mesh import spec_of
 from autopar._payload import OPERATOR, Composite
 from autopar.errors import TraceError
-from autopar.rules.derived import JVP, VJP
+from autopar.ops.rules.derived import JVP, VJP
 
 Array = Any
 untyped_ad: Any = ad

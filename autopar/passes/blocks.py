@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from autopar.core.program import Compute, Instruction
 from autopar.core.regions import CONTROL, ENTERING, RegionTree
-from autopar.passes.program import Compute, Instruction
 
 
 @dataclass(eq=False)

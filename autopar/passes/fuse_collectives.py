@@ -8,9 +8,9 @@ from itertools import groupby
 
 from autopar.core.graph import OpNode
 from autopar.core.placement import Kind, StepKind
-from autopar.passes.program import REDUCTIONS, Compute, Instruction, Move, Role, ShardedProgram
+from autopar.core.program import REDUCTIONS, Compute, Instruction, Move, Role, ShardedProgram
+from autopar.cost.buckets import BUCKET_BYTES, SHARD_BUCKET_BYTES
 from autopar.passes.sink_all_reduce import is_view
-from autopar.price.buckets import BUCKET_BYTES, SHARD_BUCKET_BYTES
 from autopar.redistribute.step import PackPrice, StepPrice, no_pack
 
 

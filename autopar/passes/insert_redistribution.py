@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from autopar.core.graph import TensorInfo
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
-from autopar.passes.program import REDUCTIONS, Compute, Convert, Instruction, Move, Role, ShardedProgram, Value
-from autopar.price.work import is_fusible
+from autopar.core.program import REDUCTIONS, Compute, Convert, Instruction, Move, Role, ShardedProgram, Value
+from autopar.ops.work.work import is_fusible
 from autopar.redistribute.collective import size_bytes
 from autopar.redistribute.route import Router
 from autopar.redistribute.step import Step

@@ -9,10 +9,10 @@ from autopar.core.dataflow import Copy, Dataflow
 from autopar.core.graph import OpGraph, OpNode, TensorInfo
 from autopar.core.placement import Placement
 from autopar.core.plan import Stage
+from autopar.core.program import Compute, Convert, ShardedProgram, Value
 from autopar.core.regions import ENTERING
 from autopar.core.strategy import Strategy
 from autopar.passes.blocks import Blocks
-from autopar.passes.program import Compute, Convert, ShardedProgram, Value
 
 _NO_COPIES: Mapping[int, int] = {}
 _SCALAR = Placement(())

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autopar.core.graph import OpGraph
-from autopar.passes.program import Instruction, Move, ShardedProgram
-from autopar.price.buckets import gradients
+from autopar.core.program import Instruction, Move, ShardedProgram
+from autopar.cost.buckets import gradients
 
 
 @dataclass(frozen=True)

@@ -9,16 +9,16 @@ from typing import Protocol
 from autopar.core.dataflow import Dataflow
 from autopar.core.graph import OpGraph
 from autopar.core.plan import Stage
+from autopar.core.program import ShardedProgram
+from autopar.cost.buckets import waiting
 from autopar.errors import InvalidOption, ProgramError
 from autopar.passes.fuse_collectives import FuseCollectives
 from autopar.passes.insert_redistribution import InsertRedistribution
 from autopar.passes.lower import lower
 from autopar.passes.mark_mirror import MarkMirror
 from autopar.passes.price_exchanges import PriceExchanges
-from autopar.passes.program import ShardedProgram
 from autopar.passes.sink_all_reduce import SinkAllReduce
 from autopar.passes.verify import verify
-from autopar.price.buckets import waiting
 from autopar.redistribute.route import Router
 from autopar.redistribute.step import PackPrice, StepPrice, no_pack
 

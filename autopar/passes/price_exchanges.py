@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autopar.core.manual import COLLECTIVES
+from autopar.core.program import Compute, Instruction, Move, ShardedProgram
 from autopar.core.strategy import NEXT, PREVIOUS, Exchange
-from autopar.passes.program import Compute, Instruction, Move, ShardedProgram
 from autopar.redistribute.step import StepPrice
 
 

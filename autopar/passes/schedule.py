@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from autopar.passes.account import OpCost
-from autopar.passes.program import Compute, Convert, Instruction, Move, ShardedProgram
+from autopar.core.program import Compute, Convert, Instruction, Move, ShardedProgram
+from autopar.memory.account import OpCost
 from cost_models import Item, Overlap, Timing, simulate
 
 Bytes = NDArray[np.int64]

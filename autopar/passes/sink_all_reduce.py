@@ -12,9 +12,9 @@ from typing import Any
 from autopar.core.graph import OpNode
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
+from autopar.core.program import REDUCTIONS, Compute, Instruction, Move, ShardedProgram, Value
 from autopar.core.strategy import Strategy
-from autopar.passes.program import REDUCTIONS, Compute, Instruction, Move, ShardedProgram, Value
-from autopar.price.work import SCALINGS, is_view, passes_sums
+from autopar.ops.work.work import SCALINGS, is_view, passes_sums
 
 
 def scales(op: OpNode, position: int) -> bool:

@@ -11,8 +11,8 @@ from autopar.core.graph import TensorInfo
 from autopar.core.manual import COLLECTIVES
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Dims, Placement
+from autopar.core.program import FUSED_KINDS, Compute, Convert, Instruction, Move, ShardedProgram, Value, changed_dim
 from autopar.errors import ProgramError
-from autopar.passes.program import FUSED_KINDS, Compute, Convert, Instruction, Move, ShardedProgram, Value, changed_dim
 
 
 def verify(program: ShardedProgram, before: ShardedProgram | None = None) -> None:

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from autopar.core.placement import Placement, StepKind
-
-LOCAL_KINDS: frozenset[StepKind] = frozenset({"slice", "mask"})
+from autopar.core.placement import LOCAL_KINDS, Placement, StepKind
 
 
 @dataclass(frozen=True)

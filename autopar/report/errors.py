@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import hypot
 
+from autopar.core.program import Compute, Move
 from autopar.core.strategy import Strategy
-from autopar.passes.program import Compute, Move
+from autopar.cost.cached_pricing import Remembered
+from autopar.cost.local_steps import FUSED_S
+from autopar.cost.operators.local_work import LocalWork
+from autopar.cost.pricing import Roofline
 from autopar.passes.schedule import Event, Schedule
-from autopar.price.local_steps import FUSED_S
-from autopar.price.local_work import LocalWork
-from autopar.price.pricing import Roofline
-from autopar.price.remembered import Remembered
 from autopar.search.task import Planned
 from cost_models import Cluster, formula_error, group, slower_cluster, uncertain_figures
 

@@ -8,9 +8,9 @@ from typing import TypeGuard
 from autopar.core.graph import OpGraph, OpNode, TensorInfo
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
-from autopar.passes.program import Compute, Instruction, Move, ShardedProgram
+from autopar.core.program import Compute, Instruction, Move, ShardedProgram
+from autopar.ops.work.work import has_no_price
 from autopar.passes.schedule import Schedule, schedule
-from autopar.price.work import has_no_price
 from autopar.report.errors import ErrorShare, error_shares, standard_error_s
 from autopar.search.carried import CarriedGroup, carried_groups
 from autopar.search.task import Planned

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from autopar.core.program import Compute, Move, ShardedProgram
 from autopar.errors import AutoparError
-from autopar.passes.program import Compute, Move, ShardedProgram
 from autopar.passes.schedule import Event, Schedule, Span
 
 _PROCESS = 1

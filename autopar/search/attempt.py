@@ -6,16 +6,16 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
 
+from autopar.backends.xla_cpu.predict import set_aside
 from autopar.core.graph import OpGraph
 from autopar.core.placement import StepKind
 from autopar.core.plan import Plan
-from autopar.passes.account import Account, account
-from autopar.passes.compiled.predict import set_aside
+from autopar.core.program import ShardedProgram
+from autopar.cost.assemble import placement_choice
+from autopar.cost.pricing import Pricing, compiler_of, pack_price
+from autopar.memory.account import Account, account
+from autopar.ops.work.work import materialised, recomputed, workspace_bytes
 from autopar.passes.pipeline import build_program
-from autopar.passes.program import ShardedProgram
-from autopar.price.assemble import placement_choice
-from autopar.price.pricing import Pricing, compiler_of, pack_price
-from autopar.price.work import materialised, recomputed, workspace_bytes
 from autopar.search.ground import Ground
 from autopar.search.misfit import Moments, blame
 from autopar.search.recomputable import recomputable

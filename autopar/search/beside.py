@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from autopar.passes.program import Compute
+from autopar.core.program import Compute
 from autopar.search.attempt import Attempt
 from autopar.search.task import Planned
 from autopar.solve import Problem, Usage

@@ -12,11 +12,11 @@ from autopar.core.mesh import DeviceMesh
 from autopar.core.pins import Spec
 from autopar.core.placement import StepKind
 from autopar.core.space import Space
-from autopar.price.assemble import assemble
-from autopar.price.buckets import router_of
-from autopar.price.pricing import MakePricing, Pricing, restricted
-from autopar.price.remembered import Remembered
-from autopar.price.variables import Caches
+from autopar.cost.assemble import assemble
+from autopar.cost.buckets import router_of
+from autopar.cost.cached_pricing import Remembered
+from autopar.cost.pricing import MakePricing, Pricing, restricted
+from autopar.memory.variables import Caches
 from autopar.redistribute.route import Router
 from autopar.search.resolve import FindRule, no_rule
 from autopar.search.space import build_space

@@ -11,7 +11,7 @@ from itertools import accumulate
 from autopar.core.dataflow import Use, until, uses_of
 from autopar.core.graph import OpGraph, OpNode, TensorInfo
 from autopar.core.recompute import Recomputed, counterpart, sliced_anew, with_recomputed
-from autopar.price.work import materialised
+from autopar.ops.work.work import materialised
 
 _EXACT = frozenset({"eq", "ne"})
 _REPEATABLE = frozenset(

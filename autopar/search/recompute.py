@@ -23,12 +23,12 @@ from autopar.core.placement import Placement
 from autopar.core.plan import Plan, Stage
 from autopar.core.recompute import Key, Recomputed, Rewritten, with_recomputed
 from autopar.core.space import Space
+from autopar.cost.assemble import placement_choice
+from autopar.cost.assemble_recompute import RecomputeProblem, assemble_recompute
+from autopar.cost.cached_pricing import Remembered
+from autopar.cost.pricing import pack_price, restricted
 from autopar.errors import NoFeasiblePlan, Unsolved
 from autopar.passes.pipeline import build_program
-from autopar.price.assemble import placement_choice
-from autopar.price.assemble_recompute import RecomputeProblem, assemble_recompute
-from autopar.price.pricing import pack_price, restricted
-from autopar.price.remembered import Remembered
 from autopar.search.attempt import Attempt, account_of
 from autopar.search.ground import Ground
 from autopar.search.place import Place

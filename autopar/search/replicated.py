@@ -9,6 +9,7 @@ from autopar.core.graph import OpGraph, OpNode
 from autopar.core.manual import manual_axes
 from autopar.core.mesh import DeviceMesh
 from autopar.core.plan import Stage
+from autopar.cost.pricing import Pricing
 from autopar.errors import (
     FoundRuleWarning,
     UnpricedWarning,
@@ -17,12 +18,11 @@ from autopar.errors import (
     WholeBitsWarning,
     users_level,
 )
-from autopar.price.pricing import Pricing
-from autopar.price.work import has_no_price
-from autopar.rules import rule_of
-from autopar.rules.enumerate import enumerate_strategies
-from autopar.rules.notation import show
-from autopar.rules.registry import has_rule, whole
+from autopar.ops.rules import rule_of
+from autopar.ops.rules.enumerate import enumerate_strategies
+from autopar.ops.rules.notation import show
+from autopar.ops.rules.registry import has_rule, whole
+from autopar.ops.work.work import has_no_price
 from autopar.search.constraints import Constraint, Pin
 from autopar.search.resolve import FindRule, found_rules, note_of
 

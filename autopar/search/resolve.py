@@ -8,9 +8,9 @@ from typing import Protocol, runtime_checkable
 from autopar.core.graph import OpGraph, OpNode
 from autopar.core.manual import manual_axes
 from autopar.errors import UnsupportedPrimitive
-from autopar.rules.factor_rule import FactorRule
-from autopar.rules.notation import show
-from autopar.rules.registry import has_rule, rule_of, whole
+from autopar.ops.rules.factor_rule import FactorRule
+from autopar.ops.rules.notation import show
+from autopar.ops.rules.registry import has_rule, rule_of, whole
 
 FindRule = Callable[[OpNode], FactorRule | None]
 """What finds a rule by trial; it runs operators, which nothing in here does."""

@@ -12,10 +12,10 @@ from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import StepKind
 from autopar.core.plan import Plan
 from autopar.core.recompute import Recomputed, with_recomputed
+from autopar.cost.cached_pricing import Remembered
+from autopar.cost.pricing import pack_price, restricted
 from autopar.errors import AutoparError, NoFeasiblePlan, PlanFileError, Unsolved
 from autopar.passes.pipeline import build_program, program_states, write_dump
-from autopar.price.pricing import pack_price, restricted
-from autopar.price.remembered import Remembered
 from autopar.search.attempt import WORTH, account_of
 from autopar.search.constraints import show, step_kinds_of
 from autopar.search.ground import Ground

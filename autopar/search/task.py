@@ -14,11 +14,11 @@ from autopar.core.dataflow import Dataflow
 from autopar.core.graph import OpGraph
 from autopar.core.mesh import DeviceMesh
 from autopar.core.plan import Plan
+from autopar.core.program import ShardedProgram
 from autopar.core.regions import WHILE_TRIPS
+from autopar.cost.pricing import MakePricing, Pricing
 from autopar.errors import InvalidOption
-from autopar.passes.account import Account
-from autopar.passes.program import ShardedProgram
-from autopar.price.pricing import MakePricing, Pricing
+from autopar.memory.account import Account
 from autopar.search.constraints import Constraint, out_of_order
 from autopar.search.ground import Ground
 from autopar.search.halt import Halt

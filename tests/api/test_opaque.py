@@ -14,7 +14,7 @@ from jax.experimental.custom_partitioning import custom_partitioning
 
 import autopar
 from autopar.errors import RuleError, UnsupportedPrimitiveWarning
-from autopar.rules.registry import unregister
+from autopar.ops.rules.registry import unregister
 from tests.api.same import assert_same
 
 X = np.random.default_rng(0).normal(size=(16, 8)).astype(np.float32)

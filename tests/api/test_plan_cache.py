@@ -20,8 +20,8 @@ from jax.sharding import PartitionSpec as P
 import autopar
 from autopar.api import make
 from autopar.api.packed_text import packed_text, unpacked_text
+from autopar.cost.pricing import Roofline
 from autopar.errors import InvalidOption, PlanCacheWarning
-from autopar.price.pricing import Roofline
 from tests.api.same import PARAMS, SLOW, X, assert_same, step
 from tests.recompute.steps import arrays as recomputed_arrays
 from tests.recompute.steps import scanned, specs

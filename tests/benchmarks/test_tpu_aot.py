@@ -14,8 +14,8 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import autopar
-from autopar.emit.hlo import collectives_of, peak_memory_bytes
-from autopar.emit.hlo_text import parse_module
+from autopar.inspect.hlo import collectives_of, peak_memory_bytes
+from autopar.inspect.hlo_text import parse_module
 from benchmarks import tpu_programs
 from benchmarks.accuracy_plans import grid_sizes
 from benchmarks.tpu_aot import Lowered, Predicted, Row, agreement, compiled_row

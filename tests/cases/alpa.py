@@ -17,9 +17,9 @@ import numpy as np
 
 import autopar
 from autopar.core.placement import Placement
-from autopar.emit.hlo import collectives_of, compile_unmerged
-from autopar.price.alpa import alpa_pricing
-from autopar.price.pricing import MakePricing
+from autopar.cost.alpa import alpa_pricing
+from autopar.cost.pricing import MakePricing
+from autopar.inspect.hlo import collectives_of, compile_unmerged
 from tests import small_models as models
 
 Kinds = Counter[str]

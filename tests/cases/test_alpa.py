@@ -11,8 +11,8 @@ import pytest
 
 from autopar.core.graph import OpNode
 from autopar.core.strategy import Strategy
-from autopar.price.alpa import Alpa
-from autopar.price.pricing import MakePricing, restricted
+from autopar.cost.alpa import Alpa
+from autopar.cost.pricing import MakePricing, restricted
 from tests import small_models as models
 from tests.cases.alpa import (
     LINES,

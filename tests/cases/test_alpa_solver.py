@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import pytest
 
 from autopar.core.mesh import DeviceMesh
-from autopar.price.alpa import Alpa, alpa_pricing
-from autopar.price.pricing import restricted
+from autopar.cost.alpa import Alpa, alpa_pricing
+from autopar.cost.pricing import restricted
 from autopar.search.constraints import Named, Replicate
 from autopar.search.search import search
 from autopar.search.task import Planned, Task

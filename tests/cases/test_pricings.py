@@ -15,11 +15,11 @@ from autopar.core.graph import OpGraph, OpNode
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
 from autopar.core.strategy import Strategy
-from autopar.price.alpa import Alpa
-from autopar.price.mindspore import MindSpore
+from autopar.cost.alpa import Alpa
+from autopar.cost.mindspore import MindSpore
+from autopar.ops.rules.enumerate import enumerate_strategies
+from autopar.ops.rules.registry import rule_of
 from autopar.redistribute.step import StepKind
-from autopar.rules.enumerate import enumerate_strategies
-from autopar.rules.registry import rule_of
 from autopar.trace import trace
 from tests import small_models as models
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from autopar.backends.xla_cpu.matrices import Numbers, contracted_first, merges_dims
 from autopar.core.graph import OpNode, TensorInfo
-from autopar.core.products import Numbers, contracted_first, merges_dims
 
 NO_BATCH = ((), ())
 

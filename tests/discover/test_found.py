@@ -18,15 +18,15 @@ from autopar.core.graph import OpNode
 from autopar.core.mesh import DeviceMesh
 from autopar.discover import find_rule
 from autopar.errors import FoundRuleWarning, UnsupportedPrimitive, UnsupportedPrimitiveWarning
-from autopar.rules import registry, rule_of
-from autopar.rules.enumerate import enumerate_strategies
-from autopar.rules.notation import show
-from autopar.rules.user import as_rule
+from autopar.ops.rules import registry, rule_of
+from autopar.ops.rules.enumerate import enumerate_strategies
+from autopar.ops.rules.notation import show
+from autopar.ops.rules.user import as_rule
 from autopar.trace import trace
 from tests.api.same import SLOW, assert_same
-from tests.rules.build import Built, build
-from tests.rules.cases import CASES
-from tests.rules.property import MESHES, check_rule
+from tests.ops.build import Built, build
+from tests.ops.cases import CASES
+from tests.ops.property import MESHES, check_rule
 
 by_name = {case.name: case for case in CASES}
 Function = Callable[..., Any]

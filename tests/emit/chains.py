@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from autopar.core.graph import TensorInfo
 from autopar.core.mesh import DeviceMesh
-from autopar.passes.program import Move, ShardedProgram, Value
+from autopar.core.program import Move, ShardedProgram, Value
 from autopar.redistribute.collective import size_bytes
 from autopar.redistribute.step import Step
 

@@ -13,11 +13,11 @@ from autopar._payload import Payload
 from autopar.core.graph import OpNode
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
+from autopar.core.program import Compute, ShardedProgram, Value
 from autopar.core.strategy import Strategy
-from autopar.emit.compare import Comparison, axis_groups, compare
-from autopar.emit.hlo import HloCollective, collectives_of, compile_unmerged
 from autopar.emit.wrap import device_mesh, wrap
-from autopar.passes.program import Compute, ShardedProgram, Value
+from autopar.inspect.compare import Comparison, axis_groups, compare
+from autopar.inspect.hlo import HloCollective, collectives_of, compile_unmerged
 from autopar.redistribute.step import Step
 from tests.emit.chains import ONE, THREE, TWO, bucket, chain, chains, tensor
 

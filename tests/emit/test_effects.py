@@ -12,8 +12,8 @@ import pytest
 from jax.experimental import io_callback
 
 import autopar
-from autopar.emit.compare import compare
-from autopar.emit.hlo import collectives_of, compile_unmerged
+from autopar.inspect.compare import compare
+from autopar.inspect.hlo import collectives_of, compile_unmerged
 
 MESHES = [{"x": 8}, {"x": 2, "y": 4}]
 X = np.arange(64.0, dtype=np.float32).reshape(8, 8)

@@ -10,16 +10,16 @@ import pytest
 
 from autopar.core.graph import OpNode
 from autopar.core.mesh import DeviceMesh
+from autopar.core.program import ShardedProgram
 from autopar.core.space import Space
 from autopar.core.strategy import Strategy
 from autopar.emit.wrap import device_mesh, wrap
-from autopar.passes.program import ShardedProgram
 from tests.equivalence.cases import Case, inputs_of
 from tests.equivalence.check import run
-from tests.rules.all_cases import CASES
-from tests.rules.build import Case as Operator
-from tests.rules.build import raw
-from tests.rules.property import assert_close
+from tests.ops.all_cases import CASES
+from tests.ops.build import Case as Operator
+from tests.ops.build import raw
+from tests.ops.property import assert_close
 
 MESH = DeviceMesh.of({"x": 2, "y": 2})
 LIMIT = 12

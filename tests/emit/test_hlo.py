@@ -15,8 +15,8 @@ from jax.sharding import PartitionSpec
 
 from autopar._compat import make_mesh, shard_map
 from autopar.core.mesh import DeviceMesh
-from autopar.emit.hlo import HloCollective, collectives_in, collectives_of, compile_unmerged, peak_memory_bytes
-from autopar.emit.hlo_text import device_groups, dtype_bits, parse_module
+from autopar.inspect.hlo import HloCollective, collectives_in, collectives_of, compile_unmerged, peak_memory_bytes
+from autopar.inspect.hlo_text import device_groups, dtype_bits, parse_module
 from tests.emit.chains import ONE, THREE, TWO
 
 Body = Callable[..., Any]

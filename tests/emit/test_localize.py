@@ -18,14 +18,14 @@ from autopar.core.graph import OpNode, TensorInfo
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
 from autopar.core.strategy import Strategy
-from autopar.emit.localize import localize
-from autopar.emit.localize_counters import _product_of_words, _sum_of_words
-from autopar.rules import rule_of
-from autopar.rules.enumerate import enumerate_strategies
-from tests.rules.all_cases import CASES
-from tests.rules.build import Arg, Built, Case, build, raw
-from tests.rules.drawn import MOVED, RANKED, WINDOWED, Rng
-from tests.rules.property import assert_close
+from autopar.emit.local.counters import _product_of_words, _sum_of_words
+from autopar.emit.local.localize import localize
+from autopar.ops.rules import rule_of
+from autopar.ops.rules.enumerate import enumerate_strategies
+from tests.ops.all_cases import CASES
+from tests.ops.build import Arg, Built, Case, build, raw
+from tests.ops.drawn import MOVED, RANKED, WINDOWED, Rng
+from tests.ops.property import assert_close
 
 MESH = DeviceMesh.of({"x": 2, "y": 2})
 REDUCE = {"sum": lax.psum, "max": lax.pmax, "min": lax.pmin}

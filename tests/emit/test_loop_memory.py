@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import pytest
 
 import autopar
-from autopar.emit.hlo import peak_memory_bytes
+from autopar.inspect.hlo import peak_memory_bytes
 
 Tree = Any
 LEAST, MOST = 0.98, 1.45

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import pytest
 
 import autopar
-from autopar.emit.hlo import peak_memory_bytes
-from autopar.passes.compiled import predict
-from autopar.price.work import workspace_bytes
+from autopar.backends.xla_cpu import predict
+from autopar.inspect.hlo import peak_memory_bytes
+from autopar.ops.work.work import workspace_bytes
 from benchmarks.memory_models import MODELS, conv, descends
 from benchmarks.models import cross_entropy, max_pool
 

@@ -18,10 +18,10 @@ from autopar._payload import Payload
 from autopar.core.graph import OpNode
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Kind, Placement
+from autopar.core.program import Compute, Move, ShardedProgram, Value
 from autopar.core.strategy import Strategy
 from autopar.emit.moves import PLAIN, Target, neutral, permutation, run_move
 from autopar.emit.wrap import TARGETS, device_mesh, wrap
-from autopar.passes.program import Compute, Move, ShardedProgram, Value
 from autopar.passes.verify import verify
 from autopar.redistribute.route import Router
 from autopar.redistribute.step import Step

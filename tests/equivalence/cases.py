@@ -19,9 +19,9 @@ from autopar.core.dataflow import Dataflow, dataflow
 from autopar.core.graph import OpGraph
 from autopar.core.mesh import DeviceMesh
 from autopar.core.plan import Stage
+from autopar.core.program import ShardedProgram
 from autopar.core.space import Space
 from autopar.passes.pipeline import program_states
-from autopar.passes.program import ShardedProgram
 from autopar.redistribute.route import Router
 from autopar.redistribute.step import StepKind
 from autopar.search.space import build_space

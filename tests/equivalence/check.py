@@ -7,11 +7,11 @@ from typing import Any
 import jax
 
 from autopar.api.call import unflatten
-from autopar.emit.compare import Comparison, compare
-from autopar.emit.hlo import HloCollective, collectives_of, compile_unmerged
+from autopar.core.program import ShardedProgram
 from autopar.emit.run import local_function
 from autopar.emit.wrap import device_mesh, partition_spec, placements, wrap
-from autopar.passes.program import ShardedProgram
+from autopar.inspect.compare import Comparison, compare
+from autopar.inspect.hlo import HloCollective, collectives_of, compile_unmerged
 from tests.equivalence.cases import Case, assert_equal, inputs_of, key_data
 from tests.quick_compile import QUICK
 

@@ -13,7 +13,7 @@ import pytest
 from jax import lax
 
 import autopar
-from autopar.passes.program import ShardedProgram
+from autopar.core.program import ShardedProgram
 from tests.equivalence.cases import MESHES, Case, assert_equal
 from tests.equivalence.check import check, collectives, prove, run
 from tests.equivalence.draw import local_plan

@@ -11,14 +11,14 @@ import pytest
 from autopar.core.graph import OpNode
 from autopar.core.placement import Placement
 from autopar.core.plan import Stage
+from autopar.core.program import Move, ShardedProgram
 from autopar.core.space import Space
 from autopar.core.strategy import Strategy
-from autopar.emit.compare import compare
 from autopar.errors import ProgramError, RuleError
-from autopar.passes.program import Move, ShardedProgram
+from autopar.inspect.compare import compare
+from autopar.ops.rules import registry
+from autopar.ops.rules.factor_rule import FactorRule
 from autopar.passes.verify import verify
-from autopar.rules import registry
-from autopar.rules.factor_rule import FactorRule
 from tests.equivalence.cases import Case, assert_equal, space_of, step_case
 from tests.equivalence.check import check, collectives, prove, run
 from tests.equivalence.draw import uniform_plan

@@ -10,8 +10,8 @@ import jax
 import pytest
 
 import autopar
+from autopar.core.program import ShardedProgram
 from autopar.emit.wrap import device_mesh, wrap
-from autopar.passes.program import ShardedProgram
 from cost_models import Cluster, load_cluster
 from cost_models.cluster import replace_link
 from tests.equivalence.cases import MESHES, SIZES, Case, gradients_case, inputs_of, space_of, step_case

@@ -13,8 +13,8 @@ from jax import lax
 
 import autopar
 from autopar.core.mesh import DeviceMesh
-from autopar.rules import rule_of
-from autopar.rules.enumerate import enumerate_strategies
+from autopar.ops.rules import rule_of
+from autopar.ops.rules.enumerate import enumerate_strategies
 from autopar.trace import trace
 from tests.equivalence.cases import Case
 from tests.equivalence.check import check

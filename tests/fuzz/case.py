@@ -17,10 +17,10 @@ from autopar.api.call import unflatten
 from autopar.core.manual import KINDS as MANUAL
 from autopar.core.mesh import DeviceMesh
 from autopar.core.plan import Stage
+from autopar.core.program import Compute, ShardedProgram
 from autopar.core.space import Space
 from autopar.errors import AutoparError, ProgramError, RuleError, UnsupportedPrimitiveWarning
 from autopar.passes.pipeline import build_program
-from autopar.passes.program import Compute, ShardedProgram
 from autopar.redistribute.route import Router
 from autopar.trace import Traced, trace
 from cost_models import Cluster, load_cluster
@@ -93,7 +93,7 @@ class Formed(Case):
 class Outcome:
     """What became of a case.
 
-    passed: with a note where XLA left a collective out that it would have had to run by `emit.compare`.
+    passed: with a note where XLA left a collective out that it would have had to run by `inspect.compare`.
     refused: an AutoparError that speaks to the user. unstable: the results differ, but so do the plain function's when
     every value is off by a rounding error (a comparison of two sums that are equal, say).
     """

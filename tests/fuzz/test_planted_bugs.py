@@ -9,9 +9,9 @@ import pytest
 
 from autopar.core.graph import OpNode
 from autopar.emit import localize
-from autopar.emit.localize_shard import LocalOp, Run
-from autopar.rules import registry
-from autopar.rules.factor_rule import FactorRule
+from autopar.emit.local.shard import LocalOp, Run
+from autopar.ops.rules import registry
+from autopar.ops.rules.factor_rule import FactorRule
 from tests.fuzz.case import FuzzCase, check, draw_case, first_difference
 from tests.fuzz.shrink import shrink
 

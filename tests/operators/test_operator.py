@@ -16,14 +16,14 @@ from autopar.core.mesh import DeviceMesh
 from autopar.errors import RuleError, TraceError
 from autopar.operators import KEEP
 from autopar.operators.primitive import operator_p
-from autopar.rules import rule_of
-from autopar.rules.enumerate import enumerate_strategies
-from autopar.rules.factor_rule import FactorRule
-from autopar.rules.user import as_rule
+from autopar.ops.rules import rule_of
+from autopar.ops.rules.enumerate import enumerate_strategies
+from autopar.ops.rules.factor_rule import FactorRule
+from autopar.ops.rules.user import as_rule
 from autopar.trace import fingerprint, trace
 from tests.api.same import SLOW, assert_same
-from tests.rules.build import Built
-from tests.rules.property import MESHES, check_rule
+from tests.ops.build import Built
+from tests.ops.property import MESHES, check_rule
 
 
 @autopar.operator("... d -> ... d", frozen="d")

@@ -17,11 +17,11 @@ from autopar._payload import Payload
 from autopar.core.graph import OpNode
 from autopar.core.mesh import DeviceMesh
 from autopar.operators import KEEP
-from autopar.rules import rule_of
-from autopar.rules.enumerate import enumerate_strategies
+from autopar.ops.rules import rule_of
+from autopar.ops.rules.enumerate import enumerate_strategies
 from autopar.trace import trace
-from tests.rules.build import Built
-from tests.rules.property import MESHES, check_rule
+from tests.ops.build import Built
+from tests.ops.property import MESHES, check_rule
 
 Function = Callable[..., Any]
 

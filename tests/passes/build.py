@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from autopar.core.graph import OpNode, Phase, TensorInfo
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
+from autopar.core.program import Compute, Instruction, Move, Role, ShardedProgram, Value
 from autopar.core.regions import Region
 from autopar.core.strategy import Strategy
-from autopar.passes.program import Compute, Instruction, Move, Role, ShardedProgram, Value
 
 MESH = DeviceMesh.of({"x": 2, "y": 4})
 WHOLE = Placement(((),))

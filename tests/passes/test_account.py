@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autopar.core.placement import Placement
-from autopar.passes.account import account
+from autopar.core.program import Compute, Instruction, Move, ShardedProgram
+from autopar.memory.account import account
+from autopar.ops.work.work import is_fusible
 from autopar.passes.fuse_collectives import FuseCollectives
-from autopar.passes.program import Compute, Instruction, Move, ShardedProgram
-from autopar.price.work import is_fusible
 from tests.passes.build import SPLIT, WHOLE, Builder, price, programs
 
 PARTIAL = Placement(((),), ("x",))

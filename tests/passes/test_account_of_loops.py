@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from autopar.core.mesh import DeviceMesh
+from autopar.core.program import Compute, Move, ShardedProgram
 from autopar.core.regions import BOUNDARY
-from autopar.passes.account import account
+from autopar.memory.account import account
+from autopar.ops.work.exchanged import lengthening, message_bytes
+from autopar.ops.work.work import materialised
 from autopar.passes.pipeline import build_program
-from autopar.passes.program import Compute, Move, ShardedProgram
-from autopar.price.exchanged import lengthening, message_bytes
-from autopar.price.work import materialised
 from autopar.redistribute.route import Router
 from tests.equivalence.cases import Case
 from tests.equivalence.draw import local_plan, uniform_plan

@@ -8,21 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autopar.backends.xla_cpu.arena import ALIGNMENT, _clock, _places, arena_bytes
+from autopar.backends.xla_cpu.donate import with_copies, with_own
+from autopar.backends.xla_cpu.draft import Draft
+from autopar.backends.xla_cpu.fusion import fused
+from autopar.backends.xla_cpu.join import joined
+from autopar.backends.xla_cpu.moving import unfold_move
+from autopar.backends.xla_cpu.node import Node
+from autopar.backends.xla_cpu.order import post_order, ready_first
+from autopar.backends.xla_cpu.place import END, Held, Timed, held, left_over, most
+from autopar.backends.xla_cpu.unfold import Unfolding
 from autopar.core.graph import OpNode, TensorInfo
 from autopar.core.placement import Placement
+from autopar.core.program import Compute, Move
 from autopar.core.regions import Region
 from autopar.core.strategy import Strategy
-from autopar.passes.compiled.arena import ALIGNMENT, _clock, _places, arena_bytes
-from autopar.passes.compiled.donate import with_copies, with_own
-from autopar.passes.compiled.draft import Draft
-from autopar.passes.compiled.fusion import fused
-from autopar.passes.compiled.join import joined
-from autopar.passes.compiled.moving import unfold_move
-from autopar.passes.compiled.node import Node
-from autopar.passes.compiled.order import post_order, ready_first
-from autopar.passes.compiled.place import END, Held, Timed, held, left_over, most
-from autopar.passes.compiled.unfold import Unfolding
-from autopar.passes.program import Compute, Move
 from tests.passes.build import SPLIT, Builder
 
 X, A, B, C, D, E = range(6)

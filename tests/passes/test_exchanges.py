@@ -14,18 +14,18 @@ from autopar.core.dataflow import dataflow
 from autopar.core.graph import OpGraph
 from autopar.core.mesh import DeviceMesh
 from autopar.core.plan import Stage
+from autopar.core.program import Compute, ShardedProgram
 from autopar.core.strategy import MIRROR, NEXT, PREVIOUS, Exchange, Strategy
+from autopar.cost.alpa import alpa_pricing
+from autopar.cost.mindspore import MindSpore
+from autopar.cost.pricing import Roofline, cost_of, restricted
 from autopar.errors import ProgramError
-from autopar.passes.account import account
+from autopar.memory.account import account
+from autopar.ops.rules import rule_of
+from autopar.ops.rules.enumerate import enumerate_strategies
 from autopar.passes.pipeline import program_states
-from autopar.passes.program import Compute, ShardedProgram
 from autopar.passes.verify import verify
-from autopar.price.alpa import alpa_pricing
-from autopar.price.mindspore import MindSpore
-from autopar.price.pricing import Roofline, cost_of, restricted
 from autopar.redistribute.route import Router
-from autopar.rules import rule_of
-from autopar.rules.enumerate import enumerate_strategies
 from autopar.search.space import build_space
 from autopar.trace import trace
 from cost_models import load_cluster

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autopar.core.placement import Placement
+from autopar.core.program import Compute, Move, ShardedProgram
 from autopar.core.regions import Region
 from autopar.passes.fuse_collectives import FuseCollectives
-from autopar.passes.program import Compute, Move, ShardedProgram
 from autopar.passes.verify import verify
 from tests.passes.build import MESH, SPLIT, Builder, meaning, price, programs
 

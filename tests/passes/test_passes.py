@@ -16,17 +16,17 @@ from autopar.core.dataflow import dataflow
 from autopar.core.graph import OpGraph, OpNode, Phase, TensorInfo
 from autopar.core.placement import Placement
 from autopar.core.plan import Stage
+from autopar.core.program import Compute, Convert, Move, ShardedProgram
 from autopar.core.regions import Region
 from autopar.core.strategy import Strategy
 from autopar.errors import InvalidOption, ProgramError
+from autopar.ops.work.work import is_view
 from autopar.passes.insert_redistribution import InsertRedistribution, users_of
 from autopar.passes.lower import lower
 from autopar.passes.mark_mirror import MarkMirror
 from autopar.passes.pipeline import program_states, write_dump
-from autopar.passes.program import Compute, Convert, Move, ShardedProgram
 from autopar.passes.sink_all_reduce import SinkAllReduce, scales
 from autopar.passes.verify import verify
-from autopar.price.work import is_view
 from autopar.redistribute.route import Router
 from autopar.search.space import build_space
 from autopar.trace import trace

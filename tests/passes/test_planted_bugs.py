@@ -13,13 +13,13 @@ from autopar.core.dataflow import dataflow
 from autopar.core.graph import OpGraph
 from autopar.core.placement import Placement
 from autopar.core.plan import Stage
+from autopar.core.program import Move, ShardedProgram
 from autopar.core.strategy import Strategy
 from autopar.errors import PlanFileError, ProgramError, RuleError
+from autopar.ops.rules.factor_rule import FactorRule
 from autopar.passes.pipeline import build_program
-from autopar.passes.program import Move, ShardedProgram
 from autopar.passes.verify import verify
 from autopar.redistribute.route import Router
-from autopar.rules.factor_rule import FactorRule
 from autopar.search.space import build_space, check_strategies
 from autopar.trace import trace
 from tests.passes.build import MESH, price

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from autopar.core.graph import OpNode
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
+from autopar.core.program import Compute, Move, ShardedProgram
 from autopar.core.regions import Region
 from autopar.core.strategy import Strategy
-from autopar.passes.account import Account, account
+from autopar.memory.account import Account, account
 from autopar.passes.fuse_collectives import FuseCollectives
 from autopar.passes.pipeline import build_program
-from autopar.passes.program import Compute, Move, ShardedProgram
 from autopar.passes.schedule import Event, Schedule, schedule
 from autopar.redistribute.route import Router
 from cost_models import Overlap

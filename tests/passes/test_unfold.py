@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
+from autopar.backends.xla_cpu.fusion import Kernel, Slot, fused
+from autopar.backends.xla_cpu.node import Node
+from autopar.backends.xla_cpu.order import ready_first
+from autopar.backends.xla_cpu.unfold import Unfolding
 from autopar.core.graph import OpNode, TensorInfo
 from autopar.core.placement import Placement, StepKind
+from autopar.core.program import Compute, Move
 from autopar.core.strategy import NEXT, PREVIOUS, Strategy
-from autopar.passes.compiled.fusion import Kernel, Slot, fused
-from autopar.passes.compiled.node import Node
-from autopar.passes.compiled.order import ready_first
-from autopar.passes.compiled.unfold import Unfolding
-from autopar.passes.program import Compute, Move
 from tests.passes.build import Builder
 
 ROWS, COLUMNS = Placement((("x",), ())), Placement(((), ("x",)))

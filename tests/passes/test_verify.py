@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 
 from autopar.core.placement import Placement
+from autopar.core.program import Convert, Move, ShardedProgram
 from autopar.core.regions import Region
 from autopar.errors import ProgramError
-from autopar.passes.program import Convert, Move, ShardedProgram
 from autopar.passes.verify import verify
 from tests.passes.build import MESH, SPLIT, WHOLE, Builder, programs
 

@@ -16,8 +16,8 @@ import pytest
 from autopar.core.dataflow import dataflow
 from autopar.core.mesh import DeviceMesh
 from autopar.core.recompute import with_recomputed
-from autopar.price.assemble_recompute import RecomputeBuilder
-from autopar.price.pricing import Roofline
+from autopar.cost.assemble_recompute import RecomputeBuilder
+from autopar.cost.pricing import Roofline
 from autopar.search.ground import Ground
 from autopar.search.place import Place
 from autopar.search.recomputable import recomputable
@@ -28,7 +28,7 @@ from autopar.solve.problem.problem import objective, peak
 from autopar.trace import trace
 from cost_models import load_cluster
 from tests import small_models
-from tests.price.test_assemble import ARGS, normed
+from tests.cost.test_assemble import ARGS, normed
 from tests.recompute.test_problem import CASES
 
 MESH = DeviceMesh.of({"x": 2, "y": 4})

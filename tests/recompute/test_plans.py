@@ -15,9 +15,9 @@ import autopar
 from autopar.api.plan_file import to_json
 from autopar.core.dataflow import dataflow
 from autopar.core.recompute import with_recomputed
-from autopar.emit.hlo import peak_memory_bytes
 from autopar.emit.wrap import device_mesh, wrap
 from autopar.errors import InvalidOption, NoFeasiblePlan, PlanFileError, Unsolved
+from autopar.inspect.hlo import peak_memory_bytes
 from autopar.passes.pipeline import build_program
 from autopar.redistribute.route import Router
 from autopar.search import recompute

@@ -17,9 +17,9 @@ from autopar.core.dataflow import dataflow
 from autopar.core.graph import OpGraph
 from autopar.core.mesh import DeviceMesh
 from autopar.core.recompute import Recomputed, with_recomputed
-from autopar.price.assemble import assemble
-from autopar.price.buckets import router_of
-from autopar.price.pricing import Roofline
+from autopar.cost.assemble import assemble
+from autopar.cost.buckets import router_of
+from autopar.cost.pricing import Roofline
 from autopar.search.ground import Ground
 from autopar.search.place import Place
 from autopar.search.recomputable import recomputable
@@ -29,7 +29,7 @@ from autopar.search.task import SearchOptions, Task
 from autopar.solve import Infeasible, Problem, Solution, SolveOptions, solve
 from autopar.trace import trace
 from cost_models import load_cluster
-from tests.price.test_assemble import price_of
+from tests.cost.test_assemble import price_of
 from tests.recompute.steps import scanned
 
 MESH = DeviceMesh.of({"x": 2})

@@ -17,16 +17,16 @@ import numpy as np
 from autopar._payload import Payload
 from autopar.core.graph import OpNode
 from autopar.core.manual import BORDERS, COLLECTIVES, INDEX
+from autopar.core.program import Compute, Instruction, Move, ShardedProgram, changed_dim
 from autopar.core.regions import Region
-from autopar.emit.localize import localize
-from autopar.passes.program import Compute, Instruction, Move, ShardedProgram, changed_dim
+from autopar.emit.local.localize import localize
 from autopar.redistribute.step import Step
+from tests.ops.simulate import Place, run_devices
 from tests.reference.by_hand import collective
 from tests.reference.devices import Device, Locals, assemble, check_replicas, devices, groups, part_number, shard
 from tests.reference.jaxprs import TABLE
 from tests.reference.moves import apply_step
 from tests.reference.primitives import Plain
-from tests.rules.simulate import Place, run_devices
 
 assert "scan" in TABLE  # `jaxprs` adds the loops to what `Plain` can run
 

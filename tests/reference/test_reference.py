@@ -12,18 +12,18 @@ import pytest
 from jax import lax
 
 from autopar.api.call import unflatten
-from autopar.passes.program import ShardedProgram
+from autopar.core.program import ShardedProgram
 from tests.equivalence.cases import MESHES, Case, assert_equal, inputs_of, key_data, space_of, step_case
 from tests.equivalence.draw import local_plan, uniform_plan
+from tests.ops.build import Case as PrimitiveCase
+from tests.ops.build import build
+from tests.ops.cases import CASES
+from tests.ops.property import assert_close
 from tests.passes.build import without
 from tests.reference.devices import ReplicasDiffer
 from tests.reference.jaxprs import CONTROL, evaluate
 from tests.reference.primitives import TABLE, run
 from tests.reference.run import run_reference
-from tests.rules.build import Case as PrimitiveCase
-from tests.rules.build import build
-from tests.rules.cases import CASES
-from tests.rules.property import assert_close
 
 ON_NUMPY = [case for case in CASES if case.kind in TABLE]
 

@@ -13,9 +13,9 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import autopar
-from autopar.passes.program import Compute, Move, ShardedProgram
+from autopar.core.program import Compute, Move, ShardedProgram
+from autopar.cost.pricing import Roofline
 from autopar.passes.schedule import schedule
-from autopar.price.pricing import Roofline
 from autopar.report.errors import error_shares, standard_error_s
 from autopar.report.summary import step_schedule
 from cost_models import Cluster, load_cluster, slower_cluster, uncertain_figures

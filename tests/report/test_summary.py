@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 import autopar
 from autopar.api.plan_file import to_json
-from autopar.passes.program import Compute
+from autopar.core.program import Compute
 from autopar.report.summary import OperatorRow
 from tests.small_models import gpt
 

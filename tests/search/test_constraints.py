@@ -25,8 +25,8 @@ from autopar.core.graph import OpGraph
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
 from autopar.core.plan import Stage
+from autopar.cost.pricing import Roofline
 from autopar.errors import InvalidConstraint, InvalidOption, NoFeasiblePlan, UnsplitDataWarning
-from autopar.price.pricing import Roofline
 from autopar.search.constraints import ALL_AXES, Complete, Constraint, Layout, Steps, step_kinds_of
 from autopar.search.ground import Ground
 from autopar.search.modes import constraints_of

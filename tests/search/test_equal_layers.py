@@ -16,8 +16,8 @@ import pytest
 from autopar.core.dataflow import dataflow
 from autopar.core.graph import OpGraph
 from autopar.core.mesh import DeviceMesh
+from autopar.cost.pricing import Roofline
 from autopar.passes.pipeline import build_program
-from autopar.price.pricing import Roofline
 from autopar.redistribute.route import Router
 from autopar.search import space as space_module
 from autopar.search.attempt import account_of

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import pytest
 
 from autopar._compat import untyped_jax
+from autopar.cost.pricing import Roofline
 from autopar.errors import NoFeasiblePlan
-from autopar.price.pricing import Roofline
 from autopar.search import aim, within
 from autopar.search.search import find_plan
 from autopar.search.task import Planned, SearchOptions, Task

@@ -19,10 +19,10 @@ from autopar.core.dataflow import dataflow
 from autopar.core.graph import OpGraph
 from autopar.core.mesh import DeviceMesh
 from autopar.core.plan import Stage
+from autopar.cost.assemble import placement_choice
+from autopar.cost.pricing import Pricing, Roofline
 from autopar.errors import InvalidOption, NoFeasiblePlan
 from autopar.passes.pipeline import build_program
-from autopar.price.assemble import placement_choice
-from autopar.price.pricing import Pricing, Roofline
 from autopar.search import front as front_module
 from autopar.search.along import Along, Lane
 from autopar.search.attempt import account_of

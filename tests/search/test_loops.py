@@ -12,8 +12,8 @@ import pytest
 import autopar
 from autopar.core.graph import OpGraph
 from autopar.core.mesh import DeviceMesh
+from autopar.cost.pricing import Roofline
 from autopar.errors import InvalidOption
-from autopar.price.pricing import Roofline
 from autopar.report.groups import group_collectives, group_operators
 from cost_models import load_cluster
 

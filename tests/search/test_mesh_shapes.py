@@ -22,8 +22,8 @@ from autopar.core.dataflow import dataflow
 from autopar.core.graph import OpGraph
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
+from autopar.cost.pricing import Pricing, Roofline
 from autopar.errors import AutoparError, InvalidOption, NoFeasiblePlan, Unsolved
-from autopar.price.pricing import Pricing, Roofline
 from autopar.redistribute.route import Router
 from autopar.search.ground import Ground
 from autopar.search.mesh_shapes import NAMES, mesh_shapes, refines

@@ -15,8 +15,8 @@ import autopar.search.attempt as attempt_module
 import autopar.search.ground as ground_module
 from autopar.api.constraints import data_parallel, forbid, pin, replicate, tie
 from autopar.core.mesh import DeviceMesh
+from autopar.cost.pricing import MakePricing, Roofline
 from autopar.errors import InvalidConstraint, NoFeasiblePlan
-from autopar.price.pricing import MakePricing, Roofline
 from autopar.search.constraints import Constraint
 from autopar.search.ground import Ground
 from autopar.search.replan import constraint_prices, replan

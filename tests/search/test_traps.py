@@ -21,11 +21,11 @@ from autopar.core.dataflow import dataflow
 from autopar.core.graph import OpGraph, OpNode
 from autopar.core.mesh import DeviceMesh
 from autopar.core.strategy import Strategy
+from autopar.cost.alpa import alpa_pricing
+from autopar.cost.assemble import assemble
+from autopar.cost.buckets import router_of
+from autopar.cost.pricing import Roofline, cost_of
 from autopar.errors import NoFeasiblePlan
-from autopar.price.alpa import alpa_pricing
-from autopar.price.assemble import assemble
-from autopar.price.buckets import router_of
-from autopar.price.pricing import Roofline, cost_of
 from autopar.search.search import Planned, Task, search
 from autopar.search.space import build_space
 from autopar.search.task import SearchOptions
@@ -34,7 +34,7 @@ from autopar.trace import trace
 from cost_models import load_cluster
 from tests import small_models as models
 from tests.cases.alpa import mlp, plan, state_step
-from tests.price.test_assemble import price_of
+from tests.cost.test_assemble import price_of
 from tests.solve.draw import problems
 
 MESH = DeviceMesh.of({"x": 2, "y": 4})

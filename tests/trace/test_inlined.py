@@ -12,7 +12,7 @@ import pytest
 from jax import lax
 from jax.experimental import xla_metadata
 
-from autopar.rules import registered
+from autopar.ops.rules import registered
 from autopar.trace import trace
 from tests.trace.evaluate import as_function, assert_same
 

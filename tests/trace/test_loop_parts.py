@@ -16,8 +16,8 @@ from jax.sharding import PartitionSpec as P
 import autopar
 from autopar._compat import function_of
 from autopar.core.placement import Placement
+from autopar.core.program import Move, Value
 from autopar.errors import ProgramError
-from autopar.passes.program import Move, Value
 from autopar.passes.verify import verify
 from autopar.trace.loop_parts import Carried, carries, in_parts, part_count
 

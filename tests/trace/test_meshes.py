@@ -18,8 +18,8 @@ from autopar.core.graph import OpGraph
 from autopar.errors import TraceError
 from autopar.trace import fingerprint, trace
 from tests.fuzz.generate import generate
-from tests.rules.all_cases import CASES
-from tests.rules.build import Case
+from tests.ops.all_cases import CASES
+from tests.ops.build import Case
 
 EXPLICIT, MIXED, AUTO = (AxisType.Explicit,) * 2, (AxisType.Auto, AxisType.Explicit), (AxisType.Auto,) * 2
 REFUSED = frozenset({"cholesky_update", "ragged_dot_general"})

@@ -1,0 +1,265 @@
+"""Assemble: a graph, its space and a pricing in, the mathematical program out.
+
+Variables are inputs, operators, copies and outputs, in the order of `Space.counts`. An operator's cost is that of
+computing and of what it exchanges inside; an edge is a tensor on its way from where it is made to where it is used, its
+cost the cheapest route; what can wait for others (`price.buckets`) costs its share of one collective with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autopar.core.columns import Column
+from autopar.core.dataflow import Dataflow, Use
+from autopar.core.graph import CONSTANT, OpGraph, OpNode, TensorInfo
+from autopar.core.placement import Placement
+from autopar.core.space import Space
+from autopar.core.strategy import StrategyArrays
+from autopar.cost.buckets import waiting
+from autopar.cost.local_steps import in_loops
+from autopar.cost.pricing import Pricing, arrival_cost, costs_of
+from autopar.memory.counted import Usages
+from autopar.memory.variables import Caches
+from autopar.redistribute.route import Router
+from autopar.solve import Edge, Problem
+from autopar.solve.problem.factored_matrix import Matrix, matrix_of, part, twice
+
+Floats = NDArray[np.float64]
+Placements = tuple[Placement, ...]
+Source = tuple[int, Column, int | None]
+"""The node that a tensor is read from, the placements it may have there, and the region it is made in."""
+
+
+def assemble(
+    graph: OpGraph,
+    flow: Dataflow,
+    space: Space,
+    pricing: Pricing,
+    router: Router,
+    limit_bytes: float | None = None,
+    *,
+    tensors_only: bool = False,
+    caches: Caches | None = None,
+) -> Problem:
+    """The Problem of choosing from `space`.
+
+    With a limit, a copy that is not stored has every candidate twice: as an alias of its source, which takes no
+    memory and must have the source's placement, and fresh (`placement_choice` undoes this). So has a stored copy under
+    which operands are held longer (`memory.duplicated`): as its operator makes it, and otherwise. With `tensors_only`
+    the memory is that of tensors between their making and their last use, and nothing else. `caches` are what
+    assemblies of this space at these prices share.
+    """
+    build = Builder(graph, flow, space, router, limit_bytes is not None, caches)
+    return build.problem(pricing, limit_bytes, tensors_only)
+
+
+def placement_choice(space: Space, choice: Sequence[int]) -> tuple[int, ...]:
+    """A choice of the Problem as a choice of `space`: alias or fresh is no difference there."""
+    return tuple(s % count for s, count in zip(choice, space.counts, strict=True))
+
+
+@dataclass(eq=False)
+class Builder(Usages):
+    """The variables with what they cost, and what lies between them."""
+
+    def problem(self, pricing: Pricing, limit_bytes: float | None, tensors_only: bool) -> Problem:
+        """The Problem; with `tensors_only` the memory is that of tensors between their making and their last use."""
+        usages = self.usages(tensors_only) if limit_bytes is not None else ()
+        costs = self.node_costs(pricing)
+        return Problem(costs, self.edges(), usages, limit_bytes, self._periods(len(costs)))
+
+    def node_costs(self, pricing: Pricing) -> tuple[Floats, ...]:
+        """The costs of every variable."""
+        free: dict[int, Floats] = {}
+
+        def none(count: int) -> Floats:
+            return free[count] if count in free else free.setdefault(count, np.zeros(count))
+
+        costs = self._arrivals(pricing)
+        known, weigh = self._costs, self.graph.tree.weight
+        for op, strategies, alike in zip(self.graph.ops, self.space.strategies, self.graph.alike, strict=True):
+            if op.id in self.entering:
+                continue
+            weight = 1.0 if op.region is None else weigh(op.region)
+            key = (id(strategies), alike, pricing.context(op), weight)
+            cost = known.get(key)
+            if cost is None:
+                cost = known[key] = weight * costs_of(pricing, op, strategies, self._layout(op))
+            costs.append(cost)
+        costs += [none(len(c) * (2 if self._doubled(copy) else 1)) for copy, c in self._copies()]
+        costs += [none(len(candidates)) for candidates in self.space.outputs if candidates]
+        return tuple(costs)
+
+    def _periods(self, count: int) -> NDArray[np.intp]:
+        """For each of so many variables its place in what repeats (`OpGraph.repeats`); -1 where it has none."""
+        found = np.full(count, -1, dtype=np.intp)
+        for op, first in enumerate(self.graph.repeats):
+            if self.space.strategies[op]:
+                found[self.op_node[op]] = first
+        return found
+
+    def _arrivals(self, pricing: Pricing) -> list[Floats]:
+        """What it costs to be given the inputs in each placement; the state of the call before is there."""
+        kept, mesh = {*self.graph.resident, *(position for _, position in self.graph.carry)}, self.space.mesh
+        known: dict[tuple[int, tuple[int, ...], int, bool], Floats] = {}
+        found: list[Floats] = []
+        for position, (tensor, candidates) in enumerate(zip(self.graph.inputs, self.space.inputs, strict=True)):
+            is_there = position in kept or tensor.name.startswith(CONSTANT) or tensor.on_host
+            key = id(candidates), tensor.shape, tensor.itemsize, is_there
+            if key not in known:
+                sizes = [placement.local_size(tensor.shape, mesh) * tensor.itemsize for placement in candidates]
+                prices = [0.0 if is_there else arrival_cost(pricing, size) for size in sizes]
+                known[key] = np.array(prices, dtype=np.float64)
+            found.append(known[key])
+        return found
+
+    def _layout(self, op: OpNode) -> StrategyArrays:
+        """The arrays of an operator's strategies; shared by all operators that share these."""
+        strategies = self.space.strategies[op.id]
+        if id(strategies) not in self._layouts:
+            columns = [self._placed(op.id, "ins", n) for n in range(len(op.ins))]
+            columns += [self._placed(op.id, "outs", n) for n in range(len(op.outs))]
+            parts = np.array([column.parts for column in columns]).reshape(len(columns), len(strategies))
+            split = np.array([strategy.split for strategy in strategies])
+            exchanging = tuple(n for n, strategy in enumerate(strategies) if strategy.exchanges)
+            self._layouts[id(strategies)] = StrategyArrays(parts, split, exchanging)
+        return self._layouts[id(strategies)]
+
+    def edges(self) -> tuple[Edge, ...]:
+        """The routes between variables, and which copies may be aliases."""
+        found: list[Edge] = []
+        sources: list[Source] = []  # of what is read from each copy
+        for copy, candidates in self._copies():
+            node, made, region = self._makers[copy.tensor.id] if copy.source is None else sources[copy.source]
+            wanted, mine = self._candidates(candidates), self.first_copy + copy.id
+            sources.append((mine, wanted, copy.region))
+            cost = self._matrix(copy.tensor, made, wanted, region, copy.region, copy.uses)
+            if self._doubled(copy):
+                cost = self._aliased(cost, made, wanted, copy.stored)
+            found.append(self._widened(Edge(node, mine, cost), copy.source))
+        ops, sides, op_node, makers = self.graph.ops, self._sides, self.op_node, self._makers
+        for use, source in self.flow.source.items():
+            op, position, _, reader = use
+            if op is not None:
+                tensor, target, wanted = ops[op].ins[position], op_node[op], sides[op][0][position]
+            else:
+                tensor = self.graph.outputs[position]
+                target = self.output_node[position]
+                wanted = self._candidates(self.space.outputs[position] or self.space.inputs[target])
+            node, made, region = makers[tensor.id] if source is None else sources[source]
+            if node != target:
+                edge = Edge(node, target, self._read(tensor, source, made, wanted, region, reader, (use,)))
+                found.append(edge if source is None else self._widened(edge, source))
+        return tuple(found)
+
+    def _weight(self, source: int | None, reader: int | None) -> float:
+        """How often a value of one region is redistributed for a reader in another."""
+        if source is None and reader is None:
+            return 1.0
+        key = (source, reader)
+        if key not in self._weights:
+            self._weights[key] = self.graph.tree.weight(self.graph.tree.site(source, reader))
+        return self._weights[key]
+
+    def _widened(self, edge: Edge, source: int | None) -> Edge:
+        """The edge with its rows twice, if it starts at a copy with alias and fresh candidates."""
+        if source is None or not self.limited or not self._doubled(self.flow.copies[source]):
+            return edge
+        key = (id(edge.matrix), "twice")
+        if key not in self._matrices:
+            self._matrices[key] = twice(edge.matrix)
+        return Edge(edge.u, edge.v, self._matrices[key])
+
+    def _aliased(self, cost: Matrix, made: Column, candidates: Column, apart: bool = False) -> Matrix:
+        """`cost` behind the columns of aliases: 0 where a copy may be its source itself, forbidden elsewhere.
+
+        With `apart` what may be an alias may not be anything else.
+        """
+        key = (id(cost), id(made), id(candidates), "aliased", apart)
+        if key not in self._matrices:
+            some, others = made.first, candidates.first  # one candidate of each placement
+            same, fresh = made.numbers[some][:, None] == candidates.numbers[others], part(cost, some, others)
+            both = np.hstack([np.where(same, 0.0, np.inf), np.where(same, np.inf, fresh) if apart else fresh])
+            columns = np.concatenate([candidates.index, candidates.index + len(others)])
+            self._matrices[key] = matrix_of(both, made.index, columns)
+        return self._matrices[key]
+
+    def _source(self, tensor: TensorInfo, copy: int | None) -> Source:
+        """Where a use reads `tensor`."""
+        if copy is None:
+            return self._makers[tensor.id]
+        return self.first_copy + copy, self._candidates(self.space.copies[copy]), self.flow.copies[copy].region
+
+    @cached_property
+    def _makers(self) -> dict[int, Source]:
+        """Where each tensor, by id, is read as it was made."""
+        found: dict[int, Source] = {
+            tensor: (node, self._candidates(self.space.inputs[node]), None) for tensor, node in self.input_node.items()
+        }
+        for op, (_, outs) in zip(self.graph.ops, self._sides, strict=True):
+            node = self.op_node[op.id]
+            for tensor, column in zip(op.outs, outs, strict=True):
+                found[tensor.id] = node, column, None if op.region is None else self.graph.made_in(tensor)
+        return found
+
+    @cached_property
+    def _waiting(self) -> frozenset[int]:
+        return waiting(self.graph)
+
+    def _matrix(
+        self,
+        tensor: TensorInfo,
+        made: Column,
+        wanted: Column,
+        source: int | None,
+        reader: int | None,
+        uses: Sequence[Use] = (),
+    ) -> Matrix:
+        """The routes of a value of region `source` to a placement of region `reader`, from which `uses` read it."""
+        weight = self._weight(source, reader)
+        router = self._router(tensor, weight, self.graph.tree.site(source, reader), uses)
+        key = (tensor.shape, tensor.itemsize, id(made), id(wanted), weight, id(router))
+        found = self._matrices.get(key)
+        if found is None:
+            routes = self._routes(tensor, made.distinct, wanted.distinct, router)
+            found = self._matrices[key] = matrix_of(weight * routes, made.index, wanted.index)
+        return found
+
+    def _router(self, tensor: TensorInfo, weight: float, region: int | None, uses: Sequence[Use]) -> Router:
+        """What waits for others is shared; what all readers can is done in their loops."""
+        router = self.router.of(tensor)
+        if weight == 1 and tensor.id in self._waiting:
+            return router.shared
+        return router.fused if in_loops(self.graph, region, uses) else router
+
+    def _read(
+        self,
+        tensor: TensorInfo,
+        copy: int | None,
+        made: Column,
+        wanted: Column,
+        source: int | None,
+        reader: int | None,
+        uses: Sequence[Use],
+    ) -> Matrix:
+        """What a use pays that reads `copy`, or the tensor as it was made."""
+        if copy is not None and self.flow.copies[copy].is_sliced:
+            return self._same(made, wanted)
+        return self._matrix(tensor, made, wanted, source, reader, uses)
+
+    def _same(self, made: Column, wanted: Column) -> Matrix:
+        """0 where both are one placement, forbidden elsewhere."""
+        key = (id(made), id(wanted), "same")
+        if key not in self._matrices:
+            same = made.numbers[made.first][:, None] == wanted.numbers[wanted.first]
+            self._matrices[key] = matrix_of(np.where(same, 0.0, np.inf), made.index, wanted.index)
+        return self._matrices[key]
+
+    def _routes(self, tensor: TensorInfo, sources: Placements, targets: Placements, router: Router) -> Floats:
+        key = (tensor.shape, tensor.itemsize, id(sources), id(targets), "routes", id(router))
+        return self._once(key, lambda: router.cost_matrix(tensor.shape, tensor.itemsize, sources, targets))

@@ -1,0 +1,97 @@
+"""Buckets: collectives that can wait for each other run as one; what each of them costs is its share of that."""
+
+from __future__ import annotations
+
+from autopar.core.graph import OpGraph
+from autopar.core.memo import once_per_graph
+from autopar.core.mesh import DeviceMesh
+from autopar.core.placement import StepKind
+from autopar.core.regions import LEAVING
+from autopar.cost.local_steps import fused_price
+from autopar.cost.pricing import Pricing, pack_price, shares, turn_price
+from autopar.ops.work.work import is_view
+from autopar.redistribute.route import Router
+from autopar.redistribute.step import StepPrice
+
+BUCKET_BYTES = 64 * 2**20
+"""At which a bucket of all-reduces is closed."""
+SHARD_BUCKET_BYTES = 16 * 2**20
+"""At which one of reduce-scatters or all-gathers is, which holds whole tensors beside their shards."""
+_CLOSED_AT: dict[StepKind, int] = {
+    "all_reduce": BUCKET_BYTES,
+    "reduce_scatter": SHARD_BUCKET_BYTES,
+}
+
+
+def router_of(graph: OpGraph, mesh: DeviceMesh, pricing: Pricing) -> Router:
+    """The routes of the tensors of `graph` under `pricing`, alone, shared and fused."""
+    shared, fused = shared_price(pricing, graph, mesh), fused_price(pricing, mesh)
+    return Router(mesh, pricing.step_cost, turn_price(pricing), shared, fused)
+
+
+def shared_price(pricing: Pricing, graph: OpGraph, mesh: DeviceMesh) -> StepPrice:
+    """What a step of a gradient on `mesh` costs as its share of a bucket, under `pricing`.
+
+        (price(bucket) + beside(bucket)) * size / bucket
+        size < bucket = min(what closes a bucket, what a device has of all gradients)
+
+    and price(size) where that is less, for larger steps, and under a pricing that shares nothing (`pricing.Sharing`).
+    Where gradients are reduced over some axes, a device is taken to have of them what the other axes leave it: work
+    that no axis splits is done more often than it has to be.
+    """
+    if not shares(pricing):
+        return pricing.step_cost
+    whole_bytes, pack = gradient_bytes(graph), pack_price(pricing)
+    per_byte: dict[tuple[StepKind, tuple[str, ...]], float] = {}
+
+    def price(kind: StepKind, axes: tuple[str, ...], size_bytes: int) -> float:
+        alone = pricing.step_cost(kind, axes, size_bytes)
+        bucket = min(_CLOSED_AT.get(kind, 0), whole_bytes * mesh.product(axes) // mesh.size)
+        if not 0 < size_bytes < bucket:
+            return alone
+        if (kind, axes) not in per_byte:
+            beside = pack(kind, axes, (bucket // 2, bucket - bucket // 2))
+            per_byte[kind, axes] = (pricing.step_cost(kind, axes, bucket) + beside) / bucket
+        return min(alone, per_byte[kind, axes] * size_bytes)
+
+    return price
+
+
+@once_per_graph
+def gradients(graph: OpGraph) -> frozenset[int]:
+    """The ids of the tensors that are gradients of parameters, or become one by views and by leaving loops alone.
+
+    A gradient is a tensor of the shape of some input (data left out) that the backward pass or the update makes, and
+    that the update or the caller reads.
+    """
+    found = set(_made(graph))
+    for op in reversed([op for op in graph.ops if op.phase != "forward"]):
+        if op.outs and op.outs[0].id in found and (is_view(op) or op.kind in LEAVING):
+            found.update(tensor.id for tensor in op.ins)
+    return frozenset(found)
+
+
+@once_per_graph
+def waiting(graph: OpGraph) -> frozenset[int]:
+    """The ids of the gradients that the backward pass makes: nothing but the update needs them reduced.
+
+    What the update makes of them (roots of matrices, say) may be of the same shape, but is made step by step.
+    """
+    backward = {t.id for op in graph.ops if op.phase == "backward" for t in op.outs}
+    return gradients(graph) & backward
+
+
+@once_per_graph
+def gradient_bytes(graph: OpGraph) -> int:
+    """The bytes of the gradients that the backward pass leaves, whole."""
+    found = _made(graph)
+    return sum(t.size_bytes for op in graph.ops if op.phase == "backward" for t in op.outs if t.id in found)
+
+
+@once_per_graph
+def _made(graph: OpGraph) -> frozenset[int]:
+    data = set(graph.batch_inputs)
+    shapes = {t.shape for n, t in enumerate(graph.inputs) if n not in data}
+    behind = [op for op in graph.ops if op.phase != "forward"]
+    read = {t.id for op in behind if op.phase == "update" for t in op.ins} | {t.id for t in graph.outputs}
+    return frozenset(t.id for op in behind for t in op.outs if t.id in read and t.shape in shapes)

@@ -1,0 +1,88 @@
+"""Remembered: a pricing that is asked once for equal operators of a graph under one strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from autopar.core.graph import OpGraph, OpNode
+from autopar.core.placement import StepKind
+from autopar.core.strategy import Strategy, StrategyArrays
+from autopar.cost.pricing import Batched, Floats, Pricing, arrival_cost, pack_price, shares, turn_price
+from autopar.redistribute.step import PackPrice, TurnPrice
+
+
+@dataclass(frozen=True, eq=False)
+class Remembered:
+    """`pricing`, whose answers for operators of one signature and context are kept: repeated layers share them."""
+
+    pricing: Pricing
+    graph: OpGraph
+    _numbers: dict[tuple[Hashable, Hashable], int] = field(default_factory=dict[tuple[Hashable, Hashable], int])
+    _kinds: dict[int, tuple[OpNode, int]] = field(default_factory=dict[int, tuple[OpNode, int]])
+    _costs: dict[tuple[int, int], tuple[Strategy, float]] = field(
+        default_factory=dict[tuple[int, int], tuple[Strategy, float]]
+    )
+
+    def op_cost(self, op: OpNode, strategy: Strategy) -> float:
+        """As `pricing`."""
+        key = self.context(op), id(strategy)
+        known = self._costs.get(key)
+        if known is None:
+            known = self._costs[key] = strategy, self.pricing.op_cost(op, strategy)  # the strategy keeps its id
+        return known[1]
+
+    def op_costs(self, op: OpNode, strategies: tuple[Strategy, ...], layout: StrategyArrays) -> Floats | None:
+        """As `pricing`."""
+        return self.pricing.op_costs(op, strategies, layout) if isinstance(self.pricing, Batched) else None
+
+    def context(self, op: OpNode) -> int:
+        """A number for the operator's signature and what `pricing` looks at beside it."""
+        if op.id < len(self._ops) and self._ops[op.id] is op:
+            return self._of_graph[op.id]
+        known = self._kinds.get(id(op))
+        if known is None:
+            number = self._numbers.setdefault((op.signature, self.pricing.context(op)), len(self._numbers))
+            known = self._kinds[id(op)] = op, number  # the operator keeps its id
+        return known[1]
+
+    @cached_property
+    def _ops(self) -> tuple[OpNode, ...]:
+        return self.graph.ops
+
+    @cached_property
+    def _of_graph(self) -> list[int]:
+        """The numbers of all operators of the graph."""
+        numbers, context = self._numbers, self.pricing.context
+        return [
+            numbers.setdefault((first, context(op)), len(numbers))
+            for op, first in zip(self.graph.ops, self.graph.alike, strict=True)
+        ]
+
+    def step_cost(self, kind: StepKind, axes: tuple[str, ...], size_bytes: int) -> float:
+        """As `pricing`."""
+        return self.pricing.step_cost(kind, axes, size_bytes)
+
+    @cached_property
+    def turn_cost(self) -> TurnPrice:
+        """As `pricing`."""
+        return turn_price(self.pricing)
+
+    @cached_property
+    def pack_cost(self) -> PackPrice:
+        """As `pricing`."""
+        return pack_price(self.pricing)
+
+    def arrival_cost(self, size_bytes: int) -> float:
+        """As `pricing`."""
+        return arrival_cost(self.pricing, size_bytes)
+
+    @property
+    def shares(self) -> bool:
+        """As `pricing`."""
+        return shares(self.pricing)
+
+    def keep(self, op: OpNode, strategies: tuple[Strategy, ...]) -> tuple[Strategy, ...]:
+        """As `pricing`."""
+        return self.pricing.keep(op, strategies)

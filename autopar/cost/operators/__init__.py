@@ -1,0 +1,1 @@
+"""Seconds of one operator on one device: rooflines, fused loops, bodies."""

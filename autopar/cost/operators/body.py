@@ -1,0 +1,90 @@
+"""Body: what a function treated as one operator costs, read off the graph of what it computes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from autopar.core.graph import OpGraph, OpNode
+from autopar.core.mesh import DeviceMesh
+from autopar.core.strategy import Strategy
+from autopar.cost.operators.fused import bounds, moved
+from autopar.ops.work.picked import picked_runs
+from autopar.ops.work.rate_kind import rate_kind
+from autopar.ops.work.work import VIEWS, materialised, work_flops, written_out
+from cost_models import compute_time_s
+from cost_models.compute import Device
+
+
+@dataclass(frozen=True)
+class _Kernel:
+    """One operator of a body: its work, the bytes it moves within the body, and the inputs and outputs it moves.
+
+    `times` is how often it runs: more than once in a loop. Of inputs and outputs stands the share that is moved. `runs`
+    are those that a gather or scatter picks, and the bytes of each.
+    """
+
+    times: float
+    kind: str
+    flops: float
+    dtype: str
+    launched: bool
+    inner_bytes: float
+    inputs: tuple[tuple[int, float], ...]
+    outputs: tuple[tuple[int, float], ...]
+    runs: tuple[float, float] | None
+
+    def time_s(self, size_bytes: float, split: int, device: Device) -> float:
+        """Seconds on a device that does one of `split` parts of it and moves `size_bytes`."""
+        runs = None if self.runs is None else (self.runs[0] / split, self.runs[1])
+        time_s = compute_time_s(self.flops / split, size_bytes, self.dtype, device, kind=self.kind, runs=runs)
+        return time_s if self.launched else max(0.0, time_s - device.launch_s)
+
+
+def body_time_s(op: OpNode, strategy: Strategy, mesh: DeviceMesh, device: Device) -> float:
+    """Seconds of one device's share of `op`: the sum over the operators of its body, all split as it is.
+
+        sum of max(flops / split / peak, bytes / memory bandwidth), for each kernel (`fused`)
+
+    Bytes are those of tensors that reach memory: of operands and results what the device holds of them, of tensors
+    within the body 1 / split. That is what the expanded function costs if every operator in it is split the same way.
+    """
+    assert op.body is not None
+    ins = [
+        0 if t.literal is not None else p.local_size(t.shape, mesh) * t.itemsize
+        for t, p in zip(op.ins, strategy.ins, strict=True)
+    ]
+    outs = [p.local_size(t.shape, mesh) * t.itemsize for t, p in zip(op.outs, strategy.outs, strict=True)]
+    total = 0.0
+    for kernel in _kernels(op.body, device, mesh.size):
+        given = [share * (ins[n] if n < len(ins) else op.body.inputs[n].size_bytes) for n, share in kernel.inputs]
+        size = sum(given) + sum(share * outs[n] for n, share in kernel.outputs) + kernel.inner_bytes / strategy.split
+        total += kernel.times * kernel.time_s(size, strategy.split, device)
+    return total
+
+
+@lru_cache(maxsize=1024)
+def _kernels(body: OpGraph, device: Device, devices: int) -> tuple[_Kernel, ...]:
+    in_memory, written, bound = materialised(body), written_out(body), bounds(body, device, devices)
+    inputs = {tensor.id: n for n, tensor in enumerate(body.inputs)}
+    outputs = {tensor.id: n for n, tensor in enumerate(body.outputs)}
+    found: list[_Kernel] = []
+    for op in body.ops:
+        if op.kind in VIEWS and op.id not in written:
+            continue
+        shares = zip((*op.ins, *op.outs), moved(body)[op.id], strict=True)
+        through = [(t, share) for t, share in shares if share and bound.get(op.id) != "computing"]
+        found.append(
+            _Kernel(
+                body.tree.weight(op.region),
+                rate_kind(op),
+                0.0 if bound.get(op.id) == "moving" else work_flops(op),
+                op.ins[0].dtype if op.ins else op.outs[0].dtype,
+                any(tensor.id in in_memory for tensor in op.outs),
+                sum(share * t.size_bytes for t, share in through if t.id not in inputs and t.id not in outputs),
+                tuple((inputs[t.id], share) for t, share in through if t.id in inputs),
+                tuple((outputs[t.id], share) for t, share in through if t.id in outputs),
+                picked_runs(op, (1.0,) * (len(op.ins) + len(op.outs))),
+            )
+        )
+    return tuple(found)

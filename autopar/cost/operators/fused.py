@@ -1,0 +1,96 @@
+"""Fused: operators that run as one kernel, which computes while it moves: the slower of both is what it takes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Literal
+
+from autopar.core.graph import OpGraph, OpNode
+from autopar.core.manual import BORDERS, manual_axes
+from autopar.core.memo import once_per_graph
+from autopar.ops.work.rate_kind import rate_kind
+from autopar.ops.work.touched import touched
+from autopar.ops.work.work import VIEWS, first_made, loops, materialised, reads_fused, work_flops
+from cost_models.compute import Device, moving_time_s, work_curve
+
+Bound = Literal["computing", "moving"]
+
+
+@once_per_graph
+def moved(graph: OpGraph) -> tuple[tuple[float, ...], ...]:
+    """By operator the share of each operand, then of each result, that it moves to or from memory.
+
+    Nothing of what stays within a kernel (`work.materialised`), of the rest what is `touched`. What several operators
+    of a kernel read is read once: each of them counts a part of it. What is recomputed counts as if it were not.
+    """
+    kept, first = materialised(graph), first_made(graph)
+    found = [_in_memory(graph, op, kept) for op in graph.ops]
+    for kernel in _kernels(graph):
+        read: dict[int, float] = defaultdict(float)
+        for op in kernel:
+            for tensor, share in zip(op.ins, found[op.id], strict=False):
+                read[first.get(tensor.id, tensor.id)] += share
+        if any(total > 1 for total in read.values()):
+            for op in kernel:
+                count = len(op.ins)
+                totals = [read[first.get(tensor.id, tensor.id)] for tensor in op.ins]
+                once = [share / max(1.0, total) for share, total in zip(found[op.id][:count], totals, strict=True)]
+                found[op.id] = (*once, *found[op.id][count:])
+    return tuple([found[graph.original(op).id] for op in graph.ops])
+
+
+def bounds(graph: OpGraph, device: Device, devices: int, sizes: Mapping[str, int] | None = None) -> Mapping[int, Bound]:
+    """What bounds the kernel that an operator runs in with others, by the operator's id; all else runs alone.
+
+        kernel: max(sum of computing, sum of moving)
+
+    So an operator costs its part of the one or of the other. Which of both bounds a kernel is decided once, with all
+    that it does split over all `devices`, so that its operators have prices of their own. Along manual axes, of these
+    `sizes`, it is split already.
+    """
+    shares, known = moved(graph), dict[tuple[object, ...], Bound]()
+    found: dict[int, Bound] = {}
+    for look, kernel in _shared(graph):
+        if look not in known:
+            parts = prod([sizes.get(axis, 1) for axis in manual_axes(kernel[0])]) if sizes else 1
+            known[look] = _bound(kernel, shares, device, devices // parts)
+        found |= dict.fromkeys([op.id for op in kernel], known[look])
+    for op in graph.ops:
+        if op.recomputes in found:
+            found[op.id] = found[op.recomputes]
+    return found
+
+
+@once_per_graph
+def _shared(graph: OpGraph) -> tuple[tuple[tuple[object, ...], tuple[OpNode, ...]], ...]:
+    """The kernels of several operators, each with what it looks like: equal where their times are."""
+    shares, several = moved(graph), [kernel for kernel in _kernels(graph) if len(kernel) > 1]
+    return tuple((tuple((graph.alike[op.id], shares[op.id]) for op in kernel), kernel) for kernel in several)
+
+
+@once_per_graph
+def _kernels(graph: OpGraph) -> tuple[tuple[OpNode, ...], ...]:
+    """The operators of each fused loop, without views, as if nothing were recomputed."""
+    found: dict[int, list[OpNode]] = {}
+    for op, last in zip(graph.ops, loops(graph), strict=True):
+        if op.recomputes in (None, op.id) and op.kind not in VIEWS and reads_fused(op) and (op.ins or op.outs):
+            found.setdefault(last, []).append(op)
+    return tuple(map(tuple, found.values()))
+
+
+def _in_memory(graph: OpGraph, op: OpNode, kept: frozenset[int]) -> tuple[float, ...]:
+    if op.kind in BORDERS and op.ins[0].id in kept and op.outs[0].id in kept:  # one array under two names
+        return (0.0, 0.0)
+    shares = zip((*op.ins, *op.outs), touched(graph, op), strict=True)
+    return tuple([share if tensor.id in kept else 0.0 for tensor, share in shares])
+
+
+def _bound(kernel: Sequence[OpNode], shares: Sequence[Sequence[float]], device: Device, devices: int) -> Bound:
+    computing = size = 0.0
+    for op in kernel:
+        tensors = (*op.ins, *op.outs)
+        computing += work_curve(device, rate_kind(op), tensors[0].dtype).time_s(work_flops(op) / devices)
+        size += sum(share * tensor.size_bytes for tensor, share in zip(tensors, shares[op.id], strict=True))
+    return "computing" if computing > moving_time_s(size / devices, device) else "moving"

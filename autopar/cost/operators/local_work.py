@@ -1,0 +1,38 @@
+"""Local work: what one device computes of an operator under a strategy."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from autopar.backends.xla_cpu.turns import product_turns_s
+from autopar.core.graph import OpNode
+from cost_models import compute_time_s
+from cost_models.compute import Device
+
+
+class LocalWork(NamedTuple):
+    """One device's share of `op`: operations, bytes read and written, the type that it computes in, what is computed.
+
+    `elements` are those of both operands and the result, of a product of matrices and of a convolution as one. `runs`
+    are how many a gather or scatter picks, and the bytes of each. What is not `launched` is part of another kernel, a
+    `turned` product computed the other way round. Of a kernel of several operators either operations or bytes are 0
+    (`cost.operators.fused`).
+    """
+
+    op: OpNode
+    flops: float
+    size_bytes: float
+    dtype: str
+    kind: str
+    elements: tuple[float, float, float] | None
+    launched: bool
+    runs: tuple[float, float] | None = None
+    turned: bool = False
+
+    def time_s(self, device: Device) -> float:
+        """Seconds on `device`, copies of a product's operands in another order included."""
+        op, flops, size_bytes, dtype, kind, elements, launched, runs, turned = self
+        time_s = compute_time_s(flops, size_bytes, dtype, device, kind=kind, elements=elements, runs=runs)
+        if elements is not None and op.kind == "dot_general":
+            time_s += product_turns_s(op, elements, flops, device, turned=turned)
+        return time_s if launched else max(0.0, time_s - device.launch_s)

@@ -1,0 +1,386 @@
+"""Pricing: what operators and redistributions cost. Roofline and topology here; other people's formulas beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import inf, prod
+from typing import Protocol, cast, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autopar.backends.xla_cpu.turns import bucket_pack_price, folded, product_turns_s, step_turn_price, turned_products
+from autopar.core.graph import OpGraph, OpNode
+from autopar.core.manual import BORDERS, COLLECTIVES
+from autopar.core.mesh import DeviceMesh
+from autopar.core.placement import StepKind
+from autopar.core.strategy import Strategy, StrategyArrays
+from autopar.cost.operators.body import body_time_s
+from autopar.cost.operators.fused import Bound, bounds, moved
+from autopar.cost.operators.local_work import LocalWork
+from autopar.ops.work.exchanged import laid_out_bytes, rounds
+from autopar.ops.work.picked import picked_runs
+from autopar.ops.work.rate_kind import rate_kind
+from autopar.ops.work.touched import reads_what_it_writes
+from autopar.ops.work.work import VIEWS, materialised, stated_bytes, work_flops, written_out
+from autopar.redistribute.step import PackPrice, TurnPrice, no_pack, no_turn
+from cost_models import Cluster, Group, collective_time_s, compute_times_s, group
+from cost_models.compute import host_time_s, moving_time_s
+from cost_models.curves import Number, convolution_elements
+
+Floats = NDArray[np.float64]
+
+_PRODUCTS = ("dot_general", "conv_general_dilated")
+
+
+class Pricing(Protocol):
+    """The prices of one graph on one mesh."""
+
+    def op_cost(self, op: OpNode, strategy: Strategy) -> float:
+        """The cost of computing `op` so: finite and >= 0. What it exchanges inside costs `step_cost`."""
+        ...
+
+    def context(self, op: OpNode) -> Hashable:
+        """What `op_cost` looks at beside the operator's signature: where both are equal, so are costs."""
+        ...
+
+    def step_cost(self, kind: StepKind, axes: tuple[str, ...], size_bytes: int) -> float:
+        """The cost of a redistribution step, as StepPrice."""
+        ...
+
+    def keep(self, op: OpNode, strategies: tuple[Strategy, ...]) -> tuple[Strategy, ...]:
+        """The strategies that this pricing knows; never none."""
+        ...
+
+
+@runtime_checkable
+class Batched(Protocol):
+    """A pricing that prices all strategies of an operator at once."""
+
+    def op_costs(self, op: OpNode, strategies: tuple[Strategy, ...], layout: StrategyArrays) -> Floats | None:
+        """What `op_cost` says of each of `strategies`, whose arrays are `layout`; None where it cannot."""
+        ...
+
+
+@runtime_checkable
+class Turning(Protocol):
+    """A pricing to which it matters along which dim a step goes, and of how many tensors a collective is."""
+
+    @property
+    def turn_cost(self) -> TurnPrice:
+        """The cost of what is copied beside a step along a dim other than the first; `no_turn` if that is nothing."""
+        ...
+
+    @property
+    def pack_cost(self) -> PackPrice:
+        """The cost of a bucket beside its collective; `no_pack` if that is nothing."""
+        ...
+
+
+@runtime_checkable
+class Sharing(Protocol):
+    """A pricing under which collectives that can wait for each other cost what one of all their bytes does."""
+
+    @property
+    def shares(self) -> bool:
+        """Whether they do."""
+        ...
+
+
+@runtime_checkable
+class Arriving(Protocol):
+    """A pricing under which arguments that come anew with every call cost something by themselves."""
+
+    def arrival_cost(self, size_bytes: int) -> float:
+        """The cost of so many bytes that one device is given."""
+        ...
+
+
+def arrival_cost(pricing: Pricing, size_bytes: int) -> float:
+    """`Arriving.arrival_cost` of a pricing that has it; else nothing."""
+    return pricing.arrival_cost(size_bytes) if isinstance(pricing, Arriving) else 0.0
+
+
+def shares(pricing: Pricing) -> bool:
+    """`Sharing.shares` of a pricing that has it; else False."""
+    return isinstance(pricing, Sharing) and pricing.shares
+
+
+def turn_price(pricing: Pricing) -> TurnPrice:
+    """`turn_cost` of a pricing that has one; else nothing."""
+    return pricing.turn_cost if isinstance(pricing, Turning) else no_turn
+
+
+def pack_price(pricing: Pricing) -> PackPrice:
+    """`pack_cost` of a pricing that has one; else nothing."""
+    return pricing.pack_cost if isinstance(pricing, Turning) else no_pack
+
+
+def costs_of(pricing: Pricing, op: OpNode, strategies: tuple[Strategy, ...], layout: StrategyArrays) -> Floats:
+    """`cost_of` for each of the strategies, whose arrays are `layout`."""
+    found = pricing.op_costs(op, strategies, layout) if isinstance(pricing, Batched) else None
+    if found is None:
+        return np.array([cost_of(pricing, op, s) for s in strategies], dtype=np.float64)
+    for n in layout.exchanging:
+        found[n] = cost_of(pricing, op, strategies[n])
+    return found
+
+
+def cost_of(pricing: Pricing, op: OpNode, strategy: Strategy) -> float:
+    """The cost of running `op` so, its exchanges included."""
+    exchanges = sum(pricing.step_cost(e.kind, e.axes, e.size_bytes) for e in strategy.exchanges)
+    return pricing.op_cost(op, strategy) + exchanges
+
+
+def without_exchanges(op: OpNode, strategies: tuple[Strategy, ...]) -> tuple[Strategy, ...]:
+    """Those that communicate nothing inside the operator, the replicated one among them; all of a user's collective."""
+    return strategies if op.kind in COLLECTIVES else tuple(s for s in strategies if not s.exchanges)
+
+
+def compiler_of(pricing: object) -> str:
+    """Who compiles for the device that `pricing` is about, as `cost_models.Device` says; "" if it knows no device."""
+    if isinstance(pricing, Roofline):
+        return pricing.cluster.device.compiler
+    inner = getattr(pricing, "pricing", None)
+    return "" if inner is None else compiler_of(inner)
+
+
+MakePricing = Callable[[OpGraph, DeviceMesh], Pricing]
+
+
+@dataclass(frozen=True)
+class Restricted:
+    """`pricing` with only the redistribution steps of `step_kinds`: the others do not exist."""
+
+    pricing: Pricing
+    step_kinds: tuple[StepKind, ...]
+
+    def op_cost(self, op: OpNode, strategy: Strategy) -> float:
+        """As `pricing`."""
+        return self.pricing.op_cost(op, strategy)
+
+    def op_costs(self, op: OpNode, strategies: tuple[Strategy, ...], layout: StrategyArrays) -> Floats | None:
+        """As `pricing`."""
+        return self.pricing.op_costs(op, strategies, layout) if isinstance(self.pricing, Batched) else None
+
+    def context(self, op: OpNode) -> Hashable:
+        """As `pricing`."""
+        return self.pricing.context(op)
+
+    def step_cost(self, kind: StepKind, axes: tuple[str, ...], size_bytes: int) -> float:
+        """As `pricing`, infinite for what is not allowed."""
+        return self.pricing.step_cost(kind, axes, size_bytes) if kind in self.step_kinds else inf
+
+    @cached_property
+    def turn_cost(self) -> TurnPrice:
+        """As `pricing`."""
+        return turn_price(self.pricing)
+
+    @cached_property
+    def pack_cost(self) -> PackPrice:
+        """As `pricing`."""
+        return pack_price(self.pricing)
+
+    @property
+    def shares(self) -> bool:
+        """As `pricing`."""
+        return shares(self.pricing)
+
+    def arrival_cost(self, size_bytes: int) -> float:
+        """As `pricing`."""
+        return arrival_cost(self.pricing, size_bytes)
+
+    def keep(self, op: OpNode, strategies: tuple[Strategy, ...]) -> tuple[Strategy, ...]:
+        """As `pricing`, without those that exchange by steps that are not allowed; the user's own are."""
+        if op.kind not in COLLECTIVES:
+            strategies = tuple(s for s in strategies if all(e.kind in self.step_kinds for e in s.exchanges))
+        return self.pricing.keep(op, strategies)
+
+
+def restricted(pricing: Pricing, step_kinds: tuple[StepKind, ...]) -> Pricing:
+    """`pricing` with only these steps; () allows all."""
+    return Restricted(pricing, step_kinds) if step_kinds else pricing
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """Seconds on `cluster`: roofline compute and topology-aware collectives.
+
+        kernel: max(flops / peak, bytes / memory bandwidth), of one device's share
+        collective: cost_models.collective_time_s       slice, mask: a kernel that reads and writes the part
+
+    Of several operators in one kernel each costs its part of what bounds that (`fused`). Only tensors that reach memory
+    count as bytes (`work.materialised`), of these what is read and written (`touched`), and a copy of what is
+    lengthened by a halo; an operator none of whose results do is part of another kernel and is not launched. Views are
+    free, but for broadcasts that are written (`work.written_out`). What indices pick takes no less than its runs
+    (`picked`). A function treated as one operator costs what is in it (`cost.operators.body`). Copies in another order
+    of dims cost what `backends.xla_cpu.turns` says. No overlap.
+    """
+
+    graph: OpGraph
+    mesh: DeviceMesh
+    cluster: Cluster
+
+    @cached_property
+    def _groups(self) -> dict[tuple[str, ...], Group]:
+        """Those asked about so far, by their axes."""
+        return {}
+
+    @cached_property
+    def _in_memory(self) -> frozenset[int]:
+        return materialised(self.graph)
+
+    def op_cost(self, op: OpNode, strategy: Strategy) -> float:
+        """Seconds of one device's share of `op`."""
+        if self._is_free(op) or (self._folds(op) and strategy.ins[0].unreduced):
+            return 0.0
+        if op.crosses_memories:
+            size = op.ins[0].size_bytes // self.mesh.product(strategy.ins[0].split_axes)
+            return host_time_s(size, self.cluster.device)
+        if op.body is not None:
+            return body_time_s(op, strategy, self.mesh, self.cluster.device)
+        return self.local_work(op, strategy).time_s(self.cluster.device)
+
+    def local_work(self, op: OpNode, strategy: Strategy) -> LocalWork:
+        """One device's share of `op`, which is not free and no function in one."""
+        placed = tuple(zip((*op.ins, *op.outs), (*strategy.ins, *strategy.outs), strict=True))
+        sizes = [placement.local_size(tensor.shape, self.mesh) * tensor.itemsize for tensor, placement in placed]
+        if reads_what_it_writes(op):
+            sizes = [min(size, sizes[-1]) for size in sizes]
+        size = sum(share * size for size, share in zip(sizes, self._moved(op), strict=True))
+        if (stated := stated_bytes(op)) is not None:
+            size = stated / strategy.split
+        flops, elements = self._flops(op) / strategy.split, None
+        if strategy.exchanges:
+            times = rounds(op, strategy)
+            flops, size = flops * times, size * times + laid_out_bytes(op, strategy, self.mesh)
+        if op.kind in _PRODUCTS and flops:
+            lhs, rhs, out = (float(placement.local_size(tensor.shape, self.mesh)) for tensor, placement in placed)
+            elements = _as_product(op, (lhs, rhs, out), flops)
+        dtype = op.ins[0].dtype if op.ins else op.outs[0].dtype
+        launched = any(t.id in self._in_memory for t in op.outs)
+        parts = tuple(float(self.mesh.product(placement.split_axes)) for _, placement in placed)
+        runs, turned = picked_runs(op, parts), op.id in self._turned
+        return LocalWork(op, flops, size, dtype, rate_kind(op), elements, launched, runs, turned)
+
+    def op_costs(self, op: OpNode, strategies: tuple[Strategy, ...], layout: StrategyArrays) -> Floats | None:
+        """`op_cost` of all strategies that exchange nothing, at once; None for functions treated as one operator."""
+        if op.body is not None or op.crosses_memories:
+            return None
+        if self._is_free(op):
+            return np.zeros(len(strategies))
+        sizes = [t.size_bytes // parts for t, parts in zip((*op.ins, *op.outs), layout.parts, strict=True)]
+        if reads_what_it_writes(op):
+            sizes = [np.minimum(mine, sizes[-1]) for mine in sizes]
+        moving = (share * mine for mine, share in zip(sizes, self._moved(op), strict=True) if share)
+        stated = stated_bytes(op)
+        size = sum(moving, np.zeros(len(strategies))) if stated is None else stated / layout.split
+        device = self.cluster.device
+        dtype = op.ins[0].dtype if op.ins else op.outs[0].dtype
+        flops, elements = self._flops(op) / layout.split, None
+        if op.kind in _PRODUCTS and len(flops) and flops.min() > 0:
+            elements = _as_product(op, _elements(op, layout.parts), flops)
+        runs = picked_runs(op, [mine.astype(np.float64) for mine in layout.parts])
+        time_s = compute_times_s(flops, size, dtype, device, kind=rate_kind(op), elements=elements, runs=runs)
+        if elements is not None and op.kind == "dot_general":
+            time_s = time_s + product_turns_s(op, elements, flops, device, turned=op.id in self._turned)
+        if self._folds(op):
+            time_s = np.where([bool(strategy.ins[0].unreduced) for strategy in strategies], 0.0, time_s)
+        launched = any(t.id in self._in_memory for t in op.outs)
+        return time_s if launched else np.maximum(0.0, time_s - device.launch_s)
+
+    def _moved(self, op: OpNode) -> tuple[float, ...]:
+        """The share of each operand and result that counts."""
+        shares = moved(self.graph)[op.id]
+        return (0.0,) * len(shares) if self._bounds.get(op.id) == "computing" else shares
+
+    def _flops(self, op: OpNode) -> float:
+        """The operations that count."""
+        return 0.0 if self._bounds.get(op.id) == "moving" else work_flops(op)
+
+    @cached_property
+    def _bounds(self) -> Mapping[int, Bound]:
+        return bounds(self.graph, self.cluster.device, self.mesh.size, dict(self.mesh.axes))
+
+    def _is_free(self, op: OpNode) -> bool:
+        """Whether nothing is computed or moved for `op` itself."""
+        if op.kind in BORDERS:
+            return not any(moved(self.graph)[op.id])
+        return (op.kind in VIEWS and op.id not in self._written_out) or not (op.ins or op.outs)
+
+    @cached_property
+    def _written_out(self) -> frozenset[int]:
+        return written_out(self.graph)
+
+    def _folds(self, op: OpNode) -> bool:
+        """Whether the compiler computes the product before `op` the other way round, where nothing comes between."""
+        return op.kind == "transpose" and op.id in self._folded
+
+    @cached_property
+    def _folded(self) -> frozenset[int]:
+        return folded(self.graph) if self.cluster.device.compiler == "xla_cpu" else frozenset()
+
+    @cached_property
+    def _turned(self) -> frozenset[int]:
+        return turned_products(self.graph) if self.cluster.device.compiler == "xla_cpu" else frozenset()
+
+    def context(self, op: OpNode) -> Hashable:
+        """What it moves, what bounds its kernel, whether it ends one, and whether it is a view or part of a product."""
+        in_memory, folds = self._in_memory, op.kind == "transpose" and op.id in self._folded
+        launched = any(tensor.id in in_memory for tensor in op.outs)
+        turned = op.kind == "dot_general" and op.id in self._turned
+        return (folds, turned, launched, op.id in self._written_out, self._bounds.get(op.id), *moved(self.graph)[op.id])
+
+    def step_cost(self, kind: StepKind, axes: tuple[str, ...], size_bytes: int) -> float:
+        """Seconds of one redistribution step."""
+        if kind == "slice" or kind == "mask":
+            part = size_bytes // self.mesh.product(axes) if kind == "slice" else size_bytes
+            return moving_time_s(2 * part, self.cluster.device) + self.cluster.device.launch_s
+        if axes not in self._groups:
+            positions = tuple(self.mesh.names.index(axis) for axis in axes)
+            self._groups[axes] = group(self.cluster.topology, self.mesh.sizes, positions)
+        return collective_time_s(kind, size_bytes, self._groups[axes])
+
+    @cached_property
+    def turn_cost(self) -> TurnPrice:
+        """Seconds of what a device copies beside a step along a dim other than the first."""
+        return step_turn_price(self.cluster.device)
+
+    @cached_property
+    def pack_cost(self) -> PackPrice:
+        """Seconds that a bucket takes beside its collective."""
+        return bucket_pack_price(self.cluster.device, self.step_cost)
+
+    def arrival_cost(self, size_bytes: int) -> float:
+        """Writing it to memory, which whatever brings it does at least: so nothing is whole for next to no gain."""
+        return size_bytes / self.cluster.device.memory_bandwidth_bytes_per_s
+
+    @property
+    def shares(self) -> bool:
+        """Latencies are paid once for a bucket."""
+        return True
+
+    def keep(self, op: OpNode, strategies: tuple[Strategy, ...]) -> tuple[Strategy, ...]:
+        """All of them, but that TPUs make all random bits of their own generator on every device."""
+        if op.kind == "rng_bit_generator" and self.cluster.device.compiler == "xla_tpu":
+            return strategies[:1]
+        return strategies
+
+
+def _as_product(op: OpNode, elements: tuple[Number, Number, Number], flops: Number) -> tuple[Number, Number, Number]:
+    """The elements that one device holds of a product, as one of matrices: of a convolution its patches, unrolled."""
+    if op.kind == "dot_general":
+        return elements
+    _, window, out = elements
+    features: int = op.params["dimension_numbers"]["out_spec"][1]
+    groups: int = op.params["feature_group_count"] * op.params["batch_group_count"]
+    channels = cast(Number, np.minimum(2.0 * window * out / flops, op.outs[0].shape[features] / groups))
+    return convolution_elements(window, out, channels, flops)
+
+
+def _elements(op: OpNode, parts: NDArray[np.int64]) -> tuple[Floats, Floats, Floats]:
+    """Of a product of matrices the elements that one device holds of both operands and the result."""
+    lhs, rhs, out = (prod(t.shape) / mine for t, mine in zip((*op.ins, *op.outs), parts, strict=True))
+    return lhs, rhs, out

@@ -1,0 +1,87 @@
+"""Rule of the convolution."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import gcd
+
+from autopar.core.graph import OpNode
+from autopar.core.halo import Window
+from autopar.core.placement import Kind
+from autopar.core.windows import convolution_windows
+from autopar.ops.rules.exchange import is_possible, neighbours
+from autopar.ops.rules.factor_rule import Factor, FactorRule, TrafficOf
+from autopar.ops.rules.linearity import linear_sets
+from autopar.ops.rules.registry import rule_for
+
+
+@dataclass
+class _Spatial:
+    """The factors of the spatial dims of operand, kernel and result; what becomes of them."""
+
+    lhs: list[list[Factor]] = field(default_factory=list[list[Factor]])
+    rhs: list[list[Factor]] = field(default_factory=list[list[Factor]])
+    out: list[list[Factor]] = field(default_factory=list[list[Factor]])
+    sizes: dict[Factor, int] = field(default_factory=dict[Factor, int])
+    reduced: dict[Factor, Kind] = field(default_factory=lambda: {"c": "sum"})
+    exchanged: dict[Factor, TrafficOf] = field(default_factory=dict[Factor, TrafficOf])
+    frozen: list[Factor] = field(default_factory=list[Factor])
+
+
+@rule_for("conv_general_dilated")
+def conv_general_dilated(op: OpNode) -> FactorRule:
+    """lhs[(h n), (g c), s...] * rhs[(g h o), c, r...] -> out[n, (g h o), s...]; a split c leaves out unreduced.
+
+    g are the feature groups and h the batch groups (one of the two is 1); linear in lhs and in rhs. A spatial dim
+    is split in lhs and out, or in lhs and rhs (a kernel's gradient; out is then unreduced), whichever of out and rhs is
+    larger there; elements under the windows that are a neighbour's are sent.
+    """
+    numbers: dict[str, tuple[int, ...]] = op.params["dimension_numbers"]
+    (lhs_n, lhs_c, *lhs_s), (rhs_o, rhs_c, *rhs_s), (out_n, out_o, *out_s) = (
+        numbers[spec] for spec in ("lhs_spec", "rhs_spec", "out_spec")
+    )
+    lhs, rhs, out = ([[""]] * tensor.ndim for tensor in (*op.ins, *op.outs))
+    lhs[lhs_n], lhs[lhs_c] = ["h", "n"], ["g", "c"]
+    rhs[rhs_o], rhs[rhs_c] = ["g", "h", "o"], ["c"]
+    out[out_n], out[out_o] = ["n"], ["g", "h", "o"]
+    spatial = _Spatial()
+    for i, (window, dim) in enumerate(zip(convolution_windows(op), lhs_s, strict=True)):
+        _add(spatial, i, window, dim)
+    for tensor, dims, factors in ((lhs, lhs_s, spatial.lhs), (rhs, rhs_s, spatial.rhs), (out, out_s, spatial.out)):
+        for d, names in zip(dims, factors, strict=True):
+            tensor[d] = names
+    groups: int = op.params["feature_group_count"]
+    batch_groups: int = op.params["batch_group_count"]
+    sizes = {"g": groups, "h": batch_groups, "o": op.outs[0].shape[out_o] // (groups * batch_groups)}
+    sizes |= {"n": op.outs[0].shape[out_n], "c": op.ins[1].shape[rhs_c]}
+    return FactorRule.of(
+        op,
+        ins=(lhs, rhs),
+        outs=(out,),
+        sizes=sizes | spatial.sizes,
+        reduced=spatial.reduced,
+        frozen=spatial.frozen,
+        linear=linear_sets(op, (0,), (1,)),
+        exchanged=spatial.exchanged,
+    )
+
+
+def _add(spatial: _Spatial, i: int, window: Window, dim: int) -> None:
+    """Adds spatial dim `i`, `dim` of lhs: factor s is split among devices, the factors left and moved stay whole."""
+    split, rest, part, still = f"s{i}", f"l{i}", f"t{i}", f"r{i}"
+    summed = window.width > window.count
+    moving = window.swapped() if summed else window
+    count = gcd(moving.size, moving.count)
+    spatial.lhs.append([split, rest])
+    spatial.rhs.append([split, part] if summed else [still])
+    spatial.out.append([still] if summed else [split, part])
+    spatial.sizes |= {split: count, rest: moving.size // max(1, count), part: moving.count // max(1, count)}
+    spatial.sizes[still] = moving.width
+    spatial.frozen += [rest, part, still]
+    traffic = neighbours((0, dim, moving.halo))
+    if summed:
+        spatial.reduced[split] = "sum"
+    if is_possible(count, traffic):
+        spatial.exchanged[split] = traffic
+    else:
+        spatial.frozen.append(split)

@@ -1,0 +1,1 @@
+"""How much an operator computes, reads, writes, and sends inside itself."""

@@ -1,0 +1,53 @@
+"""Touched: how much of its operands and results an operator reads and writes, where that is not all of them."""
+
+from __future__ import annotations
+
+from math import prod
+
+from autopar.core.graph import OpGraph, OpNode, TensorInfo
+from autopar.core.in_place import updates
+from autopar.core.regions import BOUNDARY
+from autopar.ops.work.work import VIEWS
+
+_JOINING = frozenset({"concatenate", "dynamic_roll", "pad", "splice"})
+_SLICING = frozenset({"slice", "dynamic_slice", "gather"})
+
+
+def touched(graph: OpGraph, op: OpNode) -> tuple[float, ...]:
+    """The share of each operand, then of each result, that is read or written.
+
+    A sort goes over all once for every byte of its keys, as radix sorts do. Of what is sliced or gathered from as many
+    elements are read as there are in the result. What is updated in place is written where the update goes, and not
+    read.
+    """
+    shares = [1.0] * (len(op.ins) + len(op.outs))
+    if op.kind == "sort":
+        return (float(sum(key.itemsize for key in op.ins[: op.params["num_keys"]])),) * len(shares)
+    if op.kind in _SLICING:
+        shares[0] = min(1.0, _share(op.outs[0], op.ins[0]))
+    if is_in_place(graph, op):
+        shares[0], shares[len(op.ins)] = 0.0, _share(op.ins[1], op.outs[0])
+    return tuple(shares)
+
+
+def reads_what_it_writes(op: OpNode) -> bool:
+    """Whether a device reads of each operand no more than it makes: of what is whole only what its shard holds."""
+    return op.kind in _JOINING
+
+
+def is_in_place(graph: OpGraph, op: OpNode) -> bool:
+    """Whether `op` updates a slice where it lies (`updates`): all else is copied first.
+
+    Of what is a view, such as zeros, the result is written whole.
+    """
+    return op.kind == "dynamic_update_slice" and op.id in updates(graph) and not _is_view(graph, op.ins[0])
+
+
+def _is_view(graph: OpGraph, tensor: TensorInfo) -> bool:
+    """Whether nothing was written for it."""
+    producer = graph.producers.get(tensor.id)
+    return producer is not None and producer.kind in VIEWS - BOUNDARY
+
+
+def _share(part: TensorInfo, whole: TensorInfo) -> float:
+    return prod(part.shape) / max(1, prod(whole.shape))

@@ -301,7 +301,7 @@ PLANTED = [
     (imports_go_inwards, "autopar/core/x.py", "from autopar import compile", "core imports autopar"),
     (imports_go_inwards, "autopar/core/deep/x.py", "from ...ops.rules import registry", "core imports ops"),
     (imports_go_inwards, "autopar/core/x.py", "from .. import ops", "core imports ops"),
-    (imports_go_inwards, "autopar/core/x.py", "def f():\n    import autopar.ops.work.work", "core imports ops"),
+    (imports_go_inwards, "autopar/core/x.py", "def f():\n    import autopar.ops.fusion", "core imports ops"),
     (imports_go_inwards, "autopar/core/__init__.py", "from ..ops.rules import registry", "core imports ops"),
     (imports_go_inwards, "autopar/ops/rules/x.py", "import cost_models", "ops imports cost_models"),
     (imports_go_inwards, "autopar/redistribute/x.py", "import autopar.cost", "redistribute imports cost"),

@@ -12,9 +12,9 @@ from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import LOCAL_KINDS, StepKind
 from autopar.core.strategy import Strategy
 from autopar.cost.pricing import MakePricing, without_exchanges
+from autopar.ops.traits import traits_of
 
 _EXTRA: dict[str, float] = tomllib.loads(files("autopar.cost").joinpath("alpa.toml").read_text())
-_HEAVY = frozenset({"dot_general", "conv_general_dilated"})
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Alpa:
         None of them exchanges anything inside an operator.
         """
         ordered = tuple(sorted(without_exchanges(op, strategies), key=lambda strategy: -strategy.split))
-        if op.kind not in _HEAVY:
+        if not traits_of(op.kind).is_contraction:
             return ordered
         return tuple(strategy for strategy in ordered if strategy.split == ordered[0].split)
 

@@ -9,7 +9,7 @@ from autopar.core.placement import StepKind
 from autopar.core.regions import LEAVING
 from autopar.cost.local_steps import fused_price
 from autopar.cost.pricing import Pricing, pack_price, shares, turn_price
-from autopar.ops.work.work import is_view
+from autopar.ops.traits import is_rearrangement
 from autopar.redistribute.route import Router
 from autopar.redistribute.step import StepPrice
 
@@ -66,7 +66,7 @@ def gradients(graph: OpGraph) -> frozenset[int]:
     """
     found = set(_made(graph))
     for op in reversed([op for op in graph.ops if op.phase != "forward"]):
-        if op.outs and op.outs[0].id in found and (is_view(op) or op.kind in LEAVING):
+        if op.outs and op.outs[0].id in found and (is_rearrangement(op) or op.kind in LEAVING):
             found.update(tensor.id for tensor in op.ins)
     return frozenset(found)
 

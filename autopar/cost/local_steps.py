@@ -16,7 +16,7 @@ from autopar.core.graph import OpGraph
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import LOCAL_KINDS, StepKind
 from autopar.cost.pricing import Pricing
-from autopar.ops.work.work import is_fusible
+from autopar.ops.traits import is_fusible
 from autopar.redistribute.step import StepPrice
 
 FUSED_S = 1e-9

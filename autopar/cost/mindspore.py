@@ -14,7 +14,7 @@ from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement, StepKind
 from autopar.core.strategy import Strategy
 from autopar.cost.pricing import without_exchanges
-from autopar.ops.work.work import VIEWS
+from autopar.ops.traits import traits_of
 
 _C: dict[str, float] = tomllib.loads(files("autopar.cost").joinpath("mindspore_r1.toml").read_text())
 
@@ -44,7 +44,7 @@ class MindSpore:
 
     def op_cost(self, op: OpNode, strategy: Strategy) -> float:
         """The operator's computation and backward communication, less 1 for pure data parallelism."""
-        if op.kind in VIEWS:
+        if traits_of(op.kind).is_view:
             return 0.0
         computation = sum(self._slice(t, p) for t, p in zip(op.ins, strategy.ins, strict=True))
         if any(p.unreduced for p in strategy.outs):
@@ -79,7 +79,7 @@ class MindSpore:
     def keep(self, op: OpNode, strategies: tuple[Strategy, ...]) -> tuple[Strategy, ...]:
         """The strategies that use all devices, or the most; unreduced operands and exchanges are unknown here."""
         known = [s for s in without_exchanges(op, strategies) if not any(p.unreduced for p in s.ins)]
-        if op.kind in VIEWS:
+        if traits_of(op.kind).is_view:
             return tuple(known)
         most = max(s.split for s in known)
         return tuple(s for s in known if s.split == most)

@@ -20,19 +20,19 @@ from autopar.core.strategy import Strategy, StrategyArrays
 from autopar.cost.operators.body import body_time_s
 from autopar.cost.operators.fused import Bound, bounds, moved
 from autopar.cost.operators.local_work import LocalWork
-from autopar.ops.work.exchanged import laid_out_bytes, rounds
-from autopar.ops.work.picked import picked_runs
-from autopar.ops.work.rate_kind import rate_kind
-from autopar.ops.work.touched import reads_what_it_writes
-from autopar.ops.work.work import VIEWS, materialised, stated_bytes, work_flops, written_out
+from autopar.ops.exchanged import laid_out_bytes, rounds
+from autopar.ops.fusion import materialised, written_out
+from autopar.ops.picked import picked_runs
+from autopar.ops.rate_kind import rate_kind
+from autopar.ops.rules.kernels import stated_bytes
+from autopar.ops.touched import reads_what_it_writes
+from autopar.ops.traits import traits_of, work_flops
 from autopar.redistribute.step import PackPrice, TurnPrice, no_pack, no_turn
 from cost_models import Cluster, Group, collective_time_s, compute_times_s, group
 from cost_models.compute import host_time_s, moving_time_s
 from cost_models.curves import Number, convolution_elements
 
 Floats = NDArray[np.float64]
-
-_PRODUCTS = ("dot_general", "conv_general_dilated")
 
 
 class Pricing(Protocol):
@@ -256,7 +256,7 @@ class Roofline:
         if strategy.exchanges:
             times = rounds(op, strategy)
             flops, size = flops * times, size * times + laid_out_bytes(op, strategy, self.mesh)
-        if op.kind in _PRODUCTS and flops:
+        if traits_of(op.kind).is_contraction and flops:
             lhs, rhs, out = (float(placement.local_size(tensor.shape, self.mesh)) for tensor, placement in placed)
             elements = _as_product(op, (lhs, rhs, out), flops)
         dtype = op.ins[0].dtype if op.ins else op.outs[0].dtype
@@ -280,7 +280,7 @@ class Roofline:
         device = self.cluster.device
         dtype = op.ins[0].dtype if op.ins else op.outs[0].dtype
         flops, elements = self._flops(op) / layout.split, None
-        if op.kind in _PRODUCTS and len(flops) and flops.min() > 0:
+        if traits_of(op.kind).is_contraction and len(flops) and flops.min() > 0:
             elements = _as_product(op, _elements(op, layout.parts), flops)
         runs = picked_runs(op, [mine.astype(np.float64) for mine in layout.parts])
         time_s = compute_times_s(flops, size, dtype, device, kind=rate_kind(op), elements=elements, runs=runs)
@@ -308,7 +308,7 @@ class Roofline:
         """Whether nothing is computed or moved for `op` itself."""
         if op.kind in BORDERS:
             return not any(moved(self.graph)[op.id])
-        return (op.kind in VIEWS and op.id not in self._written_out) or not (op.ins or op.outs)
+        return (traits_of(op.kind).is_view and op.id not in self._written_out) or not (op.ins or op.outs)
 
     @cached_property
     def _written_out(self) -> frozenset[int]:

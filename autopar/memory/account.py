@@ -16,8 +16,8 @@ from autopar.core.program import Compute, Instruction, Ints, Move, ShardedProgra
 from autopar.core.regions import BOUNDARY, LOOPS
 from autopar.core.strategy import Strategy
 from autopar.memory.in_place import in_arguments, kind_of, written_over
-from autopar.ops.work.exchanged import lengthening, sent_bytes
-from autopar.ops.work.work import is_fusible
+from autopar.ops.exchanged import lengthening, sent_bytes
+from autopar.ops.traits import is_fusible
 
 Bools = NDArray[np.bool_]
 
@@ -67,9 +67,9 @@ def account(
     Args:
       program: routed (no Convert left).
       op_cost: seconds of an operator under a strategy.
-      in_memory: ids of the tensors that reach memory (`ops.work.work.materialised`).
+      in_memory: ids of the tensors that reach memory (`ops.fusion.materialised`).
       donated: positions of the inputs whose memory outputs may take.
-      recomputed: ids of tensors that each reader may compute anew (`ops.work.work.recomputed`).
+      recomputed: ids of tensors that each reader may compute anew (`ops.fusion.recomputed`).
       workspace: bytes that an operator takes while it runs, given the local bytes of its operands.
     """
     compute = 0.0
@@ -214,7 +214,7 @@ def _registers(program: ShardedProgram, in_memory: Collection[int]) -> Bools:
 
 
 def _other_names(program: ShardedProgram, registers: Bools) -> tuple[Bools, Bools]:
-    """The values that are others under another name, at the borders of what a user splits by hand (`ops.work.work`).
+    """The values that are others under another name, at the borders of what a user splits by hand (`ops.fusion`).
 
     First those that are what they are made of, which lives as long as they do; then those of which results are made,
     whose memory is there all along.

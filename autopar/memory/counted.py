@@ -17,7 +17,7 @@ from autopar.core.strategy import Strategy
 from autopar.memory.duplicated import Longer, least
 from autopar.memory.intervals import Span
 from autopar.memory.variables import Variables
-from autopar.ops.work.work import beside_bytes
+from autopar.ops.workspace import beside_bytes
 from autopar.solve import Usage
 
 Floats = NDArray[np.float64]

@@ -20,7 +20,8 @@ from autopar.core.dataflow import Dataflow
 from autopar.core.graph import OpGraph, OpNode, TensorInfo
 from autopar.core.regions import BOUNDARY
 from autopar.memory.intervals import Held
-from autopar.ops.work.work import is_fusible, passes_sums, recomputed
+from autopar.ops.fusion import recomputed
+from autopar.ops.traits import is_fusible, passes_sums
 
 Floats = NDArray[np.float64]
 Placed = Callable[[int, Literal["ins", "outs"], int], Column]

@@ -19,7 +19,7 @@ from autopar.core.space import Space
 from autopar.core.strategy import StrategyArrays
 from autopar.memory.duplicated import Anew, Longer
 from autopar.memory.intervals import Held, held
-from autopar.ops.work.work import materialised, other_names
+from autopar.ops.fusion import materialised, other_names
 from autopar.redistribute.route import Router
 from autopar.solve.problem.factored_matrix import Matrix
 

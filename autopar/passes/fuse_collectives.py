@@ -10,7 +10,7 @@ from autopar.core.graph import OpNode
 from autopar.core.placement import Kind, StepKind
 from autopar.core.program import REDUCTIONS, Compute, Instruction, Move, Role, ShardedProgram
 from autopar.cost.buckets import BUCKET_BYTES, SHARD_BUCKET_BYTES
-from autopar.passes.sink_all_reduce import is_view
+from autopar.ops.traits import is_rearrangement
 from autopar.redistribute.step import PackPrice, StepPrice, no_pack
 
 
@@ -125,7 +125,7 @@ def _reads(instruction: Instruction, values: set[int]) -> bool:
 
 def _is_late(op: OpNode) -> bool:
     """Whether what the operator does with a gradient can wait: nothing in the backward pass needs it."""
-    return op.phase == "update" or is_view(op)
+    return op.phase == "update" or is_rearrangement(op)
 
 
 def _units(program: ShardedProgram) -> list[tuple[Instruction, ...]]:

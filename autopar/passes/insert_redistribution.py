@@ -9,7 +9,7 @@ from autopar.core.graph import TensorInfo
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
 from autopar.core.program import REDUCTIONS, Compute, Convert, Instruction, Move, Role, ShardedProgram, Value
-from autopar.ops.work.work import is_fusible
+from autopar.ops.traits import is_fusible
 from autopar.redistribute.collective import size_bytes
 from autopar.redistribute.route import Router
 from autopar.redistribute.step import Step

@@ -14,7 +14,7 @@ from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
 from autopar.core.program import REDUCTIONS, Compute, Instruction, Move, ShardedProgram, Value
 from autopar.core.strategy import Strategy
-from autopar.ops.work.work import SCALINGS, is_view, passes_sums
+from autopar.ops.traits import is_rearrangement, passes_sums, traits_of
 
 
 def scales(op: OpNode, position: int) -> bool:
@@ -23,7 +23,7 @@ def scales(op: OpNode, position: int) -> bool:
     Of a tensor and a multiple of it neither operand is: unreduced halves of a square would become another product.
     What the update does with a gradient comes after the gradient is whole.
     """
-    if op.kind not in SCALINGS or op.phase == "update":
+    if not traits_of(op.kind).is_scaling or op.phase == "update":
         return False
     held, (made,) = op.ins[position], op.outs
     if (held.shape, held.dtype) != (made.shape, made.dtype):
@@ -93,7 +93,7 @@ def _products(program: ShardedProgram) -> frozenset[int]:
         instruction.outs[0]
         for instruction in program.instructions
         if isinstance(instruction, Compute)
-        and instruction.op.kind == "dot_general"
+        and traits_of(instruction.op.kind).is_contraction
         and instruction.op.outs[0].ndim == 2
     }
     reads = Counter(value for instruction in program.instructions for value in instruction.ins if value in made)
@@ -114,7 +114,7 @@ def _can_sink(
         is_turned = move.ins[0] in products and only[0].op.kind == "transpose"
         return is_turned and only[0].region == move.region
     reader = only[0]
-    if reader.region != move.region or is_view(reader.op):
+    if reader.region != move.region or is_rearrangement(reader.op):
         return reader.region == move.region
     others_whole = all(v == value or not values[v].placement.unreduced for v in reader.ins)
     is_sum = values[move.ins[0]].placement.kind == "sum"

@@ -10,9 +10,8 @@ from itertools import pairwise
 from math import prod
 from typing import Generic, TypeVar
 
+from autopar.ops.traits import traits_of
 from autopar.report.summary import CollectiveRow, OperatorRow, TensorRow
-
-CONTRACTIONS = frozenset({"dot_general", "conv_general_dilated"})
 
 # The number of a layer: layers[3], and 'layer_3' where a dict holds them. Not w1 and w2: those are different things.
 _NUMBER = re.compile(r"(?<=\[)\d+(?=\])|(?<=_)\d+(?='\])")
@@ -98,7 +97,7 @@ def group_collectives(rows: Iterable[CollectiveRow]) -> tuple[CollectiveGroup, .
 
 def weighty(group: OperatorGroup, compute_time_s: float, least_share: float) -> bool:
     """Whether a group is worth a row: a contraction, or at least `least_share` of the time of computing."""
-    if group.members[0].kind in CONTRACTIONS:
+    if traits_of(group.members[0].kind).is_contraction:
         return True
     return group.time_s > 0 and group.time_s >= least_share * compute_time_s
 

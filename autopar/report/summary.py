@@ -9,7 +9,7 @@ from autopar.core.graph import OpGraph, OpNode, TensorInfo
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
 from autopar.core.program import Compute, Instruction, Move, ShardedProgram
-from autopar.ops.work.work import has_no_price
+from autopar.ops.rules.kernels import has_no_price
 from autopar.passes.schedule import Schedule, schedule
 from autopar.report.errors import ErrorShare, error_shares, standard_error_s
 from autopar.search.carried import CarriedGroup, carried_groups

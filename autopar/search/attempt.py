@@ -14,7 +14,8 @@ from autopar.core.program import ShardedProgram
 from autopar.cost.assemble import placement_choice
 from autopar.cost.pricing import Pricing, compiler_of, pack_price
 from autopar.memory.account import Account, account
-from autopar.ops.work.work import materialised, recomputed, workspace_bytes
+from autopar.ops.fusion import materialised, recomputed
+from autopar.ops.workspace import workspace_bytes
 from autopar.passes.pipeline import build_program
 from autopar.search.ground import Ground
 from autopar.search.misfit import Moments, blame

@@ -11,29 +11,10 @@ from itertools import accumulate
 from autopar.core.dataflow import Use, until, uses_of
 from autopar.core.graph import OpGraph, OpNode, TensorInfo
 from autopar.core.recompute import Recomputed, counterpart, sliced_anew, with_recomputed
-from autopar.ops.work.work import materialised
+from autopar.ops.fusion import materialised
+from autopar.ops.traits import traits_of
 
 _EXACT = frozenset({"eq", "ne"})
-_REPEATABLE = frozenset(
-    {
-        *("abs", "acos", "acosh", "add", "add_any", "and", "asin", "asinh", "atan", "atan2", "atanh"),
-        *("bitcast_convert_type", "broadcast_in_dim", "cbrt", "ceil", "clamp", "clz", "complex", "concatenate"),
-        *("conj", "conv_general_dilated", "convert_element_type", "copy", "cos", "cosh", "cumlogsumexp", "cummax"),
-        *("cummin", "cumprod", "cumsum", "digamma", "div", "dot_general", "dynamic_roll", "dynamic_slice"),
-        *("dynamic_update_slice",),
-        *("erf", "erf_inv", "erfc", "exp", "exp2", "expand_dims", "expm1", "fft", "floor", "gather", "ge", "gt"),
-        *("imag", "integer_pow", "iota", "iota_2x32_shape", "is_finite", "le", "lgamma", "log", "log1p", "log2"),
-        *("logistic", "lt", "max", "min", "mul", "mulhi", "neg", "nextafter", "not", "one_minus_square", "or", "pad"),
-        *("population_count", "pow", "ragged_dot_general", "random_bits", "real", "reduce", "reduce_and"),
-        *("reduce_max", "reduce_min", "reduce_or", "reduce_precision", "reduce_prod", "reduce_sum", "reduce_window"),
-        *("reduce_window_max", "reduce_window_min", "reduce_window_sum", "reduce_xor", "rem", "reshape", "rev"),
-        *("roll", "splice"),
-        *("round", "rsqrt", "scaled_dot", "scatter", "scatter-add", "scatter-max", "scatter-min", "scatter-mul"),
-        *("scatter-sub", "select_n", "shift_left", "shift_right_arithmetic", "shift_right_logical", "sign", "sin"),
-        *("sinh", "slice", "split", "sqrt", "square", "squeeze", "stop_gradient", "sub", "tan", "tanh"),
-        *("threefry2x32", "tile", "transpose", "xor"),
-    }
-)
 _SPANS = 7
 _SMALL = 1e-3
 
@@ -97,7 +78,8 @@ class _Choosing:
         kinds = {op.kind} if op.body is None else {inner.kind for inner in op.body.ops}
         exact = op.kind in _EXACT and not any("float" in tensor.dtype for tensor in op.ins)
         inside = op.region is None or self.graph.tree.kind(op.region) == "body"
-        return op.phase == "forward" and op.effect is None and inside and (exact or kinds <= _REPEATABLE)
+        repeats = exact or all(traits_of(kind).is_recomputable for kind in kinds)
+        return op.phase == "forward" and op.effect is None and inside and repeats
 
     def _place(self, op: OpNode) -> int | None:
         """The first operator that reads a result late; None if that is none, or if it may not be recomputed."""

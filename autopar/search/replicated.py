@@ -20,9 +20,9 @@ from autopar.errors import (
 )
 from autopar.ops.rules import rule_of
 from autopar.ops.rules.enumerate import enumerate_strategies
+from autopar.ops.rules.kernels import has_no_price
 from autopar.ops.rules.notation import show
 from autopar.ops.rules.registry import has_rule, whole
-from autopar.ops.work.work import has_no_price
 from autopar.search.constraints import Constraint, Pin
 from autopar.search.resolve import FindRule, found_rules, note_of
 

@@ -30,7 +30,9 @@ from autopar.cost.buckets import router_of, waiting
 from autopar.cost.pricing import Pricing, Roofline, arrival_cost, cost_of
 from autopar.memory.account import account
 from autopar.memory.variables import Caches
-from autopar.ops.work.work import is_fusible, materialised, recomputed, workspace_bytes
+from autopar.ops.fusion import materialised, recomputed
+from autopar.ops.traits import is_fusible
+from autopar.ops.workspace import workspace_bytes
 from autopar.passes.pipeline import program_states
 from autopar.redistribute.route import Router
 from autopar.search.attempt import account_of

@@ -18,8 +18,8 @@ from autopar.cost.assemble import assemble
 from autopar.cost.pricing import Roofline
 from autopar.operators import operator
 from autopar.operators.primitive import KEEP
-from autopar.ops.work.picked import picked_runs
-from autopar.ops.work.work import materialised, written_out
+from autopar.ops.fusion import materialised, written_out
+from autopar.ops.picked import picked_runs
 from autopar.redistribute.route import Router
 from autopar.search.space import build_space
 from autopar.trace import trace

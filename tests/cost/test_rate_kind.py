@@ -16,7 +16,7 @@ from autopar.core.graph import OpGraph
 from autopar.core.mesh import DeviceMesh
 from autopar.cost.assemble import assemble
 from autopar.cost.pricing import Roofline, cost_of
-from autopar.ops.work.rate_kind import rate_kind
+from autopar.ops.rate_kind import rate_kind
 from autopar.redistribute.route import Router
 from autopar.search.space import build_space
 from autopar.trace import trace

@@ -18,8 +18,9 @@ from autopar.core.placement import Placement
 from autopar.core.strategy import Strategy, StrategyArrays
 from autopar.cost.pricing import Roofline
 from autopar.operators import operator
-from autopar.ops.work.touched import is_in_place, touched
-from autopar.ops.work.work import materialised, work_flops
+from autopar.ops.fusion import materialised
+from autopar.ops.touched import is_in_place, touched
+from autopar.ops.traits import work_flops
 from autopar.trace import trace
 from tests.cost.test_work import PLAIN
 

@@ -15,7 +15,8 @@ from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
 from autopar.core.strategy import Strategy
 from autopar.cost.pricing import Roofline, restricted
-from autopar.ops.work.work import is_fusible, materialised, recomputed, work_flops
+from autopar.ops.fusion import materialised, recomputed
+from autopar.ops.traits import is_fusible, work_flops
 from autopar.trace import trace
 from cost_models import collective_time_s, group, load_cluster
 

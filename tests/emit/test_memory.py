@@ -11,7 +11,7 @@ import pytest
 import autopar
 from autopar.backends.xla_cpu import predict
 from autopar.inspect.hlo import peak_memory_bytes
-from autopar.ops.work.work import workspace_bytes
+from autopar.ops.workspace import workspace_bytes
 from benchmarks.memory_models import MODELS, conv, descends
 from benchmarks.models import cross_entropy, max_pool
 

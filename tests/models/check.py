@@ -14,7 +14,7 @@ import autopar
 from autopar.core.graph import OpNode
 from autopar.core.mesh import DeviceMesh
 from autopar.core.strategy import Strategy
-from autopar.ops.work.work import work_flops
+from autopar.ops.traits import work_flops
 from cost_models import Cluster, load_cluster
 from cost_models.cluster import replace_link
 from tests.equivalence.cases import Case, assert_equal, key_data

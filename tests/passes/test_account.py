@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from autopar.core.placement import Placement
 from autopar.core.program import Compute, Instruction, Move, ShardedProgram
 from autopar.memory.account import account
-from autopar.ops.work.work import is_fusible
+from autopar.ops.traits import is_fusible
 from autopar.passes.fuse_collectives import FuseCollectives
 from tests.passes.build import SPLIT, WHOLE, Builder, price, programs
 

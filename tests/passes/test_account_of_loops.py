@@ -15,8 +15,8 @@ from autopar.core.mesh import DeviceMesh
 from autopar.core.program import Compute, Move, ShardedProgram
 from autopar.core.regions import BOUNDARY
 from autopar.memory.account import account
-from autopar.ops.work.exchanged import lengthening, message_bytes
-from autopar.ops.work.work import materialised
+from autopar.ops.exchanged import lengthening, message_bytes
+from autopar.ops.fusion import materialised
 from autopar.passes.pipeline import build_program
 from autopar.redistribute.route import Router
 from tests.equivalence.cases import Case

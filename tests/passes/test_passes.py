@@ -20,7 +20,7 @@ from autopar.core.program import Compute, Convert, Move, ShardedProgram
 from autopar.core.regions import Region
 from autopar.core.strategy import Strategy
 from autopar.errors import InvalidOption, ProgramError
-from autopar.ops.work.work import is_view
+from autopar.ops.traits import is_rearrangement
 from autopar.passes.insert_redistribution import InsertRedistribution, users_of
 from autopar.passes.lower import lower
 from autopar.passes.mark_mirror import MarkMirror
@@ -252,9 +252,9 @@ TURNED = (
 
 
 def test_a_sum_over_ones_is_a_view() -> None:
-    assert is_view(op(0, "reduce_sum", [tensor(0, (1, 8))], tensor(1)))
-    assert not is_view(op(0, "reduce_sum", [tensor(0, (2, 8))], tensor(1)))
-    assert not is_view(op(0, "tanh", [tensor(0)], tensor(1)))
+    assert is_rearrangement(op(0, "reduce_sum", [tensor(0, (1, 8))], tensor(1)))
+    assert not is_rearrangement(op(0, "reduce_sum", [tensor(0, (2, 8))], tensor(1)))
+    assert not is_rearrangement(op(0, "tanh", [tensor(0)], tensor(1)))
 
 
 # mark_mirror ----------------------------------------------------------------------------------------------------------

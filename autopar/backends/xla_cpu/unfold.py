@@ -29,8 +29,8 @@ from autopar.backends.xla_cpu.products import UNFOLD
 from autopar.backends.xla_cpu.sink import sunk
 from autopar.core.program import Compute, Instruction, Move
 from autopar.core.regions import CONTROL, LOOPS
-from autopar.ops.work.exchanged import sent_bytes
-from autopar.ops.work.work import is_dear, is_fusible
+from autopar.ops.exchanged import sent_bytes
+from autopar.ops.traits import is_fusible, traits_of
 
 Workspace = Callable[..., int]
 
@@ -256,7 +256,8 @@ class Unfolding(Draft):
         if op.kind == "select_n" and len(ins) == 3:
             ins = ins[0], ins[2], ins[1]  # XLA's select names first what is taken where it is true
         made = self.made(self.sizes[out]) if out in self.sunk.behind else out
-        node = Node("loop", ins, (made,), position, is_dear(op), elementwise, spreads, unary, product, once)
+        is_dear = traits_of(op.kind).is_dear
+        node = Node("loop", ins, (made,), position, is_dear, elementwise, spreads, unary, product, once)
         has_library = op.kind in OPERATORS and out not in self.chosen and self._has_library(compute)
         self.put(replace(node, negates=op.kind == "neg", library=has_library or op.kind == "broadcast_in_dim"))
         if op.kind == "transpose":

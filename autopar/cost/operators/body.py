@@ -9,9 +9,10 @@ from autopar.core.graph import OpGraph, OpNode
 from autopar.core.mesh import DeviceMesh
 from autopar.core.strategy import Strategy
 from autopar.cost.operators.fused import bounds, moved
-from autopar.ops.work.picked import picked_runs
-from autopar.ops.work.rate_kind import rate_kind
-from autopar.ops.work.work import VIEWS, materialised, work_flops, written_out
+from autopar.ops.fusion import materialised, written_out
+from autopar.ops.picked import picked_runs
+from autopar.ops.rate_kind import rate_kind
+from autopar.ops.traits import traits_of, work_flops
 from cost_models import compute_time_s
 from cost_models.compute import Device
 
@@ -70,7 +71,7 @@ def _kernels(body: OpGraph, device: Device, devices: int) -> tuple[_Kernel, ...]
     outputs = {tensor.id: n for n, tensor in enumerate(body.outputs)}
     found: list[_Kernel] = []
     for op in body.ops:
-        if op.kind in VIEWS and op.id not in written:
+        if traits_of(op.kind).is_view and op.id not in written:
             continue
         shares = zip((*op.ins, *op.outs), moved(body)[op.id], strict=True)
         through = [(t, share) for t, share in shares if share and bound.get(op.id) != "computing"]

@@ -10,9 +10,10 @@ from typing import Literal
 from autopar.core.graph import OpGraph, OpNode
 from autopar.core.manual import BORDERS, manual_axes
 from autopar.core.memo import once_per_graph
-from autopar.ops.work.rate_kind import rate_kind
-from autopar.ops.work.touched import touched
-from autopar.ops.work.work import VIEWS, first_made, loops, materialised, reads_fused, work_flops
+from autopar.ops.fusion import first_made, loops, materialised
+from autopar.ops.rate_kind import rate_kind
+from autopar.ops.touched import touched
+from autopar.ops.traits import reads_fused, traits_of, work_flops
 from cost_models.compute import Device, moving_time_s, work_curve
 
 Bound = Literal["computing", "moving"]
@@ -75,7 +76,8 @@ def _kernels(graph: OpGraph) -> tuple[tuple[OpNode, ...], ...]:
     """The operators of each fused loop, without views, as if nothing were recomputed."""
     found: dict[int, list[OpNode]] = {}
     for op, last in zip(graph.ops, loops(graph), strict=True):
-        if op.recomputes in (None, op.id) and op.kind not in VIEWS and reads_fused(op) and (op.ins or op.outs):
+        computes = reads_fused(op) and not traits_of(op.kind).is_view
+        if computes and op.recomputes in (None, op.id) and (op.ins or op.outs):
             found.setdefault(last, []).append(op)
     return tuple(map(tuple, found.values()))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from autopar.core.graph import OpNode
 from autopar.ops.rules.factor_rule import FactorRule
 from autopar.ops.rules.registry import rule_for
+from autopar.ops.traits import declare
 
 
 @rule_for("approx_top_k")
@@ -14,3 +15,6 @@ def approx_top_k(op: OpNode) -> FactorRule:
     dims = [f"d{d}" for d in range(op.ins[0].ndim)]
     kept = [*dims[:axis], "k", *dims[axis + 1 :]]
     return FactorRule.of(op, ins=[dims], outs=[kept, kept], frozen=[dims[axis], "k"])
+
+
+declare("approx_top_k", is_fusible=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from autopar.core.graph import OpNode
@@ -9,6 +10,7 @@ from autopar.core.placement import Kind
 from autopar.ops.rules.factor_rule import Dim, Factor, FactorRule
 from autopar.ops.rules.linearity import linear_sets
 from autopar.ops.rules.registry import rule_for
+from autopar.ops.traits import declare
 
 Numbers = tuple[tuple[tuple[int, ...], ...], ...]
 
@@ -93,3 +95,22 @@ def scaled_dot(op: OpNode) -> FactorRule:
             dims[n][position] = (block,) if count == blocks else (f"scale{n}.{d}",)
     frozen = {f for tensor in dims for factors in tensor for f in factors if f[0] in "is"}
     return FactorRule.of(op, ins=dims, outs=[out], sizes=sizes, reduced=reduced, frozen=frozen)
+
+
+def _product_flops(op: OpNode) -> float:
+    """2 |batch| |m| |n| |k|."""
+    contracting: tuple[int, ...] = op.params["dimension_numbers"][0][0]
+    return 2.0 * prod(op.outs[0].shape) * prod(op.ins[0].shape[d] for d in contracting)
+
+
+def _ragged_product_flops(op: OpNode) -> float:
+    """2 |batch| |r| |k| |n|: every row is multiplied once, whatever its group."""
+    params = op.params["ragged_dot_dimension_numbers"]
+    (_, rhs_k), (_, rhs_b) = params["dot_dimension_numbers"]
+    apart = {*rhs_k, *rhs_b, *params["rhs_group_dimensions"]}
+    return 2.0 * prod(op.ins[0].shape) * prod(size for d, size in enumerate(op.ins[1].shape) if d not in apart)
+
+
+declare("dot_general", is_contraction=True)
+declare("dot_general", "scaled_dot", is_fusible=False, is_recomputable=True, flops=_product_flops)
+declare("ragged_dot_general", is_fusible=False, is_recomputable=True, flops=_ragged_product_flops)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from autopar.core.graph import OpNode
+from autopar.core.regions import BOUNDARY
 from autopar.ops.rules.factor_rule import FactorRule
 from autopar.ops.rules.linearity import linear_sets
 from autopar.ops.rules.registry import rule_for
+from autopar.ops.traits import declare
 
 
 @rule_for("carry_in", "carry_out", "cond_result")
@@ -43,3 +45,6 @@ def decision(op: OpNode) -> FactorRule:
     if op.params.get("in_parts"):
         return FactorRule.of(op, ins=[[]], outs=[], reduced={"own": "max"}, carried={"own": [0]})
     return FactorRule.of(op, ins=[[]], outs=[])
+
+
+declare(*BOUNDARY, is_view=True, is_fusible=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import gcd
+from math import gcd, prod
 
 from autopar.core.graph import OpNode
 from autopar.core.halo import Window
@@ -13,6 +13,7 @@ from autopar.ops.rules.exchange import is_possible, neighbours
 from autopar.ops.rules.factor_rule import Factor, FactorRule, TrafficOf
 from autopar.ops.rules.linearity import linear_sets
 from autopar.ops.rules.registry import rule_for
+from autopar.ops.traits import declare
 
 
 @dataclass
@@ -85,3 +86,13 @@ def _add(spatial: _Spatial, i: int, window: Window, dim: int) -> None:
         spatial.exchanged[split] = traffic
     else:
         spatial.frozen.append(split)
+
+
+def _flops(op: OpNode) -> float:
+    """2 |out| |window| |channels in, of a group|."""
+    kernel = op.ins[1].shape
+    layout: tuple[int, ...] = op.params["dimension_numbers"]["rhs_spec"]
+    return 2.0 * prod(op.outs[0].shape) * prod(kernel) / max(1, kernel[layout[0]])
+
+
+declare("conv_general_dilated", is_contraction=True, is_fusible=False, is_recomputable=True, flops=_flops)

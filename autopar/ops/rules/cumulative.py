@@ -7,6 +7,7 @@ from autopar.ops.rules.exchange import gathered
 from autopar.ops.rules.factor_rule import FactorRule
 from autopar.ops.rules.linearity import linear_sets
 from autopar.ops.rules.registry import rule_for
+from autopar.ops.traits import declare
 
 
 @rule_for("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")
@@ -20,3 +21,6 @@ def cumulative(op: OpNode) -> FactorRule:
     linear = linear_sets(op, (0,)) if op.kind == "cumsum" else ()
     exchanged = {dims[axis]: gathered((0, axis, lambda _: 1))}
     return FactorRule.of(op, ins=[dims], outs=[dims], linear=linear, exchanged=exchanged)
+
+
+declare("cumlogsumexp", "cummax", "cummin", "cumprod", "cumsum", is_fusible=False, is_recomputable=True)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from autopar.core.graph import OpNode
 from autopar.ops.rules.factor_rule import FactorRule
 from autopar.ops.rules.registry import rule_for, whole
+from autopar.ops.traits import declare
 
 
 @rule_for("debug_callback", "debug_print", "io_callback")
@@ -29,3 +30,6 @@ def _once(op: OpNode) -> FactorRule:
     if not op.outs:
         return rule
     return replace(rule, sizes={**rule.sizes, "first": 0}, reduced={"first": "sum"}, everywhere="first")
+
+
+declare("pure_callback", is_fusible=False)

@@ -7,6 +7,7 @@ from autopar.core.placement import Kind
 from autopar.ops.rules.factor_rule import Factor, FactorRule
 from autopar.ops.rules.linearity import linear_sets
 from autopar.ops.rules.registry import rule_for
+from autopar.ops.traits import declare
 
 _FLOAT_BITS = {"float16": 16, "bfloat16": 16, "float32": 32, "float64": 64}
 _WIDER_BUT_LOSSY = {("float16", "bfloat16"), ("bfloat16", "float16")}
@@ -124,3 +125,26 @@ def identity(op: OpNode) -> FactorRule:
     frozen = {f for factors in dims for f in factors if not all(f in other for other in dims)}
     linear = linear_sets(op, tuple(range(len(op.ins))))
     return FactorRule.of(op, ins=dims, outs=dims, frozen=frozen, linear=linear)
+
+
+_CHEAP = (
+    *("abs", "acos", "acosh", "add", "add_any", "and", "asin", "asinh", "atan", "atanh", "bitcast_convert_type"),
+    *("ceil", "clamp", "clz", "complex", "conj", "convert_element_type", "copy", "cosh", "floor", "ge", "gt", "imag"),
+    *("is_finite", "le", "log2", "lt", "max", "min", "mul", "mulhi", "neg", "nextafter", "not", "one_minus_square"),
+    *("or", "population_count", "real", "reduce_precision", "round", "select_n", "shift_left"),
+    *("shift_right_arithmetic", "shift_right_logical", "sign", "sinh", "square", "stop_gradient", "sub"),
+    *("threefry2x32", "xor"),
+)
+_COSTLY = (
+    *("atan2", "cbrt", "cos", "digamma", "div", "erf", "erf_inv", "erfc", "exp", "exp2", "expm1", "lgamma", "log"),
+    *("log1p", "logistic", "pow", "rem", "rsqrt", "sin", "sqrt", "tan", "tanh"),
+)
+
+declare(*_CHEAP, *_COSTLY, "integer_pow", is_recomputable=True)
+declare(*_COSTLY, "integer_pow", is_costly=True)
+declare(*_COSTLY, is_dear=True)  # whole powers are products
+declare("div", "mul", "neg", is_scaling=True)
+declare("copy", "optimization_barrier", "stop_gradient", is_view=True)
+declare("copy", rearranges="moves")
+declare("reduce_precision", "threefry2x32", is_fusible=False)
+declare("reduce_precision", reads_fused=True)

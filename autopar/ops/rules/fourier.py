@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import pairwise, permutations
-from math import gcd
+from math import gcd, log2, prod
 
 from autopar.core.graph import OpNode
 from autopar.ops.rules.factor_rule import Factor, FactorRule, Traffic, TrafficOf
 from autopar.ops.rules.linearity import linear_sets
 from autopar.ops.rules.registry import rule_for
+from autopar.ops.traits import declare
 
 
 @rule_for("fft")
@@ -84,3 +85,13 @@ def _split(op: OpNode, moves: Mapping[int, int], sent: Mapping[int, TrafficOf]) 
         exchanged={f"s{d}": traffic for d, traffic in sent.items()},
         linear=linear_sets(op, (0,)),
     )
+
+
+def _fft_flops(op: OpNode) -> float:
+    """5 N log2 n for N elements, n of them transformed together."""
+    larger = max(op.ins[0].shape, op.outs[0].shape, key=prod)
+    transformed = prod(op.params["fft_lengths"])
+    return 5.0 * prod(larger) * log2(max(transformed, 2))
+
+
+declare("fft", is_fusible=False, is_recomputable=True, flops=_fft_flops)

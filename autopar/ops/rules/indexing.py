@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 from autopar.core.graph import OpNode, TensorInfo
@@ -11,6 +12,7 @@ from autopar.core.placement import Kind
 from autopar.ops.rules.factor_rule import Factor, FactorRule
 from autopar.ops.rules.linearity import is_summable, linear_sets
 from autopar.ops.rules.registry import rule_for
+from autopar.ops.traits import declare
 
 _SCATTER_KINDS: dict[str, Kind] = {
     "scatter-add": "sum",
@@ -208,3 +210,23 @@ def scatter(op: OpNode) -> FactorRule:
 def _overwrites(op: OpNode) -> bool:
     """Whether a scatter puts the updates in place of the elements, rather than a function of the elements there."""
     return op.kind == "scatter" and op.params.get("update_jaxpr", "a function") is None
+
+
+def sliced_flops(op: OpNode) -> float:
+    """One for every element of the result."""
+    return float(prod(op.outs[0].shape))
+
+
+def _updated_flops(op: OpNode) -> float:
+    """One for every element of the update."""
+    return float(prod(op.ins[1].shape))
+
+
+declare("dynamic_slice", "gather", is_recomputable=True, touches="slice", flops=sliced_flops)
+declare("gather", is_fusible=False)
+declare("dynamic_update_slice", is_fusible=False, is_recomputable=True, flops=_updated_flops)
+declare(
+    *("scatter", "scatter-add", "scatter-max", "scatter-min", "scatter-mul", "scatter-sub"),
+    is_fusible=False,
+    is_recomputable=True,
+)

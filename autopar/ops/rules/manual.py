@@ -7,6 +7,7 @@ from autopar.core.manual import BORDERS, COLLECTIVES, INDEX
 from autopar.ops.rules.elementwise import identity
 from autopar.ops.rules.factor_rule import Factor, FactorRule
 from autopar.ops.rules.registry import rule_for, whole
+from autopar.ops.traits import declare, no_flops
 
 _EXTREMES = frozenset({"pmax", "pmin"})
 
@@ -45,3 +46,8 @@ def collective(op: OpNode) -> FactorRule:
     else:
         ins = [*outs[: before[0]], f"i{before[0]}", *outs[before[0] :]]
     return FactorRule.of(op, ins=[ins], outs=[outs], frozen=frozen)
+
+
+declare(*BORDERS, flops=no_flops)
+declare(INDEX, is_view=True)
+declare(*COLLECTIVES, is_view=True, is_fusible=False)

@@ -13,9 +13,11 @@ from autopar.core.strategy import Hop
 from autopar.core.windows import joined_runs, pad_windows, slice_windows
 from autopar.ops.rules.exchange import is_possible, mirrored, neighbours
 from autopar.ops.rules.factor_rule import Dim, FactorRule, Traffic, TrafficOf
+from autopar.ops.rules.indexing import sliced_flops
 from autopar.ops.rules.linearity import is_summable, linear_sets
 from autopar.ops.rules.registry import rule_for
 from autopar.ops.rules.windows import sliding
+from autopar.ops.traits import declare
 
 _FEW = 2
 """Rows are few if a shard holds this many times as many: then adding them up takes less than moving shards."""
@@ -187,3 +189,10 @@ def _subsets(dims: Sequence[int]) -> Iterable[tuple[int, ...]]:
 def _first_way(rules: Sequence[FactorRule]) -> FactorRule:
     """The first of several rules of one operator, with the others as further ways."""
     return replace(rules[0], ways=tuple(rules[1:]))
+
+
+declare("concatenate", "dynamic_roll", "pad", "rev", "roll", "slice", "splice", is_recomputable=True)
+declare("concatenate", "dynamic_roll", "roll", "splice", is_fusible=False)
+declare("concatenate", "dynamic_roll", "pad", "splice", touches="as_written")
+declare("pad", "roll", "slice", "splice", keeps_shards=True)
+declare("slice", touches="slice", flops=sliced_flops)

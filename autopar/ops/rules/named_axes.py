@@ -7,6 +7,7 @@ from autopar.core.placement import Kind
 from autopar.ops.rules.factor_rule import Factor, FactorRule
 from autopar.ops.rules.linearity import linear_sets
 from autopar.ops.rules.registry import rule_for, whole
+from autopar.ops.traits import declare
 
 _KINDS: dict[str, Kind] = {"psum": "sum", "pmax": "max", "pmin": "min"}
 
@@ -27,3 +28,6 @@ def reduce_over_axis(op: OpNode) -> FactorRule:
     reduced: dict[Factor, Kind] = {f: kind for f in dims if f[0] == "k"}
     linear = linear_sets(op, (0,)) if kind == "sum" else ()
     return FactorRule.of(op, ins=[dims], outs=[out], reduced=reduced, linear=linear)
+
+
+declare("pmax", "pmin", "psum", is_fusible=False)

@@ -8,6 +8,7 @@ from autopar.core.counters import counted_dim, elements_of_a_count
 from autopar.core.graph import OpNode
 from autopar.ops.rules.factor_rule import FactorRule, Traffic
 from autopar.ops.rules.registry import register_whole, rule_for
+from autopar.ops.traits import declare
 
 
 @rule_for("iota_2x32_shape")
@@ -52,3 +53,7 @@ def rng_bit_generator(op: OpNode) -> FactorRule:
 
 register_whole("rng_uniform", reason="one stream of bits: what an element gets depends on all before it")
 register_whole("random_gamma", reason="draws are rejected in a loop that runs until the last element is accepted")
+
+
+declare("iota_2x32_shape", "random_bits", is_recomputable=True)
+declare("random_gamma", "rng_bit_generator", is_fusible=False)

@@ -10,6 +10,7 @@ from autopar.ops.rules.exchange import gathered
 from autopar.ops.rules.factor_rule import Factor, FactorRule
 from autopar.ops.rules.linearity import linear_sets
 from autopar.ops.rules.registry import rule_for
+from autopar.ops.traits import declare
 
 _KINDS: dict[str, Kind] = {"reduce_max": "max", "reduce_min": "min", "reduce_or": "max", "reduce_and": "min"}
 
@@ -63,3 +64,10 @@ def reduce(op: OpNode) -> FactorRule:
     count = len(op.outs)
     dims, out, gone = _factors(op.ins[0], op.params["dimensions"])
     return FactorRule.of(op, ins=[dims] * count + [[]] * count, outs=[out] * count, frozen=gone)
+
+
+_REDUCTIONS = ("reduce_and", "reduce_max", "reduce_min", "reduce_or", "reduce_prod", "reduce_sum", "reduce_xor")
+
+declare("reduce", *_REDUCTIONS, is_recomputable=True)
+declare("argmax", "argmin", *_REDUCTIONS, is_fusible=False)
+declare(*_REDUCTIONS, reads_fused=True)

@@ -10,6 +10,7 @@ from autopar.core.graph import OpNode
 from autopar.ops.rules.factor_rule import Factor, FactorRule
 from autopar.ops.rules.linearity import linear_sets
 from autopar.ops.rules.registry import rule_for
+from autopar.ops.traits import declare
 
 Shape = tuple[int, ...]
 
@@ -177,3 +178,12 @@ def iota(op: OpNode) -> FactorRule:
 def empty(op: OpNode) -> FactorRule:
     """out[d...], whatever it may hold."""
     return FactorRule.of(op, ins=[], outs=[[f"d{d}" for d in range(op.outs[0].ndim)]])
+
+
+_VIEWS = ("broadcast_in_dim", "expand_dims", "iota", "reshape", "squeeze")
+
+declare(*_VIEWS, is_view=True)
+declare(*_VIEWS, "split", "tile", "transpose", is_recomputable=True)
+declare("broadcast_in_dim", "iota", rearranges="repeats")
+declare("expand_dims", "reshape", "squeeze", rearranges="reshapes")
+declare("transpose", rearranges="moves")

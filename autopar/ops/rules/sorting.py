@@ -8,6 +8,7 @@ from autopar.core.strategy import NEXT, PREVIOUS
 from autopar.ops.rules.exchange import gathered
 from autopar.ops.rules.factor_rule import FactorRule, Traffic
 from autopar.ops.rules.registry import rule_for
+from autopar.ops.traits import declare
 
 _INDEX_BYTES = 4
 _MOST_ELEMENTS = 2**31 - 1
@@ -57,3 +58,6 @@ def top_k(op: OpNode) -> FactorRule:
 
     exchanged = {dims[axis]: gathered((0, axis, candidates), (2, axis, candidates))}
     return FactorRule.of(op, ins=[dims], outs=[kept, kept], frozen=["k"], exchanged=exchanged)
+
+
+declare("sort", "top_k", is_fusible=False)

@@ -13,6 +13,7 @@ from autopar.ops.rules.exchange import is_possible, neighbours
 from autopar.ops.rules.factor_rule import Dim, Factor, FactorRule, TrafficOf
 from autopar.ops.rules.linearity import linear_sets
 from autopar.ops.rules.registry import rule_for
+from autopar.ops.traits import declare
 
 
 @dataclass(frozen=True)
@@ -110,3 +111,9 @@ def select_and_gather_add(op: OpNode) -> FactorRule:
         lambda d, window: neighbours((0, d, window.halo), (1, d, window.halo)),
     )
     return found.rule(op, [found.dims, found.dims], [found.windows], linear=linear_sets(op, (0,)))
+
+
+_WINDOWED = ("reduce_window", "reduce_window_max", "reduce_window_min", "reduce_window_sum")
+
+declare("select_and_gather_add", "select_and_scatter_add", *_WINDOWED, is_fusible=False)
+declare(*_WINDOWED, reads_fused=True, is_recomputable=True)

@@ -7,10 +7,7 @@ from math import prod
 from autopar.core.graph import OpGraph, OpNode, TensorInfo
 from autopar.core.in_place import updates
 from autopar.core.regions import BOUNDARY
-from autopar.ops.work.work import VIEWS
-
-_JOINING = frozenset({"concatenate", "dynamic_roll", "pad", "splice"})
-_SLICING = frozenset({"slice", "dynamic_slice", "gather"})
+from autopar.ops.traits import traits_of
 
 
 def touched(graph: OpGraph, op: OpNode) -> tuple[float, ...]:
@@ -23,7 +20,7 @@ def touched(graph: OpGraph, op: OpNode) -> tuple[float, ...]:
     shares = [1.0] * (len(op.ins) + len(op.outs))
     if op.kind == "sort":
         return (float(sum(key.itemsize for key in op.ins[: op.params["num_keys"]])),) * len(shares)
-    if op.kind in _SLICING:
+    if traits_of(op.kind).touches == "slice":
         shares[0] = min(1.0, _share(op.outs[0], op.ins[0]))
     if is_in_place(graph, op):
         shares[0], shares[len(op.ins)] = 0.0, _share(op.ins[1], op.outs[0])
@@ -32,7 +29,7 @@ def touched(graph: OpGraph, op: OpNode) -> tuple[float, ...]:
 
 def reads_what_it_writes(op: OpNode) -> bool:
     """Whether a device reads of each operand no more than it makes: of what is whole only what its shard holds."""
-    return op.kind in _JOINING
+    return traits_of(op.kind).touches == "as_written"
 
 
 def is_in_place(graph: OpGraph, op: OpNode) -> bool:
@@ -46,7 +43,7 @@ def is_in_place(graph: OpGraph, op: OpNode) -> bool:
 def _is_view(graph: OpGraph, tensor: TensorInfo) -> bool:
     """Whether nothing was written for it."""
     producer = graph.producers.get(tensor.id)
-    return producer is not None and producer.kind in VIEWS - BOUNDARY
+    return producer is not None and traits_of(producer.kind).is_view and producer.kind not in BOUNDARY
 
 
 def _share(part: TensorInfo, whole: TensorInfo) -> float:

@@ -10,8 +10,7 @@ from autopar.core.manual import COLLECTIVES
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import StepKind
 from autopar.core.strategy import Exchange, Strategy
-
-_ONLY_MOVING = frozenset({"pad", "roll", "slice", "splice"})
+from autopar.ops.traits import traits_of
 
 
 class Sent(Protocol):
@@ -35,7 +34,7 @@ def lengthening(op: OpNode, strategy: Strategy, mesh: DeviceMesh) -> tuple[Excha
     """
     if op.kind in COLLECTIVES:
         return ()
-    if op.kind in _ONLY_MOVING:
+    if traits_of(op.kind).keeps_shards:
         before = strategy.ins[0].local_shape(op.ins[0].shape, mesh)
         if before == strategy.outs[0].local_shape(op.outs[0].shape, mesh):
             return ()

@@ -1,1 +1,0 @@
-"""How much an operator computes, reads, writes, and sends inside itself."""

@@ -11,7 +11,8 @@ from typing import Protocol, cast, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from autopar.backends.xla_cpu.turns import bucket_pack_price, folded, product_turns_s, step_turn_price, turned_products
+from autopar.backends.backend import Backend
+from autopar.backends.known import backend_of
 from autopar.core.graph import OpGraph, OpNode
 from autopar.core.manual import BORDERS, COLLECTIVES
 from autopar.core.mesh import DeviceMesh
@@ -216,7 +217,7 @@ class Roofline:
     lengthened by a halo; an operator none of whose results do is part of another kernel and is not launched. Views are
     free, but for broadcasts that are written (`work.written_out`). What indices pick takes no less than its runs
     (`picked`). A function treated as one operator costs what is in it (`cost.operators.body`). Copies in another order
-    of dims cost what `backends.xla_cpu.turns` says. No overlap.
+    of dims cost what the backend says. No overlap.
     """
 
     graph: OpGraph
@@ -285,7 +286,8 @@ class Roofline:
         runs = picked_runs(op, [mine.astype(np.float64) for mine in layout.parts])
         time_s = compute_times_s(flops, size, dtype, device, kind=rate_kind(op), elements=elements, runs=runs)
         if elements is not None and op.kind == "dot_general":
-            time_s = time_s + product_turns_s(op, elements, flops, device, turned=op.id in self._turned)
+            turned = op.id in self._turned
+            time_s = time_s + self._backend.product_turns_s(op, elements, flops, device, turned=turned)
         if self._folds(op):
             time_s = np.where([bool(strategy.ins[0].unreduced) for strategy in strategies], 0.0, time_s)
         launched = any(t.id in self._in_memory for t in op.outs)
@@ -320,11 +322,15 @@ class Roofline:
 
     @cached_property
     def _folded(self) -> frozenset[int]:
-        return folded(self.graph) if self.cluster.device.compiler == "xla_cpu" else frozenset()
+        return self._backend.folded(self.graph)
 
     @cached_property
     def _turned(self) -> frozenset[int]:
-        return turned_products(self.graph) if self.cluster.device.compiler == "xla_cpu" else frozenset()
+        return self._backend.turned_products(self.graph)
+
+    @property
+    def _backend(self) -> Backend:
+        return backend_of(self.cluster.device.compiler)
 
     def context(self, op: OpNode) -> Hashable:
         """What it moves, what bounds its kernel, whether it ends one, and whether it is a view or part of a product."""
@@ -346,12 +352,12 @@ class Roofline:
     @cached_property
     def turn_cost(self) -> TurnPrice:
         """Seconds of what a device copies beside a step along a dim other than the first."""
-        return step_turn_price(self.cluster.device)
+        return self._backend.turn_price(self.cluster.device)
 
     @cached_property
     def pack_cost(self) -> PackPrice:
         """Seconds that a bucket takes beside its collective."""
-        return bucket_pack_price(self.cluster.device, self.step_cost)
+        return self._backend.pack_price(self.cluster.device, self.step_cost)
 
     def arrival_cost(self, size_bytes: int) -> float:
         """Writing it to memory, which whatever brings it does at least: so nothing is whole for next to no gain."""
@@ -363,8 +369,8 @@ class Roofline:
         return True
 
     def keep(self, op: OpNode, strategies: tuple[Strategy, ...]) -> tuple[Strategy, ...]:
-        """All of them, but that TPUs make all random bits of their own generator on every device."""
-        if op.kind == "rng_bit_generator" and self.cluster.device.compiler == "xla_tpu":
+        """All of them, but of random bits that every device makes all of."""
+        if op.kind == "rng_bit_generator" and self._backend.repeats_random_bits:
             return strategies[:1]
         return strategies
 

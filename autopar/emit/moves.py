@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import product
 
 import jax
 import numpy as np
 
 from autopar._compat import pcast_varying, row_major, untyped_jax
+from autopar.backends.backend import Backend
+from autopar.backends.known import UNKNOWN
 from autopar.core.mesh import DeviceMesh
 from autopar.core.parcels import parcels
 from autopar.core.placement import Kind, Placement
@@ -20,41 +21,19 @@ Array = jax.Array
 lax, jnp = untyped_jax.lax, untyped_jax.numpy
 
 
-@dataclass(frozen=True)
-class Target:
-    """How the compiler for a platform wants collectives, and some operators.
-
-    `tiled`: arrays lie in tiles of two dims, so a collective goes along its dim. Elsewhere compilers gather and scatter
-    along the dim that lies first in memory, and put all else in that order and back, element by element: there shards
-    travel whole, one behind the other, and are put in their places in one copy, run by run (a gather of 512x512 floats
-    of 8 devices on a CPU: 1.0 ms for 2.4, of 1024x1024: 4.4 for 19.7).
-    `apart_bytes`: in a bucket of all-reduces, values of at least so many bytes are one each, which the compiler joins
-    without copies (`core.parcels`); None: none.
-    `xla_cpu`: XLA's CPU compiler will compile the program, some kernels of which are ended or spared for it
-    (`localize_products`, `backends.xla_cpu.rereads`).
-    """
-
-    tiled: bool = False
-    apart_bytes: int | None = None
-    xla_cpu: bool = False
-
-
-PLAIN = Target()
-
-
-def run_move(program: ShardedProgram, move: Move, values: Sequence[Array], target: Target = PLAIN) -> list[Array]:
-    """The local results of `move` on the local `values`, as `target` wants it."""
+def run_move(program: ShardedProgram, move: Move, values: Sequence[Array], backend: Backend = UNKNOWN) -> list[Array]:
+    """The local results of `move` on the local `values`, as `backend` wants it."""
     if move.kind == "all_reduce":
-        return _all_reduce(program, move, values, target.apart_bytes)
+        return _all_reduce(program, move, values, backend.apart_bytes)
     if len(values) > 1:
         return _PACKED[move.kind](program, move, values)
     (value,) = values
     before, after = (program.values[v[0]].placement for v in (move.ins, move.outs))
     if not value.size:  # XLA gathers nothing of a dim without elements
         return [jnp.zeros(after.local_shape(program.values[move.outs[0]].tensor.shape, program.mesh), value.dtype)]
-    run = _BY_SHARDS[move.kind] if move.kind in _BY_SHARDS and move.dim and not target.tiled else _RUN[move.kind]
+    run = _BY_SHARDS[move.kind] if move.kind in _BY_SHARDS and move.dim and not backend.tiled else _RUN[move.kind]
     value = pcast_varying(value, move.axes)
-    if move.kind == "all_to_all" and target.xla_cpu:  # which may lay the parts out differently, and then refuse them
+    if move.kind == "all_to_all" and backend.wants_rows:
         value = row_major(value)
     return [run(program, move, value, before, after)]
 

@@ -11,28 +11,29 @@ from typing import Any
 import jax
 
 from autopar._compat import open_jaxpr, pcast_varying, remat_primitive, untyped_jax, varying_axes, written
-from autopar.backends.xla_cpu.rereads import reread
+from autopar.backends.backend import Backend
+from autopar.backends.known import UNKNOWN
 from autopar.core.program import Compute, Instruction, Move, ShardedProgram
 from autopar.core.regions import BOUNDARY, Region
 from autopar.emit import control
 from autopar.emit.anew import Anew, anew, behind_barrier
 from autopar.emit.effects import TOKEN, is_made_once, is_ordered, run_callback, token_of
 from autopar.emit.local.localize import localize
-from autopar.emit.moves import PLAIN, Target, run_move
+from autopar.emit.moves import run_move
 
 Array = jax.Array
 lax, jnp = untyped_jax.lax, untyped_jax.numpy
 Env = dict[int, Array]
 
 
-def local_function(program: ShardedProgram, target: Target = PLAIN) -> Callable[..., tuple[Array, ...]]:
+def local_function(program: ShardedProgram, backend: Backend = UNKNOWN) -> Callable[..., tuple[Array, ...]]:
     """The function that every device runs: local inputs in, local outputs out.
 
-    `target`: how collectives are to be stated.
+    `backend`: what compiles it.
     """
     last = {value: n for n, i in enumerate(program.instructions) for value in i.ins}
     last |= dict.fromkeys(program.outputs, len(program.instructions))
-    runner = _Runner(program, last, anew(program), target, reread(program) if target.xla_cpu else frozenset())
+    runner = _Runner(program, last, anew(program), backend, backend.written(program))
     numbered = list(enumerate(program.instructions))
 
     def run(*inputs: Array) -> tuple[Array, ...]:
@@ -47,14 +48,14 @@ def local_function(program: ShardedProgram, target: Target = PLAIN) -> Callable[
 class _Runner:
     """Runs the instructions of a program, region by region.
 
-    `last` is the last instruction that reads each value, `anew` what is read through a barrier where; `target` as in
-    `local_function`; `held` are values that are written before they are read (`reread`).
+    `last` is the last instruction that reads each value, `anew` what is read through a barrier where; `backend` as in
+    `local_function`; `held` are values that are written before they are read.
     """
 
     program: ShardedProgram
     last: dict[int, int]
     anew: dict[int, Anew]
-    target: Target
+    backend: Backend
     held: frozenset[int]
 
     def run(self, instructions: control.Numbered, env: Env, parent: int | None) -> None:
@@ -82,9 +83,9 @@ class _Runner:
             env.update(zip(instruction.outs, results, strict=True))
             return
         if isinstance(instruction, Compute):
-            results = _compute(program, instruction, values, self.target)
+            results = _compute(program, instruction, values, self.backend)
         elif isinstance(instruction, Move):
-            found = run_move(program, instruction, values, self.target)
+            found = run_move(program, instruction, values, self.backend)
             results = [written(x) if v in self.held else x for v, x in zip(instruction.outs, found, strict=True)]
         else:
             raise TypeError(f"{instruction} was never routed")
@@ -109,7 +110,7 @@ class _Runner:
         env.update(zip(outs, results, strict=True))
 
 
-def _compute(program: ShardedProgram, compute: Compute, values: Sequence[Array], target: Target) -> Sequence[Array]:
+def _compute(program: ShardedProgram, compute: Compute, values: Sequence[Array], backend: Backend) -> Sequence[Array]:
     """Runs the operator with all operands cast to vary over the same axes, as binding a primitive requires.
 
     A constant that is split need not vary of itself, but where its shard begins does. The body of a shard_map has casts
@@ -119,7 +120,7 @@ def _compute(program: ShardedProgram, compute: Compute, values: Sequence[Array],
     axes = frozenset[str]().union(*named, *(varying_axes(value) for value in values))
     wanted = named if compute.op.kind == "shard_map" else [axes] * len(values)
     operands = [pcast_varying(value, axes) for value, axes in zip(values, wanted, strict=True)]
-    return localize(compute.op, compute.strategy, program.mesh, xla_cpu=target.xla_cpu)(*operands)
+    return localize(compute.op, compute.strategy, program.mesh, backend=backend)(*operands)
 
 
 def _rematerialised(region: Region, body: Callable[..., list[Array]], values: Sequence[Array]) -> Sequence[Array]:

@@ -11,17 +11,12 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from autopar._compat import make_mesh, shard_map, untyped_jax, weakly_typed
 from autopar._mesh import HOST, typed_by
+from autopar.backends.known import backend_on
 from autopar.core.graph import TensorInfo
 from autopar.core.mesh import DeviceMesh
-from autopar.core.parcels import LARGE_BYTES
 from autopar.core.placement import Placement
 from autopar.core.program import ShardedProgram
-from autopar.emit.moves import PLAIN, Target
 from autopar.emit.run import local_function
-
-TARGETS = {"tpu": Target(tiled=True, apart_bytes=0), "cpu": Target(apart_bytes=LARGE_BYTES, xla_cpu=True)}
-"""What is known of platforms. On TPUs laying arrays end to end takes copies that are slower than the collective, and
-the compiler joins all-reduces itself, into one of several operands, but not gathers; on CPUs it does that, too."""
 
 
 def partition_spec(placement: Placement) -> PartitionSpec:
@@ -84,9 +79,9 @@ def wrap(
     """
     ins, outs = placements(program, program.inputs), placements(program, program.outputs)
     full = [n for n, value in enumerate(program.inputs) if program.local_bytes(value)]
-    target = TARGETS.get(mesh.devices.flat[0].platform, PLAIN)
+    backend = backend_on(mesh.devices.flat[0].platform)
     body = shard_map(
-        _without_empty(program, full, local_function(program, target)),
+        _without_empty(program, full, local_function(program, backend)),
         mesh=device_mesh(program.mesh, tuple(mesh.devices.flat)),
         in_specs=tuple(partition_spec(ins[n]) for n in full),
         out_specs=tuple(map(partition_spec, outs)),

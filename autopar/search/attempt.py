@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
 
-from autopar.backends.xla_cpu.predict import set_aside
+from autopar.backends.known import backend_of
 from autopar.core.graph import OpGraph
 from autopar.core.placement import StepKind
 from autopar.core.plan import Plan
@@ -241,9 +241,9 @@ def account_of(graph: OpGraph, program: ShardedProgram, pricing: Pricing) -> Acc
         recomputed=recomputed(graph),
         workspace=workspace_bytes,
     )
-    if compiler_of(pricing) != "xla_cpu":
+    compiled = backend_of(compiler_of(pricing)).set_aside(program, graph.donated, workspace_bytes)
+    if compiled is None:
         return spent
-    compiled = set_aside(program, graph.donated, workspace_bytes)
     counted = spent.peak_memory_bytes
     return replace(
         spent,

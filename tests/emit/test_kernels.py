@@ -12,7 +12,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import autopar
-from autopar.emit.moves import Target
+from autopar.backends.known import UNKNOWN, XLA_CPU
 
 
 def picked(table: jax.Array, rows: jax.Array) -> jax.Array:
@@ -40,13 +40,13 @@ def test_a_table_that_arrives_in_pieces_is_written_before_rows_of_it_are_gathere
     assert [move.kind for move in plan.program().collectives] == ["all_to_all"]
     np.testing.assert_array_equal(plan.compile(devices=jax.devices())(*args), args[0][args[1]])
     calls = {}
-    for target in (Target(), Target(xla_cpu=True)):
-        monkeypatch.setattr("autopar.emit.wrap.TARGETS", {"cpu": target})
+    for backend in (UNKNOWN, XLA_CPU):
+        monkeypatch.setattr("autopar.emit.wrap.backend_on", {"cpu": backend}.get)
         text = compiled(plan, *args)
-        calls[target.xla_cpu] = len(re.findall(r" call\(", text))
+        calls[(backend is XLA_CPU)] = len(re.findall(r" call\(", text))
         gathers = re.findall(r"%\S*gather\S* = \S+ fusion\((.*?)\)", text)
         assert len(gathers) == 1
-        assert not target.xla_cpu or gathers[0].count("%") == 2
+        assert backend is not XLA_CPU or gathers[0].count("%") == 2
     assert calls[True] == calls[False] + 1
 
 
@@ -58,9 +58,9 @@ def test_gradients_of_weights_turn_no_operand(monkeypatch: pytest.MonkeyPatch) -
     found = plan.compile(devices=jax.devices())(x, y)
     np.testing.assert_allclose(found, np.einsum("btd,btf->df", x, np.sin(y)), rtol=1e-4, atol=1e-4)
     turned = {}
-    for target in (Target(), Target(xla_cpu=True)):
-        monkeypatch.setattr("autopar.emit.wrap.TARGETS", {"cpu": target})
+    for backend in (UNKNOWN, XLA_CPU):
+        monkeypatch.setattr("autopar.emit.wrap.backend_on", {"cpu": backend}.get)
         text = compiled(plan, x, y)
-        turned[target.xla_cpu] = len(re.findall(r" transpose\(", text))
-        assert not target.xla_cpu or "lhs_contracting_dims={0}, rhs_contracting_dims={0}" in text
+        turned[(backend is XLA_CPU)] = len(re.findall(r" transpose\(", text))
+        assert backend is not XLA_CPU or "lhs_contracting_dims={0}, rhs_contracting_dims={0}" in text
     assert turned[True] == 0 < turned[False]

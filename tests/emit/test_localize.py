@@ -14,6 +14,8 @@ from jax import lax
 from jax.sharding import PartitionSpec
 
 from autopar._payload import Payload
+from autopar.backends.backend import Backend
+from autopar.backends.known import UNKNOWN, XLA_CPU
 from autopar.core.graph import OpNode, TensorInfo
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
@@ -40,7 +42,7 @@ def spec(placement: Placement) -> PartitionSpec:
     return PartitionSpec(*placement.dims)
 
 
-def run_sharded(found: Built, strategy: Strategy, *, xla_cpu: bool = False) -> list[np.ndarray]:
+def run_sharded(found: Built, strategy: Strategy, *, backend: Backend = UNKNOWN) -> list[np.ndarray]:
     """The operator under shard_map, unreduced results reduced."""
     axes = frozenset(axis for placement in strategy.ins for axis in placement.varying_axes)
 
@@ -49,7 +51,7 @@ def run_sharded(found: Built, strategy: Strategy, *, xla_cpu: bool = False) -> l
             lax.pcast(x, tuple(sorted(axes - frozenset(placement.split_axes))), to="varying")
             for x, placement in zip(operands, strategy.ins, strict=True)
         ]
-        results = localize(found.op, strategy, MESH, xla_cpu=xla_cpu)(*varying)
+        results = localize(found.op, strategy, MESH, backend=backend)(*varying)
         return [
             REDUCE[placement.kind](x, placement.unreduced) if placement.unreduced else x
             for x, placement in zip(results, strategy.outs, strict=True)
@@ -151,12 +153,12 @@ def test_products_are_of_matrices_where_dims_are_merged(
 
     found = build(Case("dot_general", "drawn", multiplied, tuple(map(Arg, shapes))))
     strategies = [s for s in enumerate_strategies(rule_of(found.op), MESH) if not any(p.unreduced for p in s.ins)]
-    for xla_cpu, expected in ((False, shapes), (True, matrices)):
-        local = localize(found.op, strategies[0], MESH, xla_cpu=xla_cpu)
+    for backend, expected in ((UNKNOWN, shapes), (XLA_CPU, matrices)):
+        local = localize(found.op, strategies[0], MESH, backend=backend)
         (product,) = (e for e in jax.make_jaxpr(local)(*found.values).eqns if e.primitive.name == "dot_general")
         assert tuple(v.aval.shape for v in product.invars) == expected
         for strategy in strategies[:: max(1, len(strategies) // 6)]:
-            for result, whole in zip(run_sharded(found, strategy, xla_cpu=xla_cpu), found.results, strict=True):
+            for result, whole in zip(run_sharded(found, strategy, backend=backend), found.results, strict=True):
                 assert_close(result, whole, str(strategy))
 
 

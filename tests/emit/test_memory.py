@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 import autopar
+from autopar.backends.backend import SetAside
 from autopar.backends.xla_cpu import predict
 from autopar.inspect.hlo import peak_memory_bytes
 from autopar.ops.workspace import workspace_bytes
@@ -36,13 +37,13 @@ def test_the_prediction_is_what_xla_sets_aside(name: str, mode: str) -> None:
     assert plan.peak_memory_bytes >= found
 
 
-def set_aside(plan: autopar.Plan) -> predict.SetAside:
+def set_aside(plan: autopar.Plan) -> SetAside:
     return predict.set_aside(plan.program(), plan.bound.planned.graph.donated, workspace_bytes)
 
 
 @pytest.mark.parametrize(("counted", "expected"), [(90, 100), (105, 105), (150, 110)])
 def test_more_than_predicted_is_expected_where_the_count_and_a_delay_both_say_so(counted: int, expected: int) -> None:
-    assert predict.SetAside(100, (110, 130)).expected_bytes(counted) == expected
+    assert SetAside(100, (110, 130)).expected_bytes(counted) == expected
 
 
 def test_the_peak_leaves_room_for_kernels_that_run_later(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from autopar.backends.backend import SetAside, Workspace
 from autopar.backends.xla_cpu.arena import arena_bytes
 from autopar.backends.xla_cpu.donate import with_copies, with_own
 from autopar.backends.xla_cpu.draft import FIRST_NEW
@@ -12,7 +13,7 @@ from autopar.backends.xla_cpu.fusion import fused
 from autopar.backends.xla_cpu.join import joined
 from autopar.backends.xla_cpu.order import post_order
 from autopar.backends.xla_cpu.place import END, Held, Room, Timed, held, left_over
-from autopar.backends.xla_cpu.unfold import Unfolding, Workspace
+from autopar.backends.xla_cpu.unfold import Unfolding
 from autopar.core.program import ShardedProgram
 
 LATER, MORE_IN = 2, 256
@@ -25,27 +26,6 @@ order."""
 def delays(kernels: int) -> tuple[int, ...]:
     """By how many kernels longer the temporaries of a program of so many may live, ascending."""
     return tuple(dict.fromkeys((LATER, LATER + kernels // MORE_IN)))
-
-
-@dataclass(frozen=True)
-class SetAside:
-    """Bytes of one device: what is predicted, and what if temporaries live by each of `delays` longer."""
-
-    predicted_bytes: int
-    later_bytes: tuple[int, ...]
-
-    @property
-    def most_bytes(self) -> int:
-        """The largest of them."""
-        return max((self.predicted_bytes, *self.later_bytes))
-
-    def expected_bytes(self, counted_bytes: int) -> int:
-        """The prediction, or more where both the program, of which so much was counted, and a little delay say so.
-
-        It is off by 4.2 to 5.3 % on average (60 plans of `benchmarks.accuracy`, 80 and 80 other programs), and more
-        than 2 % under of 0, 1 and 5; the prediction by itself is off by 1.3 to 3.0 %, and under of 1, 4 and 7.
-        """
-        return max(self.predicted_bytes, min((counted_bytes, *self.later_bytes[:1])))
 
 
 def set_aside(program: ShardedProgram, donated: Sequence[int], workspace: Workspace) -> SetAside:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import overload
+from typing import cast
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from autopar.core.graph import OpGraph, OpNode
 from autopar.core.memo import once_per_graph
 from autopar.core.parcels import LARGE_BYTES, parcels
 from autopar.core.placement import StepKind
+from autopar.ops.picked import Number
 from autopar.redistribute.step import PackPrice, StepPrice, TurnPrice, no_pack, no_turn
 from cost_models.compute import Device
 from cost_models.curves import Curve, Floats
@@ -41,9 +42,9 @@ PAGES = "pack:pages"
 def copying(device: Device, kinds: tuple[str, ...], dtype: str) -> Curve | None:
     """Seconds by the elements that a kernel copies, for the first of `kinds` ("transpose", ...) that is known.
 
-    None where the profile does not say, or for other compilers.
+    None where the profile does not say.
     """
-    if device.efficiency is None or device.compiler != "xla_cpu":
+    if device.efficiency is None:
         return None
     known = next((device.efficiency.work[kind] for kind in kinds if kind in device.efficiency.work), None)
     return None if known is None else known.get(dtype, known["float32"])
@@ -136,22 +137,9 @@ def regroups(op: OpNode, operand: int) -> bool:
     return sorted(batch) != list(range(len(batch)))
 
 
-@overload
 def product_turns_s(
-    op: OpNode, elements: tuple[float, float, float], flops: float, device: Device, *, turned: bool = False
-) -> float: ...
-@overload
-def product_turns_s(
-    op: OpNode, elements: tuple[Floats, Floats, Floats], flops: Floats, device: Device, *, turned: bool = False
-) -> Floats: ...
-def product_turns_s(
-    op: OpNode,
-    elements: tuple[float, float, float] | tuple[Floats, Floats, Floats],
-    flops: float | Floats,
-    device: Device,
-    *,
-    turned: bool = False,
-) -> float | Floats:
+    op: OpNode, elements: tuple[Number, Number, Number], flops: Number, device: Device, *, turned: bool = False
+) -> Number:
     """Seconds in which operands are put in order beside a product: see `reads_across`, `regroups`.
 
     Args:
@@ -161,14 +149,15 @@ def product_turns_s(
       device: the device.
       turned: whether it is computed the other way round (`turned_products`).
     """
-    first, total = int(turned), elements[0] * 0.0
+    first = int(turned)
+    total: float | Floats = elements[0] * 0.0
     for operand, count in enumerate(elements[:2]):
         if regroups(op, operand):
             total = total + _copying_time_s(("transpose:rows", "transpose"), count, op.ins[0].dtype, device)
         elif operand == first and reads_across(op, first):
             columns = flops / 2.0 / np.maximum(elements[1 - first], 1.0)
             total = total + _packing_s(count, columns * op.ins[first].itemsize, op.ins[first].dtype, device)
-    return total
+    return cast(Number, total)
 
 
 def _packing_s(elements: float | Floats, row_bytes: float | Floats, dtype: str, device: Device) -> float | Floats:

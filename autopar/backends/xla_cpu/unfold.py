@@ -7,10 +7,10 @@ would be passed are of size 1 on a device.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
 
+from autopar.backends.backend import Workspace
 from autopar.backends.xla_cpu.combine import (
     ADDITIONS,
     chosen,
@@ -31,8 +31,6 @@ from autopar.core.program import Compute, Instruction, Move
 from autopar.core.regions import CONTROL, LOOPS
 from autopar.ops.exchanged import sent_bytes
 from autopar.ops.traits import is_fusible, traits_of
-
-Workspace = Callable[..., int]
 
 _VIEWS = frozenset({"reshape", "squeeze", "expand_dims", "copy", "copy_p", "stop_gradient", "optimization_barrier"})
 _VIEWS_TOO = frozenset({"reshard", "sharding_constraint", "pvary", "reduce_precision"})

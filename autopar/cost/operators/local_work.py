@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from autopar.backends.xla_cpu.turns import product_turns_s
+from autopar.backends.known import backend_of
 from autopar.core.graph import OpNode
 from cost_models import compute_time_s
 from cost_models.compute import Device
@@ -34,5 +34,5 @@ class LocalWork(NamedTuple):
         op, flops, size_bytes, dtype, kind, elements, launched, runs, turned = self
         time_s = compute_time_s(flops, size_bytes, dtype, device, kind=kind, elements=elements, runs=runs)
         if elements is not None and op.kind == "dot_general":
-            time_s += product_turns_s(op, elements, flops, device, turned=turned)
+            time_s += backend_of(device.compiler).product_turns_s(op, elements, flops, device, turned=turned)
         return time_s if launched else max(0.0, time_s - device.launch_s)

@@ -22,6 +22,8 @@ from autopar._compat import (
     varying_axes_of,
     with_shape,
 )
+from autopar.backends.backend import Backend
+from autopar.backends.known import UNKNOWN
 from autopar.core.graph import OpNode
 from autopar.core.manual import BORDERS
 from autopar.core.mesh import DeviceMesh
@@ -57,7 +59,7 @@ def localize(
     offset_of: OffsetOf = axis_offset,
     exchanger: Exchanger | None = None,
     *,
-    xla_cpu: bool = False,
+    backend: Backend = UNKNOWN,
 ) -> Run:
     """The function from the local operands of `op` (in the order of `op.ins`) to its local results.
 
@@ -71,12 +73,12 @@ def localize(
       mesh: the device mesh.
       offset_of: the device's position along mesh axes, major to minor; by default read inside shard_map.
       exchanger: what runs the strategy's exchanges; by default collectives inside shard_map.
-      xla_cpu: whether XLA's CPU compiler will compile it.
+      backend: what compiles it.
 
     Raises:
       TypeError: if the operator holds no primitive.
     """
-    local = LocalOp(op, strategy, mesh, offset_of, exchanger or InShardMap(mesh), xla_cpu)
+    local = LocalOp(op, strategy, mesh, offset_of, exchanger or InShardMap(mesh), backend)
     return _LOCALISERS[op.kind](local) if op.kind in _LOCALISERS else local.bind()
 
 
@@ -174,9 +176,9 @@ def _identity(local: LocalOp) -> Run:
 
 
 def _all_to_all(local: LocalOp) -> Run:
-    """As it is. XLA's CPU compiler may lay the parts out differently, and then refuses what it made."""
+    """As it is; its operand by rows, where the compiler wants that."""
     run = local.bind()
-    return run if not local.xla_cpu else lambda *operands: run(*map(row_major, operands))
+    return run if not local.backend.wants_rows else lambda *operands: run(*map(row_major, operands))
 
 
 _LOCALISERS: dict[str, Callable[[LocalOp], Run]] = {

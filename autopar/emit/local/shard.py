@@ -10,6 +10,8 @@ import jax
 
 from autopar._mesh import without_shardings
 from autopar._payload import Payload
+from autopar.backends.backend import Backend
+from autopar.backends.known import UNKNOWN
 from autopar.core.graph import OpNode
 from autopar.core.mesh import DeviceMesh
 from autopar.core.strategy import Strategy
@@ -25,7 +27,7 @@ class LocalOp:
     """One operator, its strategy and mesh.
 
     `offset_of` tells this device's position along axes, major to minor; `exchanger` sends what devices exchange.
-    `xla_cpu`: XLA's CPU compiler will compile it.
+    `backend` compiles it.
     """
 
     op: OpNode
@@ -33,7 +35,7 @@ class LocalOp:
     mesh: DeviceMesh
     offset_of: OffsetOf
     exchanger: Exchanger
-    xla_cpu: bool = False
+    backend: Backend = UNKNOWN
 
     @property
     def payload(self) -> Payload:

@@ -27,7 +27,7 @@ class Composite:
 
     `function` takes flat operands and gives flat results; it is run on whole tensors or on the shards of one device.
     `arguments` says which argument each operand is part of, `static` are those that are no tensors; `derivation` is
-    what JAX's transformations made of the operator (see `rules.derived`), `source` what it is a derivative of.
+    what JAX's transformations made of the operator (see `ops.rules.derived`), `source` what it is a derivative of.
     """
 
     kind: str

@@ -2,7 +2,7 @@
 
 Variables are inputs, operators, copies and outputs, in the order of `Space.counts`. An operator's cost is that of
 computing and of what it exchanges inside; an edge is a tensor on its way from where it is made to where it is used, its
-cost the cheapest route; what can wait for others (`price.buckets`) costs its share of one collective with them.
+cost the cheapest route; what can wait for others (`cost.buckets`) costs its share of one collective with them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Assemble with recomputation: the Problem in which operators are chosen to keep their results or to run once more.
 
 The graph holds a twin of every operator that may be recomputed (`core.recompute`, with residuals). On top of what
-`price.assemble` has:
+`cost.assemble` has:
 
     twin                 its strategies, or absent
     join                 the stored copy of a twin's result, from which all that needs it reads: every placement twice,

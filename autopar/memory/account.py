@@ -253,7 +253,7 @@ def _made_of(program: ShardedProgram, is_meant: Callable[[int], bool]) -> Bools:
 
 
 def _taken_in_loops(program: ShardedProgram) -> list[int]:
-    """The local moves, by position, that all readers of their part do in their loops (`price.local_steps`)."""
+    """The local moves, by position, that all readers of their part do in their loops (`cost.local_steps`)."""
     instructions, links = program.instructions, program.links
     local = [p for p, i in enumerate(instructions) if isinstance(i, Move) and not i.is_collective]
     if not local:

@@ -1,7 +1,7 @@
 """The primitive that stands for a function treated as one operator, while autopar traces; nowhere else is it bound.
 
 It is differentiated through the function: its tangents and its gradients are operators too, whose rules follow from
-that of the operator (`rules.derived`). A second derivative is expanded. Mapped, it stays one operator.
+that of the operator (`ops.rules.derived`). A second derivative is expanded. Mapped, it stays one operator.
 """
 
 from __future__ import annotations

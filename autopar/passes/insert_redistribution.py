@@ -29,7 +29,7 @@ class _Priced:
 class InsertRedistribution:
     """Routes every Convert with `router`, whose prices moves have; those of `waiting`, outside of loops, as shared.
 
-    What all readers of a Convert do in their loops (`price.local_steps`) is routed and priced as fused.
+    What all readers of a Convert do in their loops (`cost.local_steps`) is routed and priced as fused.
     """
 
     router: Router

@@ -13,7 +13,7 @@ from autopar.cost.buckets import gradients
 class MarkMirror:
     """Gives the role "mirror" to the reduction of each parameter's gradient.
 
-    The reduction of what `price.buckets.gradients` names is what keeps replicas of the parameter equal.
+    The reduction of what `cost.buckets.gradients` names is what keeps replicas of the parameter equal.
     """
 
     graph: OpGraph

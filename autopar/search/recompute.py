@@ -1,7 +1,7 @@
 """Recompute: where a memory limit binds, what to keep and what to compute once more, chosen with the placements.
 
 First the plan in which everything is kept. Where there is none, or the limit costs more than 5 % of the objective, the
-Problem that holds both choices (`price.assemble_recompute`) is solved too, on the meshes on which that can be better;
+Problem that holds both choices (`cost.assemble_recompute`) is solved too, on the meshes on which that can be better;
 the better plan is taken, so that no plan is worse for it. What is proven of it holds for plans that keep everything
 too: so that is all that is proven then, and the plan is what is to be undercut.
 

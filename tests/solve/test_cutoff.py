@@ -16,7 +16,7 @@ from tests.solve.oracle import optimum
 PATHS = {
     "default": SolveOptions(),
     "core": SolveOptions(max_table_entries=1, max_sweeps=15),
-    "cp_sat": SolveOptions(max_table_entries=1, max_sweeps=1, anneal_passes=0, max_price_steps=0),
+    "cp_sat": SolveOptions(max_table_entries=1, max_sweeps=1, anneal_passes=0),
     "bounds": SolveOptions(max_table_entries=8, max_rounds=0),
 }
 

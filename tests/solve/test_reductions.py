@@ -14,10 +14,8 @@ from autopar.solve import Edge, Infeasible, Problem, SolveOptions
 from autopar.solve.certificate.check import proven
 from autopar.solve.certificate.proof import Eliminate
 from autopar.solve.cp_sat.finish import finish
-from autopar.solve.elimination.bucket_elimination import eliminate, minimise_exactly, plan_elimination
-from autopar.solve.elimination.min_marginals import min_marginals
+from autopar.solve.elimination.bucket_elimination import minimise_exactly, plan_elimination
 from autopar.solve.elimination.min_sum import MinSum, min_product
-from autopar.solve.parametric.lagrangian import within_window
 from autopar.solve.presolve.arc_consistency import drop_forbidden, is_finite
 from autopar.solve.presolve.dead_end_elimination import drop_dominated
 from autopar.solve.presolve.functional_edges import _functions, contract_functional
@@ -93,20 +91,6 @@ def test_more_neighbours_of_one_strategy_than_an_array_has_axes() -> None:
     assert cost == cost_of(problem, choice) == optimum(problem)
     order = (*range(3, 83), 0, 1, 2)
     assert proven(problem, (Eliminate(order),)).bound == proven(problem, (Eliminate(order[::-1]),)).bound == cost
-
-
-@settings(max_examples=150, deadline=None)
-@given(problem=problems(limited=False))
-def test_marginals_are_exact(problem):
-    elimination = eliminate(problem, plan_elimination(problem))
-    if not np.isfinite(elimination.cost):
-        return
-    costs = [(choice, cost_of(problem, choice)) for choice in choices(problem)]
-    for v, marginal in enumerate(min_marginals(elimination, OPTIONS)):
-        assert marginal is not None
-        for s, value in enumerate(marginal):
-            best = min(cost for choice, cost in costs if choice[v] == s)
-            assert value == pytest.approx(best, rel=1e-9, abs=1e-12)
 
 
 def _finite(problem: Problem) -> Problem | None:
@@ -245,17 +229,6 @@ def _within(problem: Problem) -> list[tuple[float, tuple[int, ...]]]:
     rows = memory_rows(problem)
     fits = [choice for choice in choices(problem) if not rows.count or (rows.used(choice) <= rows.limit).all()]
     return [(cost_of(problem, choice), choice) for choice in fits]
-
-
-@settings(max_examples=120, deadline=None)
-@given(problem=problems(limited=True), price=st.floats(0, 0.5))
-def test_window_keeps_everything_as_cheap_as_its_upper_end(problem, price):
-    rows = memory_rows(problem)
-    costs = [(cost, choice) for cost, choice in _within(problem) if np.isfinite(cost)]
-    for upper, choice in costs[:5]:
-        keep = within_window(problem, rows, np.full(rows.count, price), upper, OPTIONS)
-        assert keep is not None
-        assert all(mask[s] for mask, s in zip(keep, choice, strict=True))
 
 
 @settings(max_examples=80, deadline=None)

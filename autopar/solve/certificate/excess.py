@@ -1,4 +1,4 @@
-"""What a choice with a given strategy costs at least: from prices and messages, or from prices and elimination.
+"""What a choice with a given strategy costs at least: from prices and messages.
 
     cost(choice)  >=  cost(choice) + sum over times of price * (use - limit)
 
@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
 from autopar.solve.certificate.proof import Messages, Prices
-from autopar.solve.certificate.tables import Floats, Scope, Tables, aligned, least
+from autopar.solve.certificate.tables import Floats, Scope, Tables
 from autopar.solve.problem.problem import InvalidSolution
 
 _LARGEST = 1e100  # of prices and messages: sums of them do not overflow
@@ -98,82 +98,3 @@ def of_pairs(table: Floats, beyond_u: Floats, beyond_v: Floats) -> Floats:
     """What pairs of strategies cost beyond the bound, at least, given what each alone does and the table of both."""
     over = table - table.min()
     return over + (beyond_u - over.min(axis=1))[:, None] + (beyond_v - over.min(axis=0))
-
-
-def by_elimination(tables: Tables, prices: Prices, order: Sequence[int], wanted: Sequence[int]) -> Mapping[int, Floats]:
-    """For the wanted nodes, the least cost at these prices of a choice with each strategy: exact.
-
-    Nodes are eliminated in order; then what the rest of the problem adds to each one's tables comes back from the last
-    to the first:
-
-        outside_child = min over whom its scope lacks of (all tables of its parent + outside_parent - what child left)
-    """
-    if sorted(order) != sorted(tables.names):
-        raise InvalidSolution("an elimination does not have every node once")
-    added, constant = priced(tables, prices)
-    waiting: dict[int, list[tuple[Scope, Floats]]] = {v: [] for v in order}
-    rank = {v: i for i, v in enumerate(order)}
-    for scope, table in tables.tables.items():
-        first = min(scope, key=lambda v: rank[v])
-        waiting[first].append((scope, table + added.get(first, 0.0) if len(scope) == 1 else table))
-    left: dict[int, tuple[Scope, Floats]] = {}
-    total = [constant, *tables.constants]
-    for v in order:
-        scope = tuple(sorted({u for part, _ in waiting[v] for u in part} - {v}))
-        table = _least(tables, v, scope, waiting[v])
-        left[v] = (scope, table)
-        if scope:
-            waiting[min(scope, key=lambda u: rank[u])].append((scope, table))
-        else:
-            total.append(float(table))
-    if math.isinf(bound := math.fsum(total)):
-        return {v: np.full(tables.count(v), np.inf) for v in wanted}
-    error = rounding([constant, *(float(cost.max()) for cost in added.values())], len(order))
-    return _back(tables, order, waiting, left, bound - error, wanted)
-
-
-def _least(tables: Tables, v: int, scope: Scope, parts: list[tuple[Scope, Floats]]) -> Floats:
-    places = tuple(tuple(-1 if u == v else scope.index(u) for u in part) for part, _ in parts)
-    return tables.once(least, tuple(tables.count(u) for u in scope), places, *(table for _, table in parts))
-
-
-def _back(
-    tables: Tables,
-    order: Sequence[int],
-    parts: Mapping[int, list[tuple[Scope, Floats]]],
-    left: Mapping[int, tuple[Scope, Floats]],
-    total: float,
-    wanted: Sequence[int],
-) -> dict[int, Floats]:
-    """The marginals of the wanted nodes. A node's parent is the first of its scope to be eliminated."""
-    rank = {v: i for i, v in enumerate(order)}
-    children: dict[int, list[int]] = {}
-    needed = set(wanted)
-    for v in order:
-        scope, _ = left[v]
-        if v in needed and scope:
-            parent = min(scope, key=lambda u: rank[u])
-            children.setdefault(parent, []).append(v)
-            needed.add(parent)
-    outside: dict[int, Floats] = {}
-    result: dict[int, Floats] = {}
-    for v in (v for v in reversed(order) if v in needed):
-        scope, mine = left[v]
-        axes = (v, *scope)
-        joint = np.zeros([tables.count(u) for u in axes])
-        joint += outside.pop(v) if scope else total - float(mine)
-        for part, table in parts[v]:
-            joint += aligned(table, [axes.index(u) - 1 for u in part], len(axes))
-        result[v] = joint.reshape(len(joint), -1).min(axis=1)
-        for child in children.get(v, ()):
-            outside[child] = _outside(axes, joint, *left[child])
-    return {v: result[v] for v in wanted}
-
-
-def _outside(axes: Scope, joint: Floats, scope: Scope, left: Floats) -> Floats:
-    """What a child's scope costs without what the child left on it; anything where that is infinite."""
-    best = joint.min(axis=tuple(i for i, u in enumerate(axes) if u not in scope))
-    here = [u for u in axes if u in scope]
-    best = best.transpose([here.index(u) for u in scope])
-    finite = np.isfinite(left)
-    return np.where(finite, best - np.where(finite, left, 0.0), 0.0)

@@ -15,7 +15,6 @@ import numpy as np
 from autopar.solve.cp_sat.bottleneck import LeastPeak, least_peak
 from autopar.solve.elimination.bucket_elimination import plan_elimination
 from autopar.solve.elimination.exact import exactly, lifted, reduced, weight
-from autopar.solve.parametric.lagrangian import solve_at_prices
 from autopar.solve.pipeline.core import minimise
 from autopar.solve.pipeline.stage import Stage, run_stages
 from autopar.solve.presolve.batched import reduce_alike
@@ -210,26 +209,18 @@ def _met_within(state: Whole) -> Whole:
     start = _start(problem, some, options)
     if start.choice is not None:
         watch.offer(start.choice)
-    return replace(state, some=start.choice)
+    return state
 
 
 def _searched_within(state: Whole) -> Whole:
-    """After memory prices around exact eliminations, and a search of what they leave."""
+    """After a search within the limit."""
     problem, options, watch = state.problem, state.options, state.watch
     assert state.relaxed is not None
-    start = Answer(None, watch.objective, state.relaxed.bound)
-    if state.some is not None:
-        start = Answer(state.some, objective(problem, state.some), state.relaxed.bound)
-    left, reduction, best = problem, unchanged(problem), start
-    if options.parametric.lagrangian:
-        left, reduction, best = solve_at_prices(problem, options, start, watch)
-    if best.choice is not None:
-        watch.offer(best.choice)
-    watch.raise_bound(best.bound, best.proof)
     upper = watch.news(watch.objective)
-    if is_closed(best.bound, upper):
+    if is_closed(state.relaxed.bound, upper):
         return state
-    found = minimise(left, options, Inner(watch, reduction, upper), upper - reduction.offset)
+
+    found = minimise(problem, options, Inner(watch, unchanged(problem), upper), upper)
     if watch.objective == np.inf and found.bound == np.inf:
         least = _least_peak(problem, options, enough=problem.usage_limit or 0.0)
         raise _infeasible(problem, least, options, watch)

@@ -132,6 +132,22 @@ def test_dual_bounds_hold_for_every_choice(problem):
 
 
 @settings(max_examples=150, deadline=None)
+@given(problem=problems())
+def test_where_strategies_have_no_finite_partner_messages_rule_out_no_choice(problem):
+    """They are not numbers there: what is not known is no reason for anything."""
+    rows = memory_rows(problem)
+    dual = Dual(problem, rows)
+    for _ in range(2):
+        dual.sweep()
+    certificate = dual.certificate(dual.state())
+    for cost, choice in _within(problem):
+        if np.isfinite(cost):
+            assert certificate.bound <= cost + 1e-9
+            keep = certificate.keep(cost - certificate.bound)
+            assert all(mask[s] for mask, s in zip(keep, choice, strict=True))
+
+
+@settings(max_examples=150, deadline=None)
 @given(problem=problems(limited=True))
 def test_rows_say_what_the_limit_says(problem):
     rows = memory_rows(problem)

@@ -119,7 +119,7 @@ def wide_problem(seed: int, strategies: int = 5, nodes: int = 60) -> Problem:
     points = np.random.default_rng(seed).integers(0, 3, strategies)
     metric = 1e-4 * np.abs(points[:, None] - points)
     more = tuple(Edge(v, v + 6, metric) for v in range(0, nodes - 6, 2))
-    return replace(base, edges=(*base.edges, *more))
+    return replace(base, edges=(*base.edges, *more), periods=np.arange(nodes, dtype=np.intp) % 12)
 
 
 def without(problem: Problem, v: int, strategy: int) -> Problem:
@@ -209,7 +209,7 @@ def cliques(seed: int, blocks: int = 300, nodes: int = 4, strategies: int = 3) -
     first = range(0, blocks * nodes, nodes)
     edges = [Edge(at + i, at + j, cost) for at in first for i, j, cost in inner]
     edges += [Edge(at + i, at + nodes + i, cost) for at in first[:-1] for i, cost in enumerate(outer)]
-    return Problem(tuple(own * blocks), tuple(edges))
+    return Problem(tuple(own * blocks), tuple(edges), periods=np.arange(blocks * nodes, dtype=np.intp) % nodes)
 
 
 @pytest.mark.parametrize(("seed", "is_proven"), [(1, False), (4, False), (7, False), (3, True), (5, True), (6, True)])

@@ -9,6 +9,7 @@ import numpy as np
 
 from autopar.solve.certificate.proof import Eliminate
 from autopar.solve.elimination.bucket_elimination import minimise_exactly, plan_elimination
+from autopar.solve.presolve.arc_consistency import drop_forbidden
 from autopar.solve.presolve.batched import reduce_alike
 from autopar.solve.presolve.reduce import reduce_cheaply, reduce_fully
 from autopar.solve.presolve.variable_elimination import contract_chains
@@ -57,7 +58,7 @@ def reduced(problem: Problem, options: SolveOptions) -> Reduction:
     """
     result = unchanged(problem).then(drop_slack).then(partial(reduce_alike, options=options))
     result = result.then(partial(reduce_cheaply, options=options.presolve))
-    return result.then(partial(contract_chains, options=options))
+    return result.then(partial(contract_chains, options=options)).then(drop_forbidden)  # sums may forbid more
 
 
 def reduced_fully(problem: Problem, options: SolveOptions) -> Reduction:
@@ -70,7 +71,7 @@ def reduced_fully(problem: Problem, options: SolveOptions) -> Reduction:
     while True:
         before = result.problem
         result = result.then(partial(reduce_fully, options=options.presolve)).then(drop_slack)
-        result = result.then(partial(contract_chains, options=options))
+        result = result.then(partial(contract_chains, options=options)).then(drop_forbidden)
         if is_up() or not shrank(before, result.problem):
             return result
 

@@ -15,6 +15,7 @@ from operator import is_
 import numpy as np
 
 from autopar.solve.certificate.proof import Eliminate, Proof
+from autopar.solve.periodic.layers import with_layers
 from autopar.solve.pipeline.remainder import NOTHING, Settled, settle
 from autopar.solve.presolve.batched_elimination import Chains, Eliminated, chains_of, chosen, eliminated
 from autopar.solve.presolve.folding import Joined, joined
@@ -106,7 +107,7 @@ def standing(problem: Problem, options: SolveOptions) -> Standing | None:
     if sum(matrix.size for matrix in problem.matrices[0]) > _GIVEN * _MOST_ENTRIES:
         return None
     kinds = Kinds()
-    whole = joined(problem, kinds)
+    whole = joined(with_layers(problem) if options.periodic.few_periods else problem, kinds)
     if sum(cost.size for cost in kinds.arrays_of(present(whole.edges.kind))) > _MOST_ENTRIES:
         return None
     chains = chains_of(whole.counts, whole.edges.u, whole.edges.v, options.max_table_entries)
@@ -126,7 +127,9 @@ def _solved(
     if known is not None and _leaves_same(chains, made, known.eliminated):
         settled = known.settled
     elif len(chains.nodes):
-        found = settle(chains.left_of(kinds, made), options, None if known is None else known.settled.messages)
+        found = settle(
+            chains.left_of(kinds, made, whole.layers), options, None if known is None else known.settled.messages
+        )
         if found is None or not found.is_proven:
             return None
         settled = found

@@ -13,7 +13,7 @@ import numpy as np
 
 from autopar.solve.certificate.proof import Forbid, Proof
 from autopar.solve.elimination.exact import exactly
-from autopar.solve.periodic.shortened import shortened
+from autopar.solve.periodic.few_periods import shortened
 from autopar.solve.presolve.arc_consistency import possible
 from autopar.solve.problem.incumbent import Best, Watch
 from autopar.solve.problem.options import SolveOptions
@@ -96,9 +96,8 @@ def _begun(problem: Problem, options: SolveOptions, messages: Floats | None) -> 
     And whether sweeps may prove the problem: where they do not prove few of its layers, they do not prove all.
     """
     ascent = Ascent(problem, options, messages, eager=True, enough=_ENOUGH)
-    may_shorten = messages is None and options.periodic.few_periods
-    short = None if not may_shorten else shortened(problem, ascent.dual.flat, ascent.dual.order)
-    if short is None or len(short.order) - len(short.problem.counts) < _SHORTER * len(short.order):
+    short = shortened(problem) if messages is None else None
+    if short is None or len(short.problem.counts) > (1 - _SHORTER) * len(problem.counts):
         return ascent, True
     few = Ascent(short.problem, options, eager=True, enough=_ENOUGH)
     best, certificate = few.sweeps(np.inf, Best(short.problem, options.time_limit_s, None))

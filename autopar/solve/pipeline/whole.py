@@ -15,6 +15,7 @@ import numpy as np
 from autopar.solve.cp_sat.bottleneck import LeastPeak, least_peak
 from autopar.solve.elimination.bucket_elimination import plan_elimination
 from autopar.solve.elimination.exact import exactly, lifted, reduced, weight
+from autopar.solve.periodic.layers import with_layers
 from autopar.solve.pipeline.core import minimise
 from autopar.solve.pipeline.stage import Stage, run_stages
 from autopar.solve.presolve.batched import reduce_alike
@@ -93,7 +94,8 @@ def _reduced(state: Whole) -> Whole:
     """After all reductions that are cheap whatever the problem."""
     options = state.options
     try:
-        reduction = state.reduction.then(drop_slack).then(partial(reduce_alike, options=options))
+        reduction = state.reduction.then(drop_slack).then(partial(_layered, options=options))
+        reduction = reduction.then(partial(reduce_alike, options=options))
         reduction = reduction.then(partial(reduce_cheaply, options=options.presolve))
         reduction = reduction.then(partial(resting, merge_usages))
     except Infeasible as error:
@@ -101,6 +103,13 @@ def _reduced(state: Whole) -> Whole:
         raise Infeasible(_FORBIDDEN) from None
     state = replace(state, reduction=reduction)
     return replace(state, upper=state.watch.news(state.watch.objective))
+
+
+def _layered(problem: Problem, options: SolveOptions) -> Reduction:
+    """The same problem, whose nodes know their layers where these are of use."""
+    if problem.usages or not options.periodic.few_periods:
+        return unchanged(problem)
+    return replace(unchanged(problem), problem=with_layers(problem))
 
 
 def _exceeds(state: Whole) -> bool:

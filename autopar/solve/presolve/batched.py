@@ -42,7 +42,7 @@ def reduce_alike(problem: Problem, options: SolveOptions) -> Reduction:
         return unchanged(problem)
     steps = whole.steps + ((Eliminate(chains.order),) if chains.rounds else ())
     lift = partial(_lift, whole, chains, kinds, made)
-    return Reduction(chains.left_of(kinds, made), made.constant, lift, steps)
+    return Reduction(chains.left_of(kinds, made, whole.layers), made.constant, lift, steps)
 
 
 def _has_chains(problem: Problem) -> bool:

@@ -72,15 +72,16 @@ class Chains:
         kinds.add(found, self.pair_of, own)
         return found
 
-    def left_of(self, kinds: Kinds, eliminated: Eliminated) -> Problem:
-        """The problem that is left: of `nodes`, renumbered in order, and `pairs`."""
+    def left_of(self, kinds: Kinds, eliminated: Eliminated, layers: Ints | None = None) -> Problem:
+        """The problem that is left: of `nodes`, renumbered in order, and `pairs`; `layers`: of all nodes."""
         place = np.empty(len(self.counts), dtype=np.intp)
         place[self.nodes] = np.arange(len(self.nodes))
         low: list[int] = place[self.low[self.pairs]].tolist()
         high: list[int] = place[self.high[self.pairs]].tolist()
         matrices = kinds.arrays_of(eliminated.between[self.pairs])
         edges = tuple(map(Edge, low, high, matrices))
-        return derived(tuple(kinds.arrays_of(eliminated.costs[self.nodes])), edges)
+        left = None if layers is None else layers[self.nodes]
+        return derived(tuple(kinds.arrays_of(eliminated.costs[self.nodes])), edges, layers=left)
 
 
 @dataclass(frozen=True, eq=False)

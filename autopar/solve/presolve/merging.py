@@ -24,7 +24,7 @@ def share_equal(problem: Problem) -> Reduction:
         edge if first[n] is edge.matrix else Edge(edge.u, edge.v, first[n])
         for edge, n in zip(problem.edges, numbers, strict=True)
     ]
-    smaller = derived(tuple(costs), tuple(edges), problem.usages, problem.usage_limit)
+    smaller = derived(tuple(costs), tuple(edges), problem.usages, problem.usage_limit, layers=problem.layers)
     return Reduction(smaller, 0.0, lambda choice: choice)
 
 
@@ -52,7 +52,7 @@ def merge_parallel(problem: Problem) -> Reduction:
         return sums[key]
 
     edges = tuple(group[0] if len(group) == 1 else Edge(u, v, total(group)) for (u, v), group in groups.items())
-    merged = derived(problem.node_costs, edges, problem.usages, problem.usage_limit)
+    merged = derived(problem.node_costs, edges, problem.usages, problem.usage_limit, layers=problem.layers)
     return Reduction(merged, 0.0, lambda choice: choice)
 
 
@@ -87,7 +87,7 @@ def fold_constant(problem: Problem) -> Reduction:
             costs[edge.v] = costs[edge.v] + at(edge.matrix, 0, ALL)
     if not gone:
         return unchanged(problem)
-    smaller = derived(tuple(costs), tuple(edges), problem.usages, problem.usage_limit)
+    smaller = derived(tuple(costs), tuple(edges), problem.usages, problem.usage_limit, layers=problem.layers)
     return Reduction(smaller, 0.0, lambda choice: choice, (Fold(tuple(gone)),))
 
 
@@ -109,7 +109,7 @@ def drop_lone(problem: Problem) -> Reduction:
     if not best:
         return unchanged(problem)
     offset = sum(float(problem.node_costs[v][s]) for v, s in best.items())
-    smaller, stay = compact(problem.node_costs, set(best), problem.edges, problem.usages, problem.usage_limit)
+    smaller, stay = compact(problem, problem.node_costs, set(best), problem.edges)
     return Reduction(smaller, offset, partial(_lift, stay, best), (Eliminate(tuple(best)),))
 
 

@@ -119,7 +119,7 @@ def contract_chains(problem: Problem, options: SolveOptions) -> Reduction:
         Edge(u, v, cost) for u, near in enumerate(graph.near) for v, (cost, flipped) in near.items() if not flipped
     ]
     out = {item.node for item in gone}
-    smaller, stay = compact(graph.costs, out, edges, problem.usages, problem.usage_limit)
+    smaller, stay = compact(problem, graph.costs, out, edges)
     step = Eliminate(tuple(item.node for item in gone))
     return Reduction(smaller, graph.offset, partial(_lift, len(graph.costs), stay, gone), (step,))
 

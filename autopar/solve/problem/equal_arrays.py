@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from hashlib import blake2b
 from typing import Any, Generic, TypeVar
 
@@ -13,32 +13,24 @@ from autopar.solve.problem.factored_matrix import Floats, Matrix, Thin, at, in_o
 
 _SAMPLE = 64  # entries, or up to twice as many
 
-Key = Callable[[Floats], Floats]
 A = TypeVar("A", bound=Matrix)
 
 
-def itself(array: Floats) -> Floats:
-    """All that is in an array counts."""
-    return array
-
-
 class Same(Generic[A]):
-    """Numbers of arrays, counted as they come; those of one shape and equal keys have the same.
+    """Numbers of arrays, counted as they come; those of one shape and equal entries have the same.
 
-    `arrays` has the first of each. If `at_a_glance`, those are the same of which a sample has one key. A thin matrix
-    and an array are never the same.
+    `arrays` has the first of each. A thin matrix and an array are never the same.
     """
 
-    def __init__(self, key: Key = itself, *, at_a_glance: bool = False) -> None:
+    def __init__(self) -> None:
         self.arrays: list[A] = []
-        self._key, self._at_a_glance = key, at_a_glance
         self._by_sample: dict[Hashable, int] = {}
         self._by_whole: dict[Hashable, int] = {}
         self._read: set[int] = set()  # of those that are first of their sample: whose whole is known too
 
     def copy(self) -> Same[A]:
         """The same so far; what either learns the other does not."""
-        other = Same[A](self._key, at_a_glance=self._at_a_glance)
+        other = Same[A]()
         other.arrays, other._read = self.arrays.copy(), self._read.copy()
         other._by_sample, other._by_whole = self._by_sample.copy(), self._by_whole.copy()
         return other
@@ -46,9 +38,9 @@ class Same(Generic[A]):
     def number(self, array: A) -> int:
         """The number of an array; read whole only where a sample of it is like that of another."""
         step, fresh = max(1, array.size // _SAMPLE), len(self.arrays)
-        sample = _digest(self._key(_sampled(array, step)))
+        sample = _digest(_sampled(array, step))
         found = self._by_sample.setdefault((array.shape, sample), fresh)
-        if found < fresh and step > 1 and not self._at_a_glance:
+        if found < fresh and step > 1:
             found = self._by_contents(found, array)
         if found == fresh:
             self.arrays.append(array)
@@ -64,8 +56,8 @@ class Same(Generic[A]):
     def _whole(self, array: A) -> bytes:
         """What is equal of those that are the same."""
         if not isinstance(array, Thin):
-            return _digest(self._key(array))
-        found = in_order(Thin(self._key(array.entries), array.rows, array.columns))
+            return _digest(array)
+        found = in_order(array)
         return b"".join(map(_digest, (found.entries, found.rows, found.columns)))
 
 

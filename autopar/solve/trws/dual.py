@@ -67,9 +67,12 @@ class Certificate:
         return Exceed(left, *self.parts())
 
     def keep(self, window: float) -> list[Bools]:
-        """The strategies that can be part of a choice within `window` of the bound, up to rounding."""
+        """The strategies that can be part of a choice within `window` of the bound, up to rounding.
+
+        Those of which nothing is known, as they have no finite partner (NaN), stay.
+        """
         tolerance = rounding_error(self)
-        return [excess <= window + tolerance for excess in self.excess]
+        return [~(excess > window + tolerance) for excess in self.excess]
 
 
 def rounding_error(certificate: Certificate) -> float:
@@ -188,6 +191,7 @@ class Dual:
         nodes, excess = with_messages(flat, state.messages), np.zeros(len(flat.cost))
         add_prices(flat, state.prices, nodes)
         bound = reparametrise(flat, nodes, state.messages, excess) - limit
+        bound = -np.inf if np.isnan(bound) else bound  # a strategy has no finite partner: messages say nothing
         messages = tuple(per_edge(flat, state.messages))
         by_node, over = self._by_node(nodes), self._by_node(excess)
         return Certificate(self.problem, self.rows, messages, state.prices, bound, by_node, over)

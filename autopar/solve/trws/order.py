@@ -10,40 +10,13 @@ E. Cuthill, J. McKee, "Reducing the bandwidth of sparse symmetric matrices", ACM
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from autopar.solve.problem.problem import Problem
 from autopar.solve.problem.reduction import Ints
 
-HUB = 16  # neighbours: more do not count as near
+_HUB = 16  # neighbours: more do not count as near
 _SEARCHES = 2  # for the far end
-
-
-@dataclass(frozen=True, eq=False)
-class Ends:
-    """The ends of every edge by position in an order of nodes: `low` < `high`.
-
-    `edges` are sorted by their higher ends, then by the lower ones: `edges[starts[i] : starts[i + 1]]` are those whose
-    higher end is at i.
-    """
-
-    low: Ints
-    high: Ints
-    edges: Ints
-    starts: Ints
-
-    @classmethod
-    def of(cls, joined: Ints, count: int) -> Ends:
-        """Those of edges between the positions `joined[e]`, of `count` that there are."""
-        low, high = np.sort(joined, axis=1).T
-        edges = np.argsort(high * count + low, kind="stable")
-        return cls(low, high, edges, np.searchsorted(high[edges], np.arange(count + 1)))
-
-    def into(self, first: int, stop: int) -> Ints:
-        """The edges whose higher end is at first <= i < stop."""
-        return self.edges[self.starts[first] : self.starts[stop]]
 
 
 def sweep_order(problem: Problem) -> Ints:
@@ -53,7 +26,7 @@ def sweep_order(problem: Problem) -> Ints:
     for u, v in ends:
         near[u].add(v)
         near[v].add(u)
-    hubs = [v for v, nodes in enumerate(near) if len(nodes) > HUB]
+    hubs = [v for v, nodes in enumerate(near) if len(nodes) > _HUB]
     seen, order = set(hubs), list[int]()
     few_first = [sorted(nodes, key=lambda u: (len(near[u]), u)) for nodes in near]
     for v in range(len(near)):

@@ -371,7 +371,7 @@ def test_a_higher_bound_than_the_witness_proves_is_seen() -> None:
 
 
 TRUSTED = {
-    *(f"certificate.{name}" for name in ("check", "tables", "excess", "conditions", "exhaust", "proof")),
+    *(f"certificate.{name}" for name in ("check", "tables", "conditions", "exhaust", "proof")),
     "cp_sat.interrupt",
     "problem.problem",
 }

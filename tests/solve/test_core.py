@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from autopar.solve import Infeasible, NothingCheaper, Problem, Solution, SolveOptions, solve, verify
-from autopar.solve.pipeline import closing, core, messages, rounds, stage
+from autopar.solve.pipeline import closing, messages, rounds, stage
 from autopar.solve.trws.ascent import Ascent
 from tests.solve.draw import tangled
 from tests.solve.oracle import cost_of, optimum, peak_of
@@ -133,7 +133,7 @@ def cheaper_than(below: float, problem: Problem, options: SolveOptions) -> Solut
 
 def room_of(name: str) -> ModuleType:
     """The module that looks a function up by this name."""
-    return next(room for room in (core, closing, rounds) if hasattr(room, name))
+    return next(room for room in (closing, rounds) if hasattr(room, name))
 
 
 @pytest.mark.parametrize("way", WAYS)

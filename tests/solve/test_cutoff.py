@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autopar.solve import Edge, Infeasible, NothingCheaper, Problem, Progress, Solution, SolveOptions, Usage, solve
-from autopar.solve.pipeline.core import by_messages
+from autopar.solve.pipeline.rounds import by_messages
 from autopar.solve.problem.incumbent import Best
 from tests.solve.draw import chain_with_skips, problems
 from tests.solve.oracle import optimum

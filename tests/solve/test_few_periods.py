@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from autopar.solve import Edge, Problem, SolveOptions, Usage, solve, verify
 from autopar.solve.periodic.few_periods import Shortened, shortened
 from autopar.solve.periodic.layers import with_layers
-from autopar.solve.pipeline.core import by_messages
+from autopar.solve.pipeline.rounds import by_messages
 from autopar.solve.problem.incumbent import Best
 from autopar.solve.problem.rows import memory_rows
 from autopar.solve.trws.arrays import per_edge

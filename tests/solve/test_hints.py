@@ -12,7 +12,7 @@ from ortools.sat.python import cp_model
 from autopar.solve import Problem, Solution, SolveOptions, solve
 from autopar.solve.cp_sat import finish as cp_sat
 from autopar.solve.pipeline import rounds
-from autopar.solve.problem.bracket import Known
+from autopar.solve.pipeline.stage import Known
 from autopar.solve.problem.incumbent import Best
 from autopar.solve.trws.ascent import Answer, Ascent
 from autopar.solve.trws.dual import Certificate

@@ -15,7 +15,7 @@ from autopar.solve import Edge, InvalidSolution, Problem, Solution, SolveOptions
 from autopar.solve.certificate.proof import Eliminate, Join, Proof
 from autopar.solve.fixing import fixed_point as squeeze
 from autopar.solve.fixing.node_merging import is_thin, joined, untied
-from autopar.solve.presolve.merging import merge_parallel
+from autopar.solve.presolve.reduce import merge_parallel
 from autopar.solve.problem import clock
 from autopar.solve.problem.reduction import unchanged
 from tests.solve.draw import problems

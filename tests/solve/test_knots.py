@@ -7,7 +7,7 @@ from itertools import combinations, count, product
 import numpy as np
 import pytest
 
-from autopar.solve.fixing.frustrated_cycles import knots
+from autopar.solve.fixing.node_merging import knots
 from autopar.solve.problem import clock
 from autopar.solve.problem.problem import Edge, Problem
 from autopar.solve.problem.rows import memory_rows

@@ -13,14 +13,13 @@ from hypothesis import strategies as st
 from autopar.solve import Edge, Problem, SolveOptions, Usage, solve
 from autopar.solve.fixing import fixed_point as squeeze
 from autopar.solve.pipeline import closing, messages, rounds, stage
+from autopar.solve.pipeline.stage import Known
 from autopar.solve.primal.crossover import annealed, annealed_near, mixed_exactly
-from autopar.solve.problem.bracket import Known
 from autopar.solve.problem.incumbent import Best, Until
 from autopar.solve.problem.problem import peak
 from autopar.solve.problem.reduction import Ints
 from autopar.solve.trws.ascent import Answer, Ascent
-from autopar.solve.trws.dual import Dual
-from autopar.solve.trws.float32 import Single
+from autopar.solve.trws.dual import Dual, Single
 from tests.solve.draw import problems
 from tests.solve.oracle import choices, cost_of
 from tests.solve.test_swing import grid, is_finite
@@ -67,7 +66,7 @@ def test_all_sweeps_tell_what_they_decode(problem: Problem) -> None:
     swept, singly = Single.sweep, list[int]()
     for least in (0, 10**9):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("autopar.solve.trws.float32._LARGE", least)
+            patch.setattr("autopar.solve.trws.dual._LARGE", least)
             patch.setattr(Single, "sweep", lambda self: singly.append(1) or swept(self))
             ascent = Ascent(problem, FEW_SWEEPS, rough=True)
             found, _ = ascent.sweeps(np.inf, Best(problem, None, None))

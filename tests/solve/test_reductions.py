@@ -20,8 +20,14 @@ from autopar.solve.presolve.arc_consistency import drop_forbidden, is_finite
 from autopar.solve.presolve.dead_end_elimination import drop_dominated
 from autopar.solve.presolve.functional_edges import _functions, contract_functional
 from autopar.solve.presolve.knapsack_filtering import drop_oversized
-from autopar.solve.presolve.merging import drop_lone, fold_constant, merge_parallel, share_equal
-from autopar.solve.presolve.reduce import reduce_cheaply, reduce_fully
+from autopar.solve.presolve.reduce import (
+    drop_lone,
+    fold_constant,
+    merge_parallel,
+    reduce_cheaply,
+    reduce_fully,
+    share_equal,
+)
 from autopar.solve.presolve.variable_elimination import contract_chains
 from autopar.solve.problem.incumbent import Best
 from autopar.solve.problem.reduction import size, unchanged, without_limit

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autopar.solve.problem import equal_arrays
-from autopar.solve.problem.equal_arrays import Same
+from autopar.solve.problem import hash_consing
 from autopar.solve.problem.factored_matrix import Thin
+from autopar.solve.problem.hash_consing import Same
 from autopar.solve.problem.problem import Floats
 
 
@@ -30,13 +30,13 @@ def test_numbers_are_those_of_comparing_all_with_all(drawn: list[tuple[int, int,
 
 
 def test_arrays_are_read_whole_only_where_samples_are_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    read, digest = list[int](), getattr(equal_arrays, "_digest")  # noqa: B009
+    read, digest = list[int](), getattr(hash_consing, "_digest")  # noqa: B009
 
     def reading(array: Floats) -> bytes:
         read.append(array.size)
         return digest(array)
 
-    monkeypatch.setattr(equal_arrays, "_digest", reading)
+    monkeypatch.setattr(hash_consing, "_digest", reading)
     same, arrays = Same(), [np.full((100, 100), float(n)) for n in range(5)]
     assert [same.number(array) for array in arrays] == [0, 1, 2, 3, 4]
     assert max(read) < 200

@@ -13,11 +13,10 @@ from autopar.solve import Edge, Problem, proven, solve
 from autopar.solve.problem.incumbent import Best
 from autopar.solve.problem.options import SolveOptions
 from autopar.solve.problem.rows import memory_rows
-from autopar.solve.trws import float32 as single
+from autopar.solve.trws import dual as single
 from autopar.solve.trws.arrays import Pool
 from autopar.solve.trws.ascent import Ascent
-from autopar.solve.trws.dual import Dual
-from autopar.solve.trws.float32 import Single
+from autopar.solve.trws.dual import Dual, Single
 from tests.solve.draw import problems
 from tests.solve.oracle import optimum
 from tests.solve.test_glide import scarce

@@ -19,7 +19,7 @@ from autopar.solve.fixing import reduced_cost_fixing as bar
 from autopar.solve.fixing.fixed_point import squeeze, squeeze_windows
 from autopar.solve.fixing.reduced_cost_fixing import barred, sampled, window_of
 from autopar.solve.presolve.arc_consistency import drop_forbidden, possible
-from autopar.solve.presolve.merging import merge_parallel
+from autopar.solve.presolve.reduce import merge_parallel
 from autopar.solve.problem.incumbent import Best
 from autopar.solve.problem.reduction import kept, unchanged
 from autopar.solve.problem.rows import memory_rows

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import autopar.solve.pipeline.incremental as standing_module
-import autopar.solve.pipeline.remainder as remainder_module
 import autopar.solve.presolve.batched_elimination as chains_module
 from autopar.solve import Edge, Infeasible, Problem, Solution, SolveOptions, Usage, solve, verify
 from autopar.solve.pipeline.incremental import Standing, standing
@@ -195,7 +194,7 @@ def test_few_of_the_equal_layers_are_swept_first(swept: dict[int, int], monkeypa
     found = base.solve(problem)
     assert found is not None
     assert verify(problem, found).stated_by == ()
-    monkeypatch.setattr(remainder_module, "shortened", lambda *args: None)
+    monkeypatch.setattr(standing_module, "shortened", lambda *args: None)
     by_all = stood_by(problem, SMALL)
     assert found.objective == pytest.approx(by_all.objective, rel=1e-9)
 

@@ -15,7 +15,7 @@ from autopar.solve import Edge, Problem, SolveOptions, solve
 from autopar.solve.problem.incumbent import Best
 from autopar.solve.problem.rows import memory_rows
 from autopar.solve.trws import arrays as flat
-from autopar.solve.trws import float32 as single
+from autopar.solve.trws import dual as single
 from autopar.solve.trws import kernels
 from autopar.solve.trws.acceleration import Momentum
 from autopar.solve.trws.arrays import Pool
@@ -100,7 +100,7 @@ def test_momentum_grows_while_the_bound_rises_and_is_lost_where_it_falls(monkeyp
 def test_nothing_of_a_search_is_left_where_nothing_is_collected(limited: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Matrices of wide problems are hundreds of MB: those of one search are to be gone when the next begins."""
     monkeypatch.setattr(single, "_LARGE", 0)
-    monkeypatch.setattr("autopar.solve.problem.bracket._NARROW", 0)
+    monkeypatch.setattr("autopar.solve.pipeline.stage._NARROW", 0)
     made, build = list[ReferenceType[Pool]](), Pool.__init__
 
     def noted(pool: Pool) -> None:

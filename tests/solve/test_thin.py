@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from autopar.solve import Infeasible, solve
 from autopar.solve.fixing.reduced_cost_fixing import barred
 from autopar.solve.presolve.arc_consistency import drop_forbidden
-from autopar.solve.presolve.merging import merge_parallel
+from autopar.solve.presolve.reduce import merge_parallel
 from autopar.solve.problem import factored_matrix as module
 from autopar.solve.problem.factored_matrix import (
     Thin,

@@ -16,15 +16,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autopar.solve.certificate.conditions import (
+    by_messages,
     check_bytes,
     consistent,
     decides,
     folded,
+    moved,
+    of_pairs,
     overflowing,
+    priced,
     replacing_costs,
+    rounding,
+    rounding_of,
     taken,
 )
-from autopar.solve.certificate.excess import by_messages, moved, of_pairs, priced, rounding, rounding_of
 from autopar.solve.certificate.exhaust import none_below
 from autopar.solve.certificate.proof import (
     Bar,

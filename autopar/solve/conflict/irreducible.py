@@ -27,7 +27,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from autopar.solve.cp_sat.feasibility import Feasibility, feasible, forbidding
+from autopar.solve.cp_sat.bottleneck import Feasibility, feasible, forbidding
 from autopar.solve.problem.factored_matrix import at
 from autopar.solve.problem.options import SolveOptions
 from autopar.solve.problem.problem import Edge, Floats, Problem, Usage, derived, usage_over_time

@@ -16,9 +16,8 @@ from functools import partial
 
 import numpy as np
 
-from autopar.solve.elimination.exact import exactly, finite, lifted
-from autopar.solve.fixing.frustrated_cycles import knots
-from autopar.solve.fixing.node_merging import is_thin, untied
+from autopar.solve.elimination.bucket_elimination import exactly, finite, lifted
+from autopar.solve.fixing.node_merging import is_thin, knots, untied
 from autopar.solve.fixing.reduced_cost_fixing import barred, sampled, window_of
 from autopar.solve.presolve.arc_consistency import drop_forbidden
 from autopar.solve.presolve.reduce import reduce_once

@@ -22,8 +22,7 @@ from itertools import pairwise
 import numpy as np
 
 from autopar.solve.parametric.archive import Met, Pareto
-from autopar.solve.presolve.merging import merge_usages
-from autopar.solve.presolve.reduce import reduce_cheaply
+from autopar.solve.presolve.reduce import merge_usages, reduce_cheaply
 from autopar.solve.presolve.variable_elimination import contract_chains
 from autopar.solve.primal.path_relinking import Blend
 from autopar.solve.problem.options import SolveOptions

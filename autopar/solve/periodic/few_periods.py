@@ -92,8 +92,8 @@ class _Arcs:
         """Those of a problem."""
         u, v = problem.ends.T
         is_up = layer[u] >= layer[v]
-        low: Ints = np.where(is_up, v, u)
-        high: Ints = np.where(is_up, u, v)
+        at, to = np.arange(len(u)), is_up.astype(np.intp)
+        low, high = problem.ends[at, to], problem.ends[at, 1 - to]
         apart = layer[high] - layer[low]
         is_far = (layer[low] < 0) | (apart > _FAR)
         return cls(low, high, np.where(is_far, 0, apart), is_far, is_up)

@@ -23,7 +23,7 @@ from heapq import heappop, heappush
 import numpy as np
 
 from autopar.solve.certificate.proof import Cases, Eliminate, Exceed, Forbid, Kept, Pass, Price, Prices, Proof
-from autopar.solve.elimination.exact import exactly
+from autopar.solve.elimination.bucket_elimination import exactly
 from autopar.solve.presolve.knapsack_filtering import drop_oversized
 from autopar.solve.presolve.reduce import reduce_cheaply
 from autopar.solve.presolve.variable_elimination import contract_chains

@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from autopar.solve.certificate.proof import FREE, Forbid
-from autopar.solve.elimination.exact import NOTHING, eliminated, lifted
+from autopar.solve.elimination.bucket_elimination import NOTHING, eliminated, lifted
 from autopar.solve.fixing.fixed_point import squeeze, squeeze_windows
-from autopar.solve.pipeline.stage import Stage, State
+from autopar.solve.pipeline.stage import MAX_DEPTH, Stage, State, edge_entries
 from autopar.solve.primal.crossover import (
     annealed,
     annealed_near,
@@ -19,7 +19,6 @@ from autopar.solve.primal.crossover import (
     mixed_exactly,
     strategies_of,
 )
-from autopar.solve.problem.bracket import MAX_DEPTH, edge_entries
 from autopar.solve.problem.incumbent import Inner, Until, offer
 from autopar.solve.problem.reduction import Choice, kept, restrict
 from autopar.solve.trws.ascent import Ascent

@@ -13,18 +13,15 @@ from functools import partial
 import numpy as np
 
 from autopar.solve.cp_sat.bottleneck import LeastPeak, least_peak
-from autopar.solve.elimination.bucket_elimination import plan_elimination
-from autopar.solve.elimination.exact import exactly, lifted, reduced, weight
+from autopar.solve.elimination.bucket_elimination import exactly, lifted, plan_elimination, reduced, weight
 from autopar.solve.periodic.layers import with_layers
-from autopar.solve.pipeline.core import minimise
-from autopar.solve.pipeline.stage import Stage, run_stages
-from autopar.solve.presolve.batched import reduce_alike
+from autopar.solve.pipeline.rounds import minimise
+from autopar.solve.pipeline.stage import Stage, is_narrow, run_stages
+from autopar.solve.presolve.batched_elimination import reduce_alike
 from autopar.solve.presolve.knapsack_filtering import drop_oversized
-from autopar.solve.presolve.merging import merge_usages
-from autopar.solve.presolve.reduce import reduce_cheaply, resting
+from autopar.solve.presolve.reduce import merge_usages, reduce_cheaply, resting
 from autopar.solve.primal.first_choice import first_choice
 from autopar.solve.primal.repair import LocalSearch
-from autopar.solve.problem.bracket import is_narrow
 from autopar.solve.problem.clock import ending_at, left_s, now
 from autopar.solve.problem.incumbent import Best, Inner
 from autopar.solve.problem.options import SolveOptions

@@ -21,7 +21,7 @@ from functools import partial
 import numpy as np
 
 from autopar.solve.certificate.proof import Forbid
-from autopar.solve.elimination.exact import eliminated, lifted, reduced
+from autopar.solve.elimination.bucket_elimination import eliminated, lifted, reduced
 from autopar.solve.fixing.reduced_cost_fixing import barred, sampled, window_of
 from autopar.solve.presolve.arc_consistency import drop_forbidden
 from autopar.solve.problem.incumbent import Apart, Inner, Watch

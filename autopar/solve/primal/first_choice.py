@@ -11,8 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from autopar._jit import compiled, compiled_inner
-from autopar.solve.primal.annealing import Schedule, anneal
-from autopar.solve.primal.tree_moves import desk_for, grow_forest, solve_forest
+from autopar.solve.primal.tree_moves import Schedule, anneal, desk_for, grow_forest, solve_forest
 from autopar.solve.problem.incumbent import Watch
 from autopar.solve.problem.options import SolveOptions
 from autopar.solve.problem.problem import Floats

@@ -18,8 +18,7 @@ import numpy as np
 from autopar._jit import compiled
 from autopar.solve.certificate.proof import Forbid
 from autopar.solve.parametric.archive import Met, Pareto
-from autopar.solve.presolve.merging import merge_usages
-from autopar.solve.presolve.reduce import reduce_cheaply
+from autopar.solve.presolve.reduce import merge_usages, reduce_cheaply
 from autopar.solve.presolve.variable_elimination import contract_chains
 from autopar.solve.primal.tree_moves import desk_for, grow_forest, solve_forest
 from autopar.solve.problem.options import SolveOptions

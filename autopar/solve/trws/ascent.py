@@ -20,9 +20,9 @@ from threading import Event
 import numpy as np
 
 from autopar.solve.certificate.proof import Proof
-from autopar.solve.primal.annealing import Schedule, anneal
 from autopar.solve.primal.large_neighbourhood import Walk, search_regions
 from autopar.solve.primal.repair import LocalSearch
+from autopar.solve.primal.tree_moves import Schedule, anneal
 from autopar.solve.problem.incumbent import Watch
 from autopar.solve.problem.options import SolveOptions
 from autopar.solve.problem.problem import Floats, Problem, objective
@@ -30,8 +30,7 @@ from autopar.solve.problem.reduction import Choice, Ints
 from autopar.solve.problem.rows import Rows, memory_rows
 from autopar.solve.trws.acceleration import Momentum
 from autopar.solve.trws.arrays import Pool
-from autopar.solve.trws.dual import Certificate, Dual, State
-from autopar.solve.trws.float32 import Single, is_worth_it
+from autopar.solve.trws.dual import Certificate, Dual, Single, State, is_worth_it
 from autopar.solve.trws.smoothed_ascent import glide
 
 _SWEEPS_PER_CHECK = 5

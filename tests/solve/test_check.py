@@ -65,7 +65,7 @@ def test_every_witness_proves_its_bound(options: SolveOptions, problem: Problem)
 
 
 FIXING = "fixing.fixed_point"
-"""Without it neither windows are squeezed nor knots untied: what is left is for what follows."""
+"""Without it neither windows are fixed nor frustrated cycles merged: what is left is for what follows."""
 
 
 @pytest.mark.parametrize("path", ["default", "core"])
@@ -79,7 +79,7 @@ def test_training_steps_are_proven_with_a_witness(path: str) -> None:
 
 
 def test_a_bound_that_only_cp_sat_proves_says_so() -> None:
-    """All nodes are to differ: messages and prices prove little, and knots, which would, are not untied."""
+    """All nodes are to differ: messages and prices prove little, and frustrated cycles, which would, are not merged."""
     rng = np.random.default_rng(0)
     different = np.where(np.eye(4, dtype=bool), 1.0, 0.0) + rng.random((4, 4))
     problem = Problem((np.zeros(4),) * 5, tuple(Edge(u, v, different) for u in range(5) for v in range(u)))

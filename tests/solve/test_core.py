@@ -146,7 +146,7 @@ def test_the_same_again(way: str) -> None:
     ("way", "limit", "functions"),
     [
         ("windows above messages", None, ["eliminated"]),
-        ("rounds", None, ["squeeze_windows"]),
+        ("rounds", None, ["fixed_in_windows"]),
         ("rounds", None, ["in_rounds", "_narrowed", "_inside"]),
         ("rounds", 0.35, ["close_to", "_mixture_of", "in_rounds", "_inside"]),
         ("CP-SAT", 0.35, ["_finished"]),
@@ -167,7 +167,7 @@ def test_these_ways_are_taken(
 
         return call
 
-    options = WAYS[way] if functions == ["squeeze_windows"] else WAYS[way].without(FIXING)
+    options = WAYS[way] if functions == ["fixed_in_windows"] else WAYS[way].without(FIXING)
     for name in functions:
         monkeypatch.setattr(room_of(name), name, counted(name))
     for seed in SEEDS:

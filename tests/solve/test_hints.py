@@ -17,7 +17,7 @@ from autopar.solve.problem.incumbent import Best
 from autopar.solve.trws.ascent import Answer, Ascent
 from autopar.solve.trws.dual import Certificate
 from tests.solve.oracle import cost_of
-from tests.solve.test_mixture import FEW_SWEEPS, limited
+from tests.solve.test_crossover import FEW_SWEEPS, limited
 
 OPTIONS = SolveOptions(cp_sat_work=0.2)
 

@@ -5,11 +5,11 @@
 The problem stays one of pairs, but messages prove more of it: what they lose on cycles, they lose on fewer of them.
 Where pairs were fixed (`reduced_cost_fixing`) few are left, and nodes with a common neighbour leave it an edge less.
 Where few of all are, every cycle is merged: with every merge more pairs exceed the window, and what is left is a tree.
-Elsewhere `knots` says which: frustrated cycles, a few nodes whose strategies fit their neighbours', one edge at a time,
-but do not fit together. A mixture of strategies gets round every edge of a cycle, so messages prove too little of them.
-Of what lies within a small window above the bound, nodes are eliminated, those of the smallest tables first. A table
-with nothing within the window says that the nodes it was made of cost more than messages prove; as few of these as do
-are merged.
+Elsewhere `frustrated_cycles` says which: a few nodes whose strategies fit their neighbours', one edge at a time, but do
+not fit together. A mixture of strategies gets round every edge of a cycle, so messages prove too little of them. Of
+what lies within a small window above the bound, nodes are eliminated, those of the smallest tables first. A table with
+nothing within the window says that the nodes it was made of cost more than messages prove; as few of these as do are
+merged.
 
 D. Sontag et al., "Tightening LP relaxations for MAP using message passing", UAI 2008.
 """
@@ -26,7 +26,7 @@ import numpy as np
 
 from autopar.solve.certificate.proof import Join
 from autopar.solve.elimination.min_sum import Axes, MinSum
-from autopar.solve.fixing.reduced_cost_fixing import barred_in_place
+from autopar.solve.fixing.reduced_cost_fixing import pairs_fixed_in_place
 from autopar.solve.presolve.arc_consistency import drop_forbidden
 from autopar.solve.presolve.reduce import merge_parallel
 from autopar.solve.problem.clock import is_up
@@ -89,14 +89,14 @@ def _moved(edge: Edge, u: _Place, v: _Place) -> Edge:
     return Edge(u.node, v.node, v.of(u.of(edge.cost), axis=1))
 
 
-def is_thin(problem: Problem) -> bool:
-    """Whether few pairs of strategies are left, of all and of those that edges have: then all cycles may be untied."""
+def has_few_pairs(problem: Problem) -> bool:
+    """Whether few pairs of strategies are left, of all and of those that edges have: then all cycles may be merged."""
     left = sum(finite_entries(edge.matrix) for edge in problem.edges)
     return left <= min(_FEW_LEFT, _SHARE_LEFT * sum(edge.matrix.size for edge in problem.edges))
 
 
-def untied(problem: Problem, knots: Sequence[frozenset[int]], upper: float) -> Reduction:
-    """Joins along knots, no node in two of them, until no cycle is left in any, or what is left would be too large.
+def cycles_merged(problem: Problem, cycles: Sequence[frozenset[int]], upper: float) -> Reduction:
+    """Merges along cycles, no node in two of them, until no cycle is left in any, or what is left would be too large.
 
     It stops when the time is up.
 
@@ -107,24 +107,24 @@ def untied(problem: Problem, knots: Sequence[frozenset[int]], upper: float) -> R
       Infeasible: if no choice is left.
     """
     left = unchanged(problem)
-    while pairs := [] if is_up() else _on_cycles(left.problem, knots):
+    while pairs := [] if is_up() else _on_cycles(left.problem, cycles):
         gone = {v for _, v in pairs}
         name = {v: i for i, v in enumerate(v for v in range(len(left.problem.node_costs)) if v not in gone)}
-        knots = [frozenset(name[v] for v in knot if v not in gone) for knot in knots]
+        cycles = [frozenset(name[v] for v in cycle if v not in gone) for cycle in cycles]
         left = left.then(partial(joined, pairs=pairs)).then(merge_parallel)
-        left = left.then(partial(barred_in_place, upper=upper)).then(drop_forbidden)
+        left = left.then(partial(pairs_fixed_in_place, upper=upper)).then(drop_forbidden)
     return left
 
 
-def _on_cycles(problem: Problem, knots: Sequence[frozenset[int]]) -> list[tuple[int, int]]:
-    """Pairs of nodes, no node in two of them, side by side on cycles of knots: those of few pairs first."""
+def _on_cycles(problem: Problem, cycles: Sequence[frozenset[int]]) -> list[tuple[int, int]]:
+    """Pairs of nodes, no node in two of them, side by side on frustrated cycles: those of few pairs first."""
     counts, near = problem.counts, [dict[int, Floats]() for _ in problem.node_costs]
     for edge in problem.edges:
         near[edge.u][edge.v] = near[edge.v][edge.u] = edge.cost
     entries = [counts[v] * sum(counts[u] for u in around) for v, around in enumerate(near)]
     total, found, used = sum(entries) // 2, list[tuple[int, int, int]](), set[int]()
-    for knot in knots:
-        on = _without_leaves({v: near[v].keys() & knot for v in knot})
+    for cycle in cycles:
+        on = _without_leaves({v: near[v].keys() & cycle for v in cycle})
         pairs = ((u, v) for u in sorted(on) for v in sorted(on[u]) if u < v)
         found += [(int(np.isfinite(near[u][v]).sum()), u, v) for u, v in pairs]
     chosen = list[tuple[int, int]]()
@@ -147,10 +147,10 @@ def _without_leaves(near: dict[int, set[int]]) -> dict[int, set[int]]:
 
 # Frustrated cycles: which nodes are to be merged ----------------------------------------------------------------------
 
-_WINDOWS = (0.03, 0.01, 0.003)  # of the gap: a knot of a wider one says more
+_WINDOWS = (0.03, 0.01, 0.003)  # of the gap: a cycle of a wider one says more
 _PASSES = 2  # that leave fewer strategies beside one another
 _TABLE_ENTRIES = 100_000  # of a table with the node that goes
-_MOST = 8  # knots at a time
+_MOST = 8  # frustrated cycles at a time
 _NEAR = 100  # nodes: of more, no few are looked for
 
 
@@ -163,8 +163,8 @@ class _Table:
     nodes: frozenset[int]
 
 
-def knots(certificate: Certificate, gap: float) -> list[frozenset[int]]:
-    """Some knots, no node in two of them, in the widest window that shows any; `gap`: what is of interest at all.
+def frustrated_cycles(certificate: Certificate, gap: float) -> list[frozenset[int]]:
+    """Some, no node in two of them, in the widest window that shows any; `gap`: what is of interest at all.
 
     The certificate is one right after a sweep. When the time is up there are none.
     """
@@ -172,13 +172,17 @@ def knots(certificate: Certificate, gap: float) -> list[frozenset[int]]:
     for share in _WINDOWS:
         if is_up():
             return []
-        found = [knot for knot in _knots(_left(certificate, share * gap), share * gap) if _has_cycle(knot, edges)]
+        found = [
+            cycle
+            for cycle in _frustrated_cycles(_left(certificate, share * gap), share * gap)
+            if _has_cycle(cycle, edges)
+        ]
         if found:
             return found
     return []
 
 
-def _knots(tables: Sequence[_Table], window: float) -> Iterator[frozenset[int]]:
+def _frustrated_cycles(tables: Sequence[_Table], window: float) -> Iterator[frozenset[int]]:
     """Sets of few nodes, disjoint, of which nothing fits together within the window."""
     nodes = _nodes(tables)
     for _ in range(_MOST):

@@ -9,7 +9,7 @@ import numpy as np
 
 from autopar.solve.certificate.proof import FREE, Forbid
 from autopar.solve.elimination.bucket_elimination import NOTHING, eliminated, lifted
-from autopar.solve.fixing.fixed_point import squeeze, squeeze_windows
+from autopar.solve.fixing.fixed_point import fixed_in_window, fixed_in_windows
 from autopar.solve.pipeline.stage import MAX_DEPTH, Stage, State, edge_entries
 from autopar.solve.primal.crossover import (
     annealed,
@@ -48,19 +48,19 @@ def _is_near(state: State) -> bool:
 
 def _fixed(state: State) -> State:
     """After windows above the bound, cut, reduced and swept in turn."""
-    return state.after(squeeze_windows(state.certificate, state.known.cutoff, state.options, state.watch))
+    return state.after(fixed_in_windows(state.certificate, state.known.cutoff, state.options, state.watch))
 
 
 def _fixed_and_merged(state: State) -> State:
     """After the same with joins, from messages that did not swing: these rule out more pairs."""
-    ascent = Ascent(state.problem, state.options, swinging=False)
+    ascent = Ascent(state.problem, state.options, is_accelerated=False)
     found, certificate = ascent.sweeps(state.known.cutoff, state.watch)
     state = state.after(replace(found, bound=certificate.bound))
     offer(found.choice, state.watch)
     state.watch.raise_bound(certificate.bound, certificate.proof())
     if not state.known.is_left:
         return state
-    return state.after(squeeze(certificate, state.known.cutoff, state.options, state.watch, may_untie=True))
+    return state.after(fixed_in_window(certificate, state.known.cutoff, state.options, state.watch, may_merge=True))
 
 
 def _met_annealed(state: State) -> State:

@@ -25,7 +25,7 @@ from autopar.solve.elimination.bucket_elimination import (
     reduced_fully,
     weight,
 )
-from autopar.solve.fixing.reduced_cost_fixing import barred, sampled, window_of
+from autopar.solve.fixing.reduced_cost_fixing import pairs_fixed, sampled, window_of
 from autopar.solve.pipeline.branch_and_bound import Branches
 from autopar.solve.pipeline.stage import MAX_DEPTH, Known, answer, is_narrow
 from autopar.solve.pipeline.stages import closed_by_messages
@@ -170,7 +170,7 @@ def _guesses(certificate: Certificate, known: Known, depth: int) -> list[float]:
 def _inside(certificate: Certificate, window: float, options: SolveOptions, watch: Watch, depth: int) -> Answer | None:
     """The answer among the choices within a window of the bound; None if the window leaves most of the problem."""
     try:
-        reduction = barred(certificate, window)
+        reduction = pairs_fixed(certificate, window)
     except Infeasible as error:
         watch.raise_bound(certificate.bound + window, error.witness or ())
         return NOTHING

@@ -22,7 +22,7 @@ import numpy as np
 
 from autopar.solve.certificate.proof import Forbid
 from autopar.solve.elimination.bucket_elimination import eliminated, lifted, reduced
-from autopar.solve.fixing.reduced_cost_fixing import barred, sampled, window_of
+from autopar.solve.fixing.reduced_cost_fixing import pairs_fixed, sampled, window_of
 from autopar.solve.presolve.arc_consistency import drop_forbidden
 from autopar.solve.problem.incumbent import Apart, Inner, Watch
 from autopar.solve.problem.options import SolveOptions
@@ -118,7 +118,7 @@ def close_to(certificate: Certificate, cutoff: float, options: SolveOptions) -> 
     above, each = sampled(certificate)
     window = min(cutoff - certificate.bound, window_of(above, _PAIRS / each))
     try:
-        left = barred(certificate, window).then(partial(reduced, options=options)).then(drop_forbidden)
+        left = pairs_fixed(certificate, window).then(partial(reduced, options=options)).then(drop_forbidden)
     except Infeasible:
         return None
     rows = memory_rows(left.problem)
@@ -149,7 +149,7 @@ class Close:
     def decoded(self) -> list[Choice]:
         """What sweeps decode at shares of the prices, on both sides of the limit."""
         dual = Dual(self.reduction.problem, self.rows)
-        dual.swinging = self.options.trws.acceleration
+        dual.is_accelerated = self.options.trws.acceleration
         return [self.reduction.lift(_decoded(dual, share * self.prices)) for share in _DECODED_SHARES]
 
 

@@ -36,7 +36,7 @@ _DIPS = 12  # of the cuts of a splice, the cheapest first
 _ROUNDING = 1e-9  # of a cost: more than what its sum in another order is off by
 
 
-class Blend:
+class PathRelinking:
     """What is left of a reduced problem with the strategies `seen`, at least one for every node.
 
     Choices are told to `pareto`, as those of the whole problem.
@@ -48,7 +48,7 @@ class Blend:
         self.reduction = few.then(partial(reduce_cheaply, options=options.presolve)).then(merge_usages).then(contract)
         self.rows = memory_rows(self.reduction.problem)
         self.dual = Dual(self.reduction.problem, self.rows)
-        self.dual.swinging = options.trws.acceleration
+        self.dual.is_accelerated = options.trws.acceleration
         self.pareto = pareto
         self.desk, self.random = desk_for(self.dual.flat), np.random.default_rng(options.seed)
         self.own = Pareto()

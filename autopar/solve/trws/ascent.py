@@ -31,7 +31,7 @@ from autopar.solve.problem.rows import Rows, memory_rows
 from autopar.solve.trws.acceleration import Momentum
 from autopar.solve.trws.arrays import Pool
 from autopar.solve.trws.dual import Certificate, Dual, Single, State, is_worth_it
-from autopar.solve.trws.smoothed_ascent import glide
+from autopar.solve.trws.smoothed_ascent import ascend_smoothly
 
 _SWEEPS_PER_CHECK = 5
 _EAGER_SWEEPS = 40  # at most: where these creep, ordinary ones do not
@@ -130,8 +130,8 @@ class Ascent:
 
     If `eager`, so are the first sweeps (`Dual.eager`), until the bound stalls. They end where the gap is `enough`. If
     `rough`, a bound that creeps has stalled: for those who have something better to do then than more sweeps. If
-    `swinging`, so are sweeps where no memory has a price (`Dual.swinging`); they settle sooner, at messages that rule
-    out less. `pool` as in `Dual`. `met` has what was decoded on the way: the last of it.
+    `is_accelerated`, so are sweeps where no memory has a price (`Dual.is_accelerated`); they settle sooner, at messages
+    that rule out less. `pool` as in `Dual`. `met` has what was decoded on the way: the last of it.
     """
 
     def __init__(
@@ -143,14 +143,14 @@ class Ascent:
         eager: bool = False,
         enough: float = CLOSED,
         rough: bool = False,
-        swinging: bool = True,
+        is_accelerated: bool = True,
         pool: Pool | None = None,
     ) -> None:
         self.problem, self.options, self.enough, self.rough = problem, options, enough, rough
         self.rows = memory_rows(problem)
         self.dual = Dual(problem, self.rows, messages, pool)
-        self._may_swing = swinging and options.trws.acceleration and not self.rows.count
-        self.dual.eager, self.dual.swinging = eager, not eager and self._may_swing
+        self._may_accelerate = is_accelerated and options.trws.acceleration and not self.rows.count
+        self.dual.eager, self.dual.is_accelerated = eager, not eager and self._may_accelerate
         self.prices = Prices(self.rows)
         self.met: deque[Ints] = deque(maxlen=_MOST_MET)
         self.held = self._unproven() if messages is None else self.dual.state()
@@ -158,7 +158,7 @@ class Ascent:
     def start_from(self, messages: Floats) -> None:
         """Begins at messages that sweeps of nearly the same problem settled at: a few eager sweeps settle these."""
         self.dual.start_from(messages)
-        self.dual.eager, self.dual.swinging = not self.rows.count, False
+        self.dual.eager, self.dual.is_accelerated = not self.rows.count, False
         self.held = self._unproven()
         self.options = replace(self.options, max_sweeps=max(1, self.options.max_sweeps // _FEWER_SWEEPS))
 
@@ -175,7 +175,7 @@ class Ascent:
         """The best bound found so far, and the best choice met; `start` is a good choice known already."""
         times = min(_LONGER ** (number + 1), _MOST_TIMES_SWEEPS)
         if self.options.trws.smoothed_ascent and self.held.prices.any():
-            self.held = glide(self.dual, self.held, times * self.options.max_sweeps, upper, watch)
+            self.held = ascend_smoothly(self.dual, self.held, times * self.options.max_sweeps, upper, watch)
         best, last = self._sweeps(upper, watch, times)
         cutoff = min(upper, watch.news(best.objective))
         if not is_closed(self.held.bound, cutoff):
@@ -220,7 +220,7 @@ class Ascent:
             messages = Single(self.dual).settled(most, lambda: watch.left_s() > 0, upper=upper, share=_PATIENT)
             self.dual.start_from(messages)
         self.options = replace(self.options, max_sweeps=most)
-        self.dual.eager, self.dual.swinging, self.held = False, self._may_swing, self._unproven()
+        self.dual.eager, self.dual.is_accelerated, self.held = False, self._may_accelerate, self._unproven()
         best, _ = self._sweeps(upper, watch, most=1 if is_single else 0)
         self.options = before
         return best, self.dual.certificate(self.held)
@@ -228,7 +228,7 @@ class Ascent:
     def _begins_singly(self) -> bool:
         """Whether sweeps that are rough anyway read so much that they begin in single precision."""
         is_new = self.held.bound == -np.inf
-        return self.rough and self.dual.swinging and is_new and self._is_large()
+        return self.rough and self.dual.is_accelerated and is_new and self._is_large()
 
     def _is_large(self) -> bool:
         """Whether sweeps read so much that single precision is worth its while."""
@@ -241,7 +241,7 @@ class Ascent:
         best, _ = self._sweeps(upper, watch, most=min(_SWEEPS_ALONE, self.options.max_sweeps))
         cutoff = min(upper, watch.news(best.objective))
         if self.options.trws.smoothed_ascent and not is_closed(self.held.bound, cutoff) and self.rows.count:
-            self.held = glide(self.dual, self.held, self.options.max_sweeps, cutoff, watch, self.met.append)
+            self.held = ascend_smoothly(self.dual, self.held, self.options.max_sweeps, cutoff, watch, self.met.append)
             best = better(best, self._answer(self.dual.decode()))
             self._meet_beside()
         if self.dual is not whole:
@@ -294,7 +294,7 @@ class Ascent:
             now = self.dual.swept()
             if now.bound > self.held.bound:
                 self.held = now
-            elif self.dual.swinging:
+            elif self.dual.is_accelerated:
                 self.dual.restore(self.held)
             choice = self.dual.decode()
             self.met.append(choice)
@@ -306,7 +306,7 @@ class Ascent:
                 stalls = stalls + 1 if self.held.bound - last <= _STALLED * gap else 0
                 last = self.held.bound
                 if self.dual.eager and stalls:
-                    self.dual.eager, self.dual.swinging, stalls = False, self._may_swing, 0
+                    self.dual.eager, self.dual.is_accelerated, stalls = False, self._may_accelerate, 0
                 if is_closed(last, cutoff, self.enough) or stalls >= patience or watch.left_s() <= 0:
                     break
             if not self.rows.count:
@@ -324,7 +324,7 @@ class Ascent:
     def _sweep(self, *, may_be_eager: bool) -> None:
         """One sweep, and from here on no eager ones where there may not be."""
         if self.dual.eager and not may_be_eager:
-            self.dual.eager, self.dual.swinging = False, self._may_swing
+            self.dual.eager, self.dual.is_accelerated = False, self._may_accelerate
         self.dual.sweep()
 
     def _answer(self, choice: Ints) -> Answer:

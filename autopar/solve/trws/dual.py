@@ -31,7 +31,7 @@ from autopar.solve.trws.arrays import Flat, Pool, entries_read, flatten, per_edg
 from autopar.solve.trws.consistent_decoding import decode_allowed
 from autopar.solve.trws.kernels import NOTHING, add_prices, bound_after, bound_of, decode, reparametrise, sweep, use_of
 
-_SWING = 0.9  # of the way of the last sweep, at most
+_MOST_MOMENTUM = 0.9  # of the way of the last sweep, at most
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,12 +107,12 @@ class Dual:
     `eager` is set, nodes hand on all their costs in a sweep, and keep nothing for the way back: news travels further,
     and on training steps half as many sweeps are enough. Elsewhere the bound may stall earlier.
 
-    While `swinging` is set, messages go on as they went before each sweep (`momentum`): a fourth of the sweeps
+    While `is_accelerated` is set, messages go on as they went before each sweep (`momentum`): a fourth of the sweeps
     is enough on training steps. The bound may fall then; who finds that it does goes back to the best (`restore`).
     """
 
     eager = False
-    swinging = False
+    is_accelerated = False
 
     def __init__(self, problem: Problem, rows: Rows, messages: Floats | None = None, pool: Pool | None = None) -> None:
         self.order, self.pool = sweep_order(problem), pool or Pool()
@@ -146,8 +146,8 @@ class Dual:
 
     def sweep(self) -> None:
         """Upwards and downwards once."""
-        if self.swinging:
-            self._momentum = self._momentum or Momentum(self, _SWING)
+        if self.is_accelerated:
+            self._momentum = self._momentum or Momentum(self, _MOST_MOMENTUM)
             self._momentum.go_on(self, with_prices=False)
             self._momentum.rises()
         sweep(self.flat, self.eager, self.nodes, self.messages, NOTHING)

@@ -5,7 +5,7 @@
 
 A single choice uses a byte or does not, so prices that follow choices shake, and messages, which need hundreds of
 sweeps to settle, never do. The soft use of all strategies that cost nearly the least changes as little as prices do;
-so both can keep their direction (`momentum`), which takes a tenth of the sweeps. The rate grows while the
+so both can keep their direction (`acceleration`), which takes a tenth of the sweeps. The rate grows while the
 bound rises; where it falls, all goes back to the best with half the rate. It works where many nodes share the memory;
 where few strategies decide, their soft use says little, and the bound soon stalls.
 
@@ -42,7 +42,7 @@ _SWEEPS_PER_CHOICE = 3  # those of one sweep and the next hardly differ
 _COLD = 30.0  # times the heat: dearer strategies weigh nothing
 
 
-def glide(
+def ascend_smoothly(
     dual: Dual,
     held: State,
     most_sweeps: int,

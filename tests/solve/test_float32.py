@@ -19,8 +19,8 @@ from autopar.solve.trws.ascent import Ascent
 from autopar.solve.trws.dual import Dual, Single
 from tests.solve.draw import problems
 from tests.solve.oracle import optimum
-from tests.solve.test_glide import scarce
-from tests.solve.test_swing import grid, is_finite
+from tests.solve.test_acceleration import grid, is_finite
+from tests.solve.test_smoothed_ascent import scarce
 
 OPTIONS = SolveOptions(max_sweeps=60)
 
@@ -63,7 +63,7 @@ def test_it_comes_as_far_as_double_precision(seed: int) -> None:
     dual.start_from(Single(dual).settled(200, lambda: True, lambda _: None))
     dual.sweep()
     other = Dual(problem, memory_rows(problem))
-    other.swinging = True
+    other.is_accelerated = True
     for _ in range(60):
         other.sweep()
     assert dual.state().bound == pytest.approx(other.state().bound, rel=2e-3)

@@ -23,7 +23,7 @@ from autopar.solve.trws.ascent import Ascent
 from autopar.solve.trws.dual import Dual
 from tests.solve.draw import problems
 from tests.solve.oracle import optimum
-from tests.solve.test_glide import scarce
+from tests.solve.test_smoothed_ascent import scarce
 
 _ROUNDING = 1e-9
 
@@ -43,7 +43,7 @@ def grid(side: int, strategies: int, seed: int) -> Problem:
 @given(problems(limited=False).filter(is_finite))
 def test_no_bound_on_the_way_exceeds_the_optimum_or_its_certificate(problem: Problem) -> None:
     dual, best = Dual(problem, memory_rows(problem)), optimum(problem)
-    dual.swinging = True
+    dual.is_accelerated = True
     tolerance = _ROUNDING * (1 + abs(best))
     for _ in range(8):
         dual.sweep()
@@ -57,9 +57,9 @@ def test_no_bound_on_the_way_exceeds_the_optimum_or_its_certificate(problem: Pro
 def test_it_proves_more_than_as_many_other_sweeps(seed: int) -> None:
     problem = grid(12, 6, seed)
     bounds: list[float] = []
-    for swinging in (True, False):
+    for is_accelerated in (True, False):
         dual = Dual(problem, memory_rows(problem))
-        dual.swinging = swinging
+        dual.is_accelerated = is_accelerated
         for _ in range(20):
             dual.sweep()
         bounds.append(dual.state().bound)

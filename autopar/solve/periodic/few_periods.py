@@ -113,7 +113,7 @@ def shortened(problem: Problem, more: int = 0) -> Shortened | None:
     gone = np.zeros(len(looks) + 1, dtype=np.bool_)  # the last stands for no layer
     for cut in cuts:
         gone[cut.first : cut.stop] = True
-    if gone[layer].sum() < _WORTH * len(layer):
+    if not cuts or gone[layer].sum() < _WORTH * len(layer):
         return None
     return _without(problem, place, layer, arcs, cuts, gone)
 
@@ -182,7 +182,7 @@ def _cuts(looks: Ints, band: int, more: int) -> list[Cut]:
 def _without(
     problem: Problem, place: Ints, layer: Ints, arcs: _Arcs, cuts: Sequence[Cut], gone: Bools
 ) -> Shortened | None:
-    """The problem without what the cuts leave out; None if it has not what is left out is like.
+    """The problem without what the cuts leave out; None if what that is like is not there, or two edges become one.
 
     A node that stays has its edges to lower nodes, as far away as ever; the upper ones are others' lower ones.
     """
@@ -200,7 +200,7 @@ def _without(
     own = np.flatnonzero(stays)
     own = own[np.argsort(keys[own], kind="stable")]
     edges = np.minimum(np.searchsorted(keys[own], keys), len(own) - 1)
-    if min(image.min(), low.min()) < 0 or (keys[own][edges] != keys).any():
+    if min(image.min(), low.min()) < 0 or (keys[own][edges] != keys).any() or not np.diff(keys[own] // 2).all():
         return None
 
     nodes = np.flatnonzero(~gone[layer])

@@ -93,7 +93,7 @@ def test_the_problem_that_compiles_loops_calls_them(monkeypatch: pytest.MonkeyPa
         (dual, "sweep"),
         (anneal, "solve_forest"),
         (regions, "move"),
-        (bar, "bar_dear"),
+        (bar, "fix_dear"),
         (glide, "soft_use"),
         (forbid, "propagate"),
         (dual, "decode"),

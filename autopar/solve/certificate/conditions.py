@@ -22,8 +22,8 @@ from autopar.solve.problem.problem import InvalidSolution
 
 Bools = NDArray[np.bool_]
 
-_SAME_BYTES = 1e-12
-_MORE_BYTES = 1 + 1e-12
+_SAME_BYTES = 1e-12  # of the bytes: sums of a node's usages differ by their rounding
+_MORE_BYTES = 1 + 1e-12  # times the limit: what exceeds it by less may be rounding
 
 
 def consistent(tables: Tables) -> dict[int, Bools]:

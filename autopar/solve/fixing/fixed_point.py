@@ -31,15 +31,13 @@ from autopar.solve.trws.dual import Certificate
 
 _FEW_PAIRS, _LEAST_SHARE = 0.006, 0.4  # of all: what a first window leaves
 _WIDER, _MORE_PAIRS = 1.5, 1.5  # times, the next window: at least; and what it leaves
-_WIDE_PAIRS, _MOST_PAIRS = (
-    1_000_000,
-    4_000_000,
-)  # what the first window leaves in which cycles are merged; any
+_WIDE_PAIRS = 1_000_000  # what the first window leaves in which cycles are merged
+_MOST_PAIRS = 4_000_000  # what any window leaves
 _CLOSER = 0.5  # of a window that did not end: where a choice is as close, another is tried
 _KNOWN = 5  # times as many at most, and at once where a choice is known that leaves no more
 _SWEEPS = 30  # between two cuts
 _WORK = 3e8  # additions of an elimination: more takes longer than another cut
-_SHRUNK = 0.95
+_SHRUNK = 0.95  # of what was left: more, and the problem has stopped shrinking
 _RISEN = 0.03  # of the window, between two cuts: a bound that rises by less is all there is, or will not get there
 _SLOW = 0.1  # of the window, as above: frustrated cycles are merged
 _NARROWER, _MOST_NARROWED = 30.0, 2  # times, the window where nothing moves

@@ -25,7 +25,7 @@ from autopar.solve.trws.ascent import Ascent
 
 _CLOSE = (1e-6, 1e-5, 1e-4, 1e-3)  # of the bound: windows eliminated as long as they fit
 _NEARLY = 1e-5  # of the bound: a tiled choice as close is worth a proof
-_MIXTURE_PASSES = 100
+_MIXTURE_PASSES = 100  # of annealing: few strategies are left, more passes find nothing better
 _MIXTURE_WORK = 0.1  # of CP-SAT's
 _MOST_ENTRIES = 30_000_000  # of edges: where a gap may be left, of more only messages and annealing are tried
 

@@ -39,7 +39,7 @@ from autopar.solve.trws.dual import Certificate
 _GUESSES = (1e-4, 1e-3, 1e-2)  # of the bound: windows tried while no choice is known
 _FEW = 12_000  # pairs that a window leaves: these are searched in seconds
 _LEAST_SHARE, _MOST_SHARE = 0.1, 0.6  # of the gap, for such a window
-_SHRUNK = 0.9
+_SHRUNK = 0.9  # of what there was: a window that leaves more is not worth a search of its own
 _ROUNDS_TO_SPLIT = 2  # that are left: with fewer, branch and bound does not close what CP-SAT did not
 _MOST_LONGER = 4  # times that the work of branch and bound is doubled
 _CP_SAT, _BRANCHES = "CP-SAT", "branches"

@@ -32,7 +32,7 @@ from autopar.solve.problem.reduction import Bools, Choice, Ints, Reduction, unch
 
 NOWHERE = -1
 """In place of a node or a pair: there is none."""
-_FEW = 2
+_FEW = 2  # neighbours: with more, a problem of pairs would not stay one
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,7 +22,7 @@ from autopar.solve.problem.options import SolveOptions
 from autopar.solve.problem.problem import Edge, Floats, Problem
 from autopar.solve.problem.reduction import Choice, Reduction, compact, unchanged
 
-_MAX_NEIGHBOURS = 2
+_MAX_NEIGHBOURS = 2  # with more, a problem of pairs would not stay one
 
 
 A = TypeVar("A", bound=Matrix)

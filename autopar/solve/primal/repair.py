@@ -13,8 +13,8 @@ from autopar.solve.problem.problem import Floats, Problem, objective
 from autopar.solve.problem.reduction import Bools, Choice
 from autopar.solve.problem.rows import Rows
 
-_MAX_REPAIRS = 300
-_MAX_PASSES = 20
+_MAX_REPAIRS = 300  # moves: what needs more is not repaired by single moves
+_MAX_PASSES = 20  # over all nodes: the last of them move next to nothing
 _ALL = PrimalOptions()
 
 

@@ -149,8 +149,8 @@ def solve_forest(p: Flat, order: Ints, choice: Ints, desk: Desk) -> None:
 
 
 _COOLED = 1e-3  # of the first temperature, at the end
-_UP, _DOWN = 1.02, 0.995
-_DEARER = 0.1
+_UP, _DOWN = 1.02, 0.995  # of the factor on all prices, a pass: up faster, as most passes should fit
+_DEARER = 0.1  # of the highest price: a whole limit in excess, for good
 _EACH, _EACH_UP, _EACH_DOWN = 0.1, 0.2, 0.1  # of the highest price, a whole limit in excess; the most excess, slack
 _FIRST_EXCESS = 0.05  # of the limit: an excess that is to cost as much as a node, where nothing has a price yet
 

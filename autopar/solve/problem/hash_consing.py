@@ -81,7 +81,7 @@ def _digest(array: NDArray[Any]) -> bytes:
 
 NONE = -1
 """The kind of what is not there: nothing is added."""
-_WORD = 1 << 62
+_WORD = 1 << 62  # keys of rows are made in one word up to that
 
 
 class Kinds:

@@ -21,7 +21,7 @@ Choice = tuple[int, ...]
 Bools = NDArray[np.bool_]
 
 
-_WORTH = 0.99
+_WORTH = 0.99  # of nodes, strategies or edges: with more left, the same again achieves less still
 
 
 @dataclass(frozen=True, eq=False)

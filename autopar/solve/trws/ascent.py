@@ -33,11 +33,11 @@ from autopar.solve.trws.arrays import Pool
 from autopar.solve.trws.dual import Certificate, Dual, Single, State, is_worth_it
 from autopar.solve.trws.smoothed_ascent import ascend_smoothly
 
-_SWEEPS_PER_CHECK = 5
+_SWEEPS_PER_CHECK = 5  # a check decodes a choice, which takes half a sweep
 _EAGER_SWEEPS = 40  # at most: where these creep, ordinary ones do not
 _LAST_SWEEPS = 1  # that are not eager: costs are where they rule out more then
 _STALLED = 1e-4  # of the gap, per check
-_MAX_STALLS, _FEW_STALLS = 3, 2
+_MAX_STALLS, _FEW_STALLS = 3, 2  # checks, and where sweeps are rough
 _LONGER_PRICED = 3  # times as many where prices move
 _PATIENCE = 6  # price steps without a better bound before going back, with half the step
 _LEAST_EXCESS = 0.05  # of the limit: smaller excesses do not lengthen the step
@@ -45,16 +45,16 @@ _FIRST_PRICE = 6  # sweeps before it
 _CAUTIOUS_STEP = 0.03  # of a price step, where it takes many sweeps to come back from one that is too long
 _SWEEPS_ALONE = 20  # before messages and prices move together: they need prices of the right size
 _BESIDE, _SWEEPS_BESIDE = (0.9, 1.1), 3  # of the last prices; sweeps at each
-_AVERAGE = 0.3
-_TARGET = 0.05
+_AVERAGE = 0.3  # the last choice's share in the use that prices follow: choices shake
+_TARGET = 0.05  # of the bound: what Polyak's step aims above it, where no cost is known
 CLOSED = 1e-12
 _LAST_HEAT, _LAST_SHARE = 1.0, 0.25  # of a last walk from the best of a try, and its share of the steps
 _LONGER = 2  # times as many passes from one round to the next
-_MOST_ROUNDS_LONGER = 4
+_MOST_ROUNDS_LONGER = 4  # else rounds take minutes
 _PASSES_A_NODE = 5  # small problems need less than the options allow
 _NODES_A_STEP = 16  # passes have as many nodes as there are: walks are to take about as much work
 _MOST_SEEDS = 1 << 20  # of one annealing after the other
-_MOST_TIMES_SWEEPS = 4
+_MOST_TIMES_SWEEPS = 4  # as above, of sweeps
 _FEWER_SWEEPS = 64  # times, where they begin close to their end
 _NEAR_ENOUGH = 1e-5  # of the cost: messages may prove it in double precision
 _MOST_MET = 64  # choices decoded on the way, that are kept

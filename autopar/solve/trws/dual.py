@@ -206,7 +206,7 @@ class Dual:
 
 
 _LARGE = 4_000_000  # entries that a sweep reads: fewer stay near the processor
-_SWEEPS_PER_CHECK = 5
+_SWEEPS_PER_CHECK = 5  # the bound of one sweep and the next differ by little
 _HEAD_START = 5  # sweeps: from nothing messages go one way for long, and with more momentum sooner
 _STALLED, _STALLED_OF_GAP = 2e-4, 0.02  # of the bound; of the gap, where it is known; per check
 

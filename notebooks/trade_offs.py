@@ -281,7 +281,7 @@ plt.show()
 # comparison. The search under a limit is work: `SolveOptions` trades some of the proof (a larger gap) for time.
 
 # %%
-quick = SearchOptions(solve=SolveOptions(cp_sat_work=0.3, max_sweeps=10, max_price_steps=8, anneal_passes=10))
+quick = SearchOptions(solve=SolveOptions(cp_sat_work=0.3, max_sweeps=10, anneal_passes=10))
 plan_one = partial(plan_step, train_step, *arguments(8, layers=1), cluster="8xh100", mesh={"device": 8}, options=quick)
 data_parallel = plan_one(mode="data_parallel")
 free = plan_one()

@@ -261,7 +261,7 @@ class Aim:
         if best is None or not self._is_worth_solving():
             return
         options = quickly(attempt.task.options.solver)
-        messages = replace(options, max_price_steps=0, max_elimination_work=1.0)  # bounds do not matter
+        messages = replace(options, max_elimination_work=1.0)  # bounds do not matter
         self.beside = Beside(attempt, self.limit)
         self.solved = attempt.solved_by(attempt.problem(float(self.limit)), self.focus.solved(best), options)
         self._prove_at_least(self.solved.lower_bound)

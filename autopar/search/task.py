@@ -179,13 +179,13 @@ def roughly(options: SolveOptions) -> SolveOptions:
     """Little work: what is spent on a shape before it is known whether it can be the best."""
     work = min(options.max_elimination_work, ROUGH_WORK)
     fixing, primal = replace(options.fixing, fixed_point=False), replace(options.primal, annealing=False)
-    little = replace(options, max_elimination_work=work, max_rounds=0, max_price_steps=0)
+    little = replace(options, max_elimination_work=work, max_rounds=0)
     return replace(little, fixing=fixing, primal=primal)
 
 
 def quickly(options: SolveOptions) -> SolveOptions:
     """Work of a second or so on a small problem: what is spent within a limit on which a gap may be left."""
-    little = replace(options, max_price_steps=min(options.max_price_steps, 2), max_rounds=min(options.max_rounds, 1))
+    little = replace(options, max_rounds=min(options.max_rounds, 1))
     few = replace(little, anneal_passes=min(options.anneal_passes, 100), region_steps=min(options.region_steps, 1000))
     return replace(few, cp_sat_work=min(options.cp_sat_work, 0.5), cp_sat_workers=1, branch_entries=0)
 

@@ -18,7 +18,7 @@ from cost_models import Cluster
 
 ONE, TWO = {"x": 8}, {"x": 2, "y": 4}
 LAYERS, WIDTH = 2, 256
-QUICK = SolveOptions(max_sweeps=100, max_rounds=1, anneal_passes=20, cp_sat_work=0.2, max_price_steps=10)
+QUICK = SolveOptions(max_sweeps=100, max_rounds=1, anneal_passes=20, cp_sat_work=0.2)
 BY_TABLES = SearchOptions(recompute="never", max_tightenings=2, solve=QUICK)
 BY_MESSAGES = replace(BY_TABLES, solve=replace(QUICK, max_table_entries=1000))
 

@@ -17,8 +17,8 @@ import pytest
 from autopar.solve import Solution, solve
 from autopar.solve.fixing import reduced_cost_fixing as bar
 from autopar.solve.presolve import arc_consistency as forbid
-from autopar.solve.primal import annealing as anneal
 from autopar.solve.primal import large_neighbourhood as regions
+from autopar.solve.primal import tree_moves as anneal
 from autopar.solve.problem.problem import objective, peak
 from autopar.solve.trws import dual
 from autopar.solve.trws import smoothed_ascent as glide
@@ -93,7 +93,7 @@ def test_the_problem_that_compiles_loops_calls_them(monkeypatch: pytest.MonkeyPa
         (dual, "sweep"),
         (anneal, "solve_forest"),
         (regions, "move"),
-        (bar, "bar_dear"),
+        (bar, "fix_dear"),
         (glide, "soft_use"),
         (forbid, "propagate"),
         (dual, "decode"),

@@ -124,7 +124,7 @@ def test_the_front_is_that_of_all_plans(case: int) -> None:
 
 def test_over_several_shapes_no_point_is_worse_than_on_any_one() -> None:
     fn, shapes, bandwidth = CASES[0]
-    quick = SolveOptions(max_price_steps=8, max_sweeps=40, max_rounds=1, anneal_passes=50)
+    quick = SolveOptions(max_sweeps=40, max_rounds=1, anneal_passes=50)
     options = SearchOptions(max_tightenings=3, solve=quick)
     task = replace(task_of(fn, shapes, cluster_of(4, bandwidth)), options=options)
     meshes = mesh_shapes((4,), 2)

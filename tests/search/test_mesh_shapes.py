@@ -369,7 +369,7 @@ def test_no_shape_that_is_ruled_out_would_have_been_better(
 @pytest.mark.parametrize(("levels", "kind", "most"), [((8,), "switch", 2), ((2, 4), "switch", 2)])
 def test_nor_within_a_memory_limit(levels: tuple[int, ...], kind: str, most: int) -> None:
     """Within the smallest peak that an error names: less is not known to fit on any shape."""
-    quick = SearchOptions(recompute="never", solve=SolveOptions(max_price_steps=8, anneal_passes=50))
+    quick = SearchOptions(recompute="never", solve=SolveOptions(anneal_passes=50))
     task = task_of(graph_of(), cluster_of(*levels, kind=kind), options=quick)
     grounds = grounds_of(task, list(mesh_shapes(levels, most)))
     free = find_on(task, grounds)

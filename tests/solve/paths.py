@@ -8,7 +8,7 @@ LAZY = SolveOptions(max_table_entries=1, max_sweeps=1, max_cp_sat_entries=0, ann
 PATHS = {
     "default": SolveOptions(),
     "core": SolveOptions(max_table_entries=1, max_sweeps=15),
-    "cp_sat": SolveOptions(max_table_entries=1, max_sweeps=1, anneal_passes=0, max_price_steps=0),
+    "cp_sat": SolveOptions(max_table_entries=1, max_sweeps=1, anneal_passes=0),
 }
 
 

@@ -22,14 +22,12 @@ from autopar.solve import (
     solve,
     verify,
 )
-from autopar.solve.certificate.excess import by_elimination
 from autopar.solve.certificate.proof import (
     Bar,
     Cases,
     Dominate,
     Eliminate,
     Exceed,
-    ExceedExactly,
     Exhaust,
     Fold,
     Follow,
@@ -45,7 +43,6 @@ from autopar.solve.certificate.proof import (
     Step,
     Unlimit,
 )
-from autopar.solve.certificate.tables import Tables
 from tests.solve.draw import chain_with_skips, problems
 from tests.solve.oracle import choices, cost_of, optimum, peak_of
 from tests.solve.paths import LAZY, PATHS, outcome
@@ -68,7 +65,7 @@ def test_every_witness_proves_its_bound(options: SolveOptions, problem: Problem)
 
 
 FIXING = "fixing.fixed_point"
-"""Without it neither windows are squeezed nor knots untied: what is left is for what follows."""
+"""Without it neither windows are fixed nor frustrated cycles merged: what is left is for what follows."""
 
 
 @pytest.mark.parametrize("path", ["default", "core"])
@@ -82,7 +79,7 @@ def test_training_steps_are_proven_with_a_witness(path: str) -> None:
 
 
 def test_a_bound_that_only_cp_sat_proves_says_so() -> None:
-    """All nodes are to differ: messages and prices prove little, and knots, which would, are not untied."""
+    """All nodes are to differ: messages and prices prove little, and frustrated cycles, which would, are not merged."""
     rng = np.random.default_rng(0)
     different = np.where(np.eye(4, dtype=bool), 1.0, 0.0) + rng.random((4, 4))
     problem = Problem((np.zeros(4),) * 5, tuple(Edge(u, v, different) for u in range(5) for v in range(u)))
@@ -130,7 +127,6 @@ NO_PRICES = Prices(np.zeros(0, dtype=np.intp), np.zeros(0))
 DEAR = Prices(np.array([1]), np.array([0.25]))
 LEFT = Messages(np.array([[0, 1]]), (GOOD.to[0],))
 FOLLOWS = np.array([0, 1, 0])
-ORDER = (0, 2, 1)
 
 
 def ids(*numbers: int) -> np.ndarray:
@@ -156,8 +152,6 @@ LAWFUL: dict[str, tuple[Proof, float]] = {
     "pass": ((Pass(ZERO),), 1.5),
     "pass a good one": ((Pass(GOOD),), 3.0),
     "exceed": ((Exceed({0: ids(0)}, NO_PRICES, GOOD), Unlimit(), Eliminate((0, 1, 2))), 3.0),
-    "exceed exactly": ((ExceedExactly({1: ids(0)}, NO_PRICES, ORDER), Eliminate((0, 1, 2))), 3.0),
-    "a strategy that matters exceeds": ((ExceedExactly({1: ids(1, 2)}, NO_PRICES, ORDER), Eliminate((0, 1, 2))), 3.0),
     "exceed after an elimination": (
         (Exceed({0: ids(0)}, NO_PRICES, LEFT, (2,)), Unlimit(), Eliminate((0, 1, 2))),
         3.0,
@@ -218,7 +212,6 @@ UNLAWFUL: dict[str, tuple[Proof, str]] = {
     "no such node": ((Eliminate((3,)),), "no node 3"),
     "no such node, from the end": ((Eliminate((-1,)),), "no node -1"),
     "eliminated twice": ((Eliminate((0, 0)),), "Eliminate"),
-    "marginals without a node": ((ExceedExactly({1: ids(0)}, NO_PRICES, (0, 1)),), "every node once"),
     "dominated by one that uses more": ((Dominate({0: ids(0, 1).reshape(1, 2)}),), "uses more memory at time"),
     "dominated by itself": ((Dominate({1: ids(1, 1).reshape(1, 2)}),), "gone or none"),
     "dominated by itself, from the end": ((Dominate({1: ids(2, -1).reshape(1, 2)}),), "gone or none"),
@@ -258,7 +251,6 @@ HARMLESS: dict[str, Proof] = {
     "dominated by a dearer one": (Unlimit(), Dominate({1: ids(1, 2).reshape(1, 2)}), Eliminate((0, 1, 2))),
     "the best exceeds nothing": (Exceed({0: ids(1)}, NO_PRICES, GOOD), Unlimit(), Eliminate((0, 1, 2))),
     "no strategy left": (Exceed({0: ids()}, NO_PRICES, GOOD), Unlimit(), Eliminate((0, 1, 2))),
-    "no strategy left, exactly": (ExceedExactly({0: ids()}, NO_PRICES, ORDER),),
     "wild messages": (Pass(replace(GOOD, to=((np.full(3, 1e30), np.full(3, -1e30)), GOOD.to[1]))),),
     "wild prices": (Price(Prices(ids(0, 1, 2), np.array([1e30, 1e30, 1e30]))), Eliminate((0, 1, 2))),
     "wild messages after an elimination": (
@@ -286,7 +278,6 @@ ROUNDED: dict[str, Proof] = {
     "price": (Price(HUGE_PRICE),),
     "exceed by messages": (Exceed({0: ids()}, NO_PRICES, HUGE),),
     "exceed by prices": (Exceed({0: ids()}, HUGE_PRICE, NO_MESSAGES),),
-    "exceed exactly": (ExceedExactly({0: ids()}, HUGE_PRICE, (0, 1)),),
     "exhaust": (Exhaust({}, NO_PRICES, HUGE, 0.0, "X"),),
 }
 
@@ -298,18 +289,6 @@ def test_what_rounding_adds_to_a_bound_is_taken_off(name: str) -> None:
     problem = Problem((np.array([3.0]), np.zeros(1)), (Edge(0, 1, np.zeros((1, 1))),), (use,), 1.0)
     assert 3.0 + 1e16 - 1e16 == 4.0
     assert proven(problem, ROUNDED[name]).bound <= 3.0
-
-
-@settings(max_examples=60, deadline=None)
-@given(problem=problems(limited=False))
-def test_marginals_by_elimination(problem: Problem) -> None:
-    """Against every choice; of the nodes asked for only."""
-    nodes = range(len(problem.node_costs))
-    least = by_elimination(Tables(problem), NO_PRICES, tuple(reversed(nodes)), [0])
-    assert set(least) == {0}
-    for s, value in enumerate(least[0]):
-        best = min(cost_of(problem, choice) for choice in choices(problem) if choice[0] == s)
-        assert value == pytest.approx(best, rel=1e-9, abs=1e-12)
 
 
 # Tampering with what the solver wrote ---------------------------------------------------------------------------------
@@ -392,7 +371,7 @@ def test_a_higher_bound_than_the_witness_proves_is_seen() -> None:
 
 
 TRUSTED = {
-    *(f"certificate.{name}" for name in ("check", "tables", "excess", "conditions", "exhaust", "proof")),
+    *(f"certificate.{name}" for name in ("check", "tables", "conditions", "exhaust", "proof")),
     "cp_sat.interrupt",
     "problem.problem",
 }

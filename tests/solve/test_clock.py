@@ -22,8 +22,7 @@ from autopar.solve.problem.incumbent import Best
 from autopar.solve.problem.rows import memory_rows
 from autopar.solve.trws import ascent
 from autopar.solve.trws.ascent import Ascent
-from autopar.solve.trws.dual import Dual
-from autopar.solve.trws.float32 import Single
+from autopar.solve.trws.dual import Dual, Single
 from tests.solve.draw import chain_with_skips, problems, tangled
 from tests.solve.oracle import optimum
 from tests.solve.paths import PATHS, outcome

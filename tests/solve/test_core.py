@@ -10,13 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autopar.solve import Infeasible, NothingCheaper, Problem, Solution, SolveOptions, proven, solve, verify
-from autopar.solve.elimination.bucket_elimination import EliminationPlan, minimise_exactly
-from autopar.solve.parametric import lagrangian as lagrange
-from autopar.solve.parametric.lagrangian import solve_at_prices
-from autopar.solve.pipeline import closing, core, messages, rounds, stage
-from autopar.solve.problem.incumbent import Best
-from autopar.solve.trws.ascent import Answer, Ascent
+from autopar.solve import Infeasible, NothingCheaper, Problem, Solution, SolveOptions, solve, verify
+from autopar.solve.pipeline import closing, messages, rounds, stage
+from autopar.solve.trws.ascent import Ascent
 from tests.solve.draw import tangled
 from tests.solve.oracle import cost_of, optimum, peak_of
 
@@ -137,7 +133,7 @@ def cheaper_than(below: float, problem: Problem, options: SolveOptions) -> Solut
 
 def room_of(name: str) -> ModuleType:
     """The module that looks a function up by this name."""
-    return next(room for room in (core, closing, rounds) if hasattr(room, name))
+    return next(room for room in (closing, rounds) if hasattr(room, name))
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -150,7 +146,7 @@ def test_the_same_again(way: str) -> None:
     ("way", "limit", "functions"),
     [
         ("windows above messages", None, ["eliminated"]),
-        ("rounds", None, ["squeeze_windows"]),
+        ("rounds", None, ["fixed_in_windows"]),
         ("rounds", None, ["in_rounds", "_narrowed", "_inside"]),
         ("rounds", 0.35, ["close_to", "_mixture_of", "in_rounds", "_inside"]),
         ("CP-SAT", 0.35, ["_finished"]),
@@ -171,60 +167,12 @@ def test_these_ways_are_taken(
 
         return call
 
-    options = WAYS[way] if functions == ["squeeze_windows"] else WAYS[way].without(FIXING)
+    options = WAYS[way] if functions == ["fixed_in_windows"] else WAYS[way].without(FIXING)
     for name in functions:
         monkeypatch.setattr(room_of(name), name, counted(name))
     for seed in SEEDS:
         check(seed, limit, options)
     assert all(calls[name] >= 3 for name in functions), calls
-
-
-def test_prices_by_exact_elimination_bound_what_the_limit_costs() -> None:
-    """Their bound lies between the optima without the limit and with it, mostly nearer to the second."""
-    shares: list[float] = []
-    for seed in SEEDS:
-        problem, best = drawn(seed, 0.35)
-        free = optimum(Problem(problem.node_costs, problem.edges))
-        _, reduction, found = solve_at_prices(
-            problem, SolveOptions(), Answer(None, np.inf, -np.inf), Best(problem, None)
-        )
-        assert free * (1 - 1e-9) <= found.bound <= best * (1 + 1e-9)
-        assert proven(problem, found.proof).bound == pytest.approx(found.bound, rel=1e-9)
-        shares += [(found.bound - free) / (best - free)] if best > free * 1.01 else []
-        if found.choice is not None:
-            assert best * (1 - 1e-9) <= found.objective == pytest.approx(cost_of(problem, found.choice))
-            assert peak_of(problem, found.choice) <= (problem.usage_limit or 0.0)
-        assert reduction.problem.counts
-    assert min(shares) > 0.1
-    assert np.median(shares) > 0.5
-
-
-@pytest.mark.parametrize(
-    ("options", "most"),
-    [
-        (SolveOptions(max_table_entries=1), 0),
-        (SolveOptions(max_price_steps=0), 0),
-        (SolveOptions(max_price_steps=3), 3),
-        (SolveOptions(max_elimination_work=4_000.0), 20),
-    ],
-)
-def test_no_elimination_is_begun_that_exceeds_the_limits(
-    options: SolveOptions, most: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Neither one by one nor all together."""
-    problem, _ = drawn(1, 0.35)
-    work = list[float]()
-
-    def noted(part: Problem, plan: EliminationPlan) -> Any:
-        assert plan.largest_entries <= options.max_table_entries
-        work.append(plan.work)
-        return minimise_exactly(part, plan)
-
-    monkeypatch.setattr(lagrange, "minimise_exactly", noted)
-    _, _, found = solve_at_prices(problem, options, Answer(None, np.inf, -np.inf), Best(problem, None))
-    assert len(work) <= most
-    assert (most > 0) == bool(work) == (found.bound > -np.inf)
-    assert sum(work) <= options.max_elimination_work
 
 
 @pytest.mark.parametrize(("way", "then"), [("rounds", "in_rounds"), ("rounds", "_narrowed"), ("CP-SAT", "finish")])

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autopar.solve import Edge, Infeasible, NothingCheaper, Problem, Progress, Solution, SolveOptions, Usage, solve
-from autopar.solve.pipeline.core import by_messages
+from autopar.solve.pipeline.rounds import by_messages
 from autopar.solve.problem.incumbent import Best
 from tests.solve.draw import chain_with_skips, problems
 from tests.solve.oracle import optimum
@@ -16,7 +16,7 @@ from tests.solve.oracle import optimum
 PATHS = {
     "default": SolveOptions(),
     "core": SolveOptions(max_table_entries=1, max_sweeps=15),
-    "cp_sat": SolveOptions(max_table_entries=1, max_sweeps=1, anneal_passes=0, max_price_steps=0),
+    "cp_sat": SolveOptions(max_table_entries=1, max_sweeps=1, anneal_passes=0),
     "bounds": SolveOptions(max_table_entries=8, max_rounds=0),
 }
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 
 from autopar.solve import Problem, SolveOptions
-from autopar.solve.pipeline.remainder import Settled
+from autopar.solve.pipeline.incremental import Settled
 from autopar.solve.problem.incumbent import Best
 from autopar.solve.problem.rows import memory_rows
 from autopar.solve.trws.ascent import Ascent

@@ -12,12 +12,12 @@ from ortools.sat.python import cp_model
 from autopar.solve import Problem, Solution, SolveOptions, solve
 from autopar.solve.cp_sat import finish as cp_sat
 from autopar.solve.pipeline import rounds
-from autopar.solve.problem.bracket import Known
+from autopar.solve.pipeline.stage import Known
 from autopar.solve.problem.incumbent import Best
 from autopar.solve.trws.ascent import Answer, Ascent
 from autopar.solve.trws.dual import Certificate
 from tests.solve.oracle import cost_of
-from tests.solve.test_mixture import FEW_SWEEPS, limited
+from tests.solve.test_crossover import FEW_SWEEPS, limited
 
 OPTIONS = SolveOptions(cp_sat_work=0.2)
 

@@ -13,18 +13,16 @@ from hypothesis import strategies as st
 
 from autopar.solve import Edge, Infeasible, Problem, SolveOptions, solve
 from autopar.solve.certificate.proof import Forbid
-from autopar.solve.elimination.bucket_elimination import plan_elimination
-from autopar.solve.elimination.exact import NOTHING, exactly, reduced
+from autopar.solve.elimination.bucket_elimination import NOTHING, exactly, plan_elimination, reduced
+from autopar.solve.pipeline import stage as known
 from autopar.solve.presolve import dead_end_elimination as dominate
 from autopar.solve.presolve.arc_consistency import drop_forbidden
-from autopar.solve.problem import bracket as known
 from autopar.solve.problem.incumbent import Best
 from autopar.solve.problem.reduction import restrict
 from autopar.solve.problem.rows import memory_rows
-from autopar.solve.trws.arrays import flatten
+from autopar.solve.trws.arrays import flatten, sweep_order
 from autopar.solve.trws.dual import Dual
 from autopar.solve.trws.kernels import gain_of
-from autopar.solve.trws.order import sweep_order
 from tests.solve.draw import chain_with_skips, problems
 from tests.solve.oracle import optimum
 
@@ -167,7 +165,8 @@ def test_a_gap_that_may_be_left_spares_the_rest_of_the_work(monkeypatch: pytest.
     edges = tuple(Edge(u, v, rng.random((4, 4))) for u in range(8) for v in range(u))
     problem = Problem(tuple(np.zeros(4) for _ in range(8)), edges)
     rounds: list[int] = []
-    monkeypatch.setattr("autopar.solve.pipeline.core.by_all", lambda *_: rounds.append(1) or pytest.fail("searched on"))
+    by_all = "autopar.solve.pipeline.rounds.by_all"
+    monkeypatch.setattr(by_all, lambda *_: rounds.append(1) or pytest.fail("searched on"))
     options = SolveOptions(max_table_entries=1, max_cp_sat_entries=100, gap_tolerance=1.0)
     options = options.without("fixing.fixed_point").without("primal.crossover")  # they would prove this before
     assert 0 < solve(problem, options=options).gap < 1

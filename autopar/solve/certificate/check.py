@@ -16,15 +16,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autopar.solve.certificate.conditions import (
+    by_messages,
     check_bytes,
     consistent,
     decides,
     folded,
+    moved,
+    of_pairs,
     overflowing,
+    priced,
     replacing_costs,
+    rounding,
+    rounding_of,
     taken,
 )
-from autopar.solve.certificate.excess import by_elimination, by_messages, moved, of_pairs, priced, rounding, rounding_of
 from autopar.solve.certificate.exhaust import none_below
 from autopar.solve.certificate.proof import (
     Bar,
@@ -32,7 +37,6 @@ from autopar.solve.certificate.proof import (
     Dominate,
     Eliminate,
     Exceed,
-    ExceedExactly,
     Exhaust,
     Fold,
     Follow,
@@ -228,13 +232,6 @@ def _is_repeated(replay: _Replay, step: Exhaust, most: float) -> bool:
     return work > 0 and (not replay.tables.live or none_below(replay.tables, most, times, work))
 
 
-def _exceed_exactly(replay: _Replay, step: ExceedExactly) -> None:
-    name = replay.tables.name
-    order, wanted = [name(i) for i in step.order], [name(i) for i in step.keep]
-    replay.lower_cap(step.keep, by_elimination(replay.tables, step.prices, order, wanted))
-    replay.restrict(step.keep)
-
-
 def _follow(replay: _Replay, step: Follow) -> None:
     tables = replay.tables
     for i, j, to_v in step.followers:
@@ -352,7 +349,6 @@ _RULES: dict[type, Callable[[_Replay, Any], None]] = {
     Overflow: _overflow,
     Dominate: _dominate,
     Exceed: _exceed,
-    ExceedExactly: _exceed_exactly,
     Bar: _bar,
     Exhaust: _exhaust,
     Follow: _follow,

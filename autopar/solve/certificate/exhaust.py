@@ -19,8 +19,8 @@ from ortools.sat.python import cp_model
 from autopar.solve.certificate.tables import Tables
 from autopar.solve.cp_sat.interrupt import run
 
-_COST_BITS = 42
-_BYTE_BITS = 40
+_COST_BITS = 42  # of the dearest term: sums of thousands of them stay below 2**63
+_BYTE_BITS = 40  # as above; there are more bytes in a row than costs that count
 _NEW_TIMES = 20  # at which the limit is held after a choice that exceeds it
 
 Terms = list[tuple[cp_model.IntVar, float]]

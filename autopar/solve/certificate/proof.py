@@ -79,15 +79,6 @@ class Exceed:
 
 
 @dataclass(frozen=True, eq=False)
-class ExceedExactly:
-    """As `Exceed`, but what a strategy costs at these prices is minimised exactly, by elimination in this order."""
-
-    keep: Kept
-    prices: Prices
-    order: tuple[int, ...]
-
-
-@dataclass(frozen=True, eq=False)
 class Bar:
     """As `Exceed`, but pairs of strategies go: with both a choice costs more than what prices say, at least.
 
@@ -179,7 +170,6 @@ Step = (
     | Overflow
     | Dominate
     | Exceed
-    | ExceedExactly
     | Bar
     | Exhaust
     | Follow

@@ -20,7 +20,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
 Scope = tuple[int, ...]
 
-_WHOLE_ENTRIES = 1 << 20
+_WHOLE_ENTRIES = 1 << 20  # 8 MB: a sum of tables is made as a whole up to that, else strategy by strategy
 
 
 class Once:

@@ -27,7 +27,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from autopar.solve.cp_sat.feasibility import Feasibility, feasible, forbidding
+from autopar.solve.cp_sat.bottleneck import Feasibility, feasible, forbidding
 from autopar.solve.problem.factored_matrix import at
 from autopar.solve.problem.options import SolveOptions
 from autopar.solve.problem.problem import Edge, Floats, Problem, Usage, derived, usage_over_time
@@ -38,8 +38,8 @@ Element = TypeVar("Element")
 Elements = frozenset[int]
 """Groups by position, then times: time t is the number of groups plus t."""
 
-_MOST_QUESTIONS = 40
-_MOST_SETS = 20_000
+_MOST_QUESTIONS = 40  # each is a solve of its own: an error is to come within seconds
+_MOST_SETS = 20_000  # looked at for one that hits all: a second or so
 _MANY = 5_000  # nodes: of more, the time that is told of is not solved for where one is overfull whatever is chosen
 
 

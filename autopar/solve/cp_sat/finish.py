@@ -23,9 +23,9 @@ from autopar.solve.problem.reduction import Bools, Choice
 from autopar.solve.problem.rows import Rows
 from autopar.solve.trws.dual import Certificate, rounding_error
 
-_COST_BITS = 42
-_BYTE_BITS = 40
-_MAX_ROUNDS = 12
+_COST_BITS = 42  # of the dearest term: sums of thousands of them stay below 2**63
+_BYTE_BITS = 40  # as above; there are more bytes in a row than costs that count
+_MAX_ROUNDS = 12  # of rows taken up as choices exceed them: with prices, nearly all that bind are there at first
 
 Variables = list[list[cp_model.IntVar]]
 

@@ -1,1 +1,1 @@
-"""Bucket elimination: exact optima and min-marginals where the tables fit."""
+"""Bucket elimination: exact optima where the tables fit."""

@@ -16,8 +16,8 @@ from autopar.solve.problem.problem import Floats
 
 Axes = tuple[int, ...]
 
-_BLOCK_ENTRIES = 1 << 15
-_WHOLE_ENTRIES = 1 << 17
+_BLOCK_ENTRIES = 1 << 15  # 256 kB: a block and its parts stay in the cache
+_WHOLE_ENTRIES = 1 << 17  # 1 MB: made as a whole, which takes fewer calls
 
 
 class MinSum:

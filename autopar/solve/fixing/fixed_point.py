@@ -1,9 +1,9 @@
 """The exact finish without search: within a window above a bound, what is too dear goes and the bound rises, in turn.
 
-Strategies and pairs of strategies go that exceed the window (`bar`); what is left is reduced, swept a little, and so
-on, until it is eliminated or has nothing left. Every pair that goes makes the next bound stronger than that of the
-whole problem could be. No choice below the cutoff is known to be needed: a cutoff that is only guessed, and that
-nothing undercuts, is a bound.
+Strategies and pairs of strategies go that exceed the window (`reduced_cost_fixing`); what is left is reduced and swept
+a little, and so on, until it is eliminated or has nothing left. Every pair that goes makes the next bound stronger
+than that of the whole problem could be. No choice below the cutoff is known to be needed: a cutoff that is only
+guessed, and that nothing undercuts, is a bound.
 
 G. Dantzig, R. Fulkerson, S. Johnson, "Solution of a large-scale traveling-salesman problem" (1954), for the fixing.
 """
@@ -16,10 +16,9 @@ from functools import partial
 
 import numpy as np
 
-from autopar.solve.elimination.exact import exactly, finite, lifted
-from autopar.solve.fixing.frustrated_cycles import knots
-from autopar.solve.fixing.node_merging import is_thin, untied
-from autopar.solve.fixing.reduced_cost_fixing import barred, sampled, window_of
+from autopar.solve.elimination.bucket_elimination import exactly, finite, lifted
+from autopar.solve.fixing.node_merging import cycles_merged, frustrated_cycles, has_few_pairs
+from autopar.solve.fixing.reduced_cost_fixing import pairs_fixed, sampled, window_of
 from autopar.solve.presolve.arc_consistency import drop_forbidden
 from autopar.solve.presolve.reduce import reduce_once
 from autopar.solve.presolve.variable_elimination import contract_chains
@@ -32,32 +31,34 @@ from autopar.solve.trws.dual import Certificate
 
 _FEW_PAIRS, _LEAST_SHARE = 0.006, 0.4  # of all: what a first window leaves
 _WIDER, _MORE_PAIRS = 1.5, 1.5  # times, the next window: at least; and what it leaves
-_WIDE_PAIRS, _MOST_PAIRS = 1_000_000, 4_000_000  # what the first window leaves in which knots are untied; any
+_WIDE_PAIRS = 1_000_000  # what the first window leaves in which cycles are merged
+_MOST_PAIRS = 4_000_000  # what any window leaves
 _CLOSER = 0.5  # of a window that did not end: where a choice is as close, another is tried
 _KNOWN = 5  # times as many at most, and at once where a choice is known that leaves no more
 _SWEEPS = 30  # between two cuts
 _WORK = 3e8  # additions of an elimination: more takes longer than another cut
-_SHRUNK = 0.95
+_SHRUNK = 0.95  # of what was left: more, and the problem has stopped shrinking
 _RISEN = 0.03  # of the window, between two cuts: a bound that rises by less is all there is, or will not get there
-_SLOW = 0.1  # of the window, as above: knots are untied
+_SLOW = 0.1  # of the window, as above: frustrated cycles are merged
 _NARROWER, _MOST_NARROWED = 30.0, 2  # times, the window where nothing moves
 
 
-def squeeze_windows(certificate: Certificate, cutoff: float, options: SolveOptions, watch: Watch) -> Answer:
+def fixed_in_windows(certificate: Certificate, cutoff: float, options: SolveOptions, watch: Watch) -> Answer:
     """The cheapest choice met, and a bound on all below `cutoff`, from windows that leave few pairs, and then more.
 
-    After the first window that does not come to an end by itself, knots are untied, in wide windows: these do not take
-    much longer then. It ends with the first of those that does not come to an end, nor finds a better choice by far.
-    Where a choice is known, the window after the first goes up to its cost, unless that leaves too many pairs.
+    After the first window that does not come to an end by itself, frustrated cycles are merged, in wide windows: these
+    do not take much longer then. It ends with the first of those that does not come to an end, nor finds a better
+    choice by far. Where a choice is known, the window after the first goes up to its cost, unless that leaves too many
+    pairs.
     """
     total, bound = sum(edge.matrix.size for edge in certificate.problem.edges), certificate.bound
     pairs = min(max(_LEAST_SHARE * options.max_cp_sat_entries, _FEW_PAIRS * total), _MOST_PAIRS)
-    most_known, best, may_untie, failed = min(_KNOWN * pairs, _MOST_PAIRS), Answer(None, np.inf, bound), False, np.inf
+    most_known, best, may_merge, failed = min(_KNOWN * pairs, _MOST_PAIRS), Answer(None, np.inf, bound), False, np.inf
     if _pairs_below(certificate, cutoff) <= most_known:  # without a look at all pairs
-        best = squeeze(certificate, cutoff, options, watch)
+        best = fixed_in_window(certificate, cutoff, options, watch)
         if is_closed(best.bound, min(cutoff, watch.news(best.objective))) or watch.left_s() <= 0:
             return best
-        failed, may_untie = cutoff - bound, True
+        failed, may_merge = cutoff - bound, True
     above, each = sampled(certificate)
     window, known = (window_of(above, n / each) for n in (pairs, most_known))
     widest = window_of(above, _MOST_PAIRS / each)
@@ -67,20 +68,20 @@ def squeeze_windows(certificate: Certificate, cutoff: float, options: SolveOptio
         upper = cutoff if gap <= (max(window, known) if gap < _CLOSER * failed else window) else bound + window
         if upper == np.inf:
             return best
-        found = squeeze(certificate, upper, options, watch, may_untie=may_untie)
+        found = fixed_in_window(certificate, upper, options, watch, may_merge=may_merge)
         best = replace(better(best, found), bound=max(best.bound, min(found.bound, upper)))
         ended = found.bound >= min(upper, watch.news(found.objective))
         gap = min(cutoff, watch.news(best.objective)) - bound
         failed = failed if ended else min(failed, upper - bound)
-        is_stuck = not ended and may_untie and gap >= _CLOSER * failed
+        is_stuck = not ended and may_merge and gap >= _CLOSER * failed
         if is_stuck or is_closed(best.bound, min(cutoff, watch.news(best.objective))) or watch.left_s() <= 0:
             return best
         if ended and window >= widest:
             return best
         pairs = _MORE_PAIRS * pairs if ended else _WIDE_PAIRS
-        window = max(_WIDER * window, 0.0 if may_untie else window_of(above, pairs / each))
+        window = max(_WIDER * window, 0.0 if may_merge else window_of(above, pairs / each))
         is_known = window < gap <= widest and gap < np.inf
-        window, may_untie = gap if is_known else window, may_untie or not ended or is_known
+        window, may_merge = gap if is_known else window, may_merge or not ended or is_known
 
 
 def _pairs_below(certificate: Certificate, cutoff: float) -> float:
@@ -91,35 +92,35 @@ def _pairs_below(certificate: Certificate, cutoff: float) -> float:
     return sum(counts[edge.u] * counts[edge.v] for edge in certificate.problem.edges)
 
 
-def squeeze(
-    certificate: Certificate, upper: float, options: SolveOptions, watch: Watch, *, may_untie: bool = False
+def fixed_in_window(
+    certificate: Certificate, upper: float, options: SolveOptions, watch: Watch, *, may_merge: bool = False
 ) -> Answer:
     """The cheapest choice met, and a bound on all below `upper`: they meet unless the problem stops shrinking first.
 
     `upper` is the cost of a choice that is known, or a guess. A bound of `upper` says that none costs less. Where the
-    bound stops rising, knots are untied, if they may be and what that leaves is small enough; then narrower windows
-    are looked into, which say less.
+    bound stops rising, frustrated cycles are merged, if they may be and what that leaves is small enough; then narrower
+    windows are looked into, which say less.
     """
     problem, best, low, narrowed = certificate.problem, Answer(None, np.inf, -np.inf), certificate.bound, 0
     left, little = unchanged(problem), replace(options, max_sweeps=_SWEEPS, max_elimination_work=_WORK)
-    tied = list[frozenset[int]]()
+    to_merge = list[frozenset[int]]()
     while True:
         try:
-            cut = left.then(partial(_cut, certificate, upper - left.offset, tied, options))
+            cut = left.then(partial(_cut, certificate, upper - left.offset, to_merge, options))
         except Infeasible as error:
             watch.raise_bound(upper, error.witness or ())
             return replace(best, bound=upper)
         found, stalled = exactly(cut.problem, little), finite(cut.problem) > _SHRUNK * finite(left.problem)
-        is_tight = bool(tied) and len(cut.problem.node_costs) == len(left.problem.node_costs)
-        tied = [] if is_tight else tied
+        is_tight = bool(to_merge) and len(cut.problem.node_costs) == len(left.problem.node_costs)
+        to_merge = [] if is_tight else to_merge
         left, inner = cut, Inner(watch, cut, upper)
         if found is not None:
             inner.raise_bound(found.bound, found.proof)
             best = better(best, _whole(problem, lifted(left, found), watch))
             return replace(best, bound=min(upper, best.objective))
-        if watch.left_s() <= 0 or (stalled and not tied and narrowed >= _MOST_NARROWED):
+        if watch.left_s() <= 0 or (stalled and not to_merge and narrowed >= _MOST_NARROWED):
             return replace(best, bound=low)
-        met, certificate = Ascent(left.problem, little, swinging=False).sweeps(upper - left.offset, inner)
+        met, certificate = Ascent(left.problem, little, is_accelerated=False).sweeps(upper - left.offset, inner)
         inner.raise_bound(certificate.bound, certificate.proof())
         best = better(best, _whole(problem, lifted(left, met), watch))
         before, upper = low, min(upper, watch.news(best.objective))
@@ -127,31 +128,32 @@ def squeeze(
         if low >= upper:
             return replace(best, bound=low)
         is_slow = low - before < _SLOW * (upper - before)
-        was_tied = tied
-        tied = _tied(certificate, upper - low, may_untie, options.fixing) if is_slow and not is_tight else []
-        if not (tied or was_tied) and (stalled or low - before < _RISEN * (upper - before)):
+        was_to_merge = to_merge
+        to_merge = _to_merge(certificate, upper - low, may_merge, options.fixing) if is_slow and not is_tight else []
+        if not (to_merge or was_to_merge) and (stalled or low - before < _RISEN * (upper - before)):
             narrowed, upper = narrowed + 1, low + (upper - low) / _NARROWER
 
 
-def _tied(certificate: Certificate, gap: float, may_untie: bool, options: FixingOptions) -> list[frozenset[int]]:
-    """What is untied: all there is, where few pairs are left of it; else knots, if they may be."""
+def _to_merge(certificate: Certificate, gap: float, may_merge: bool, options: FixingOptions) -> list[frozenset[int]]:
+    """What is merged: all there is, where few pairs are left of it; else frustrated cycles, if they may be."""
     if not options.node_merging:
         return []
-    if is_thin(certificate.problem):
+    if has_few_pairs(certificate.problem):
         return [frozenset(range(len(certificate.problem.node_costs)))]
-    return knots(certificate, gap) if may_untie and options.frustrated_cycles else []
+    return frustrated_cycles(certificate, gap) if may_merge and options.frustrated_cycles else []
 
 
 def _cut(
-    certificate: Certificate, upper: float, tied: Sequence[frozenset[int]], options: SolveOptions, _: Problem
+    certificate: Certificate, upper: float, to_merge: Sequence[frozenset[int]], options: SolveOptions, _: Problem
 ) -> Reduction:
-    """What can be part of a choice that costs less than `upper`, reduced, without these knots.
+    """What can be part of a choice that costs less than `upper`, reduced, without these cycles.
 
     Raises:
       Infeasible: if nothing can.
     """
-    cut = barred(certificate, upper - certificate.bound)
-    cut = cut.then(partial(untied, knots=tied, upper=upper)).then(partial(reduce_once, options=options.presolve))
+    cut = pairs_fixed(certificate, upper - certificate.bound)
+    cut = cut.then(partial(cycles_merged, cycles=to_merge, upper=upper))
+    cut = cut.then(partial(reduce_once, options=options.presolve))
     cut = cut.then(partial(contract_chains, options=options))
     return cut.then(drop_forbidden)  # sums of edges may forbid more; sweeps want a finite partner for every strategy
 

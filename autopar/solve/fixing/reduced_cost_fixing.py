@@ -1,6 +1,6 @@
 """Reduction: strategies, and pairs of strategies, go that no choice within a window above a bound can contain.
 
-With costs moved between edges and nodes as the messages of the bound say (cost', see `dual`), a choice costs at least
+With costs moved between edges and nodes as the messages of the bound say (cost', `trws.dual`), a choice costs at least
 
     bound + beyond_v[s]                                                               with strategy s at v
     bound + beyond_u[s] - row[s] + beyond_v[t] - column[t] + cost'_uv[s, t] - low     with s at u and t at v
@@ -38,7 +38,7 @@ Bits = NDArray[np.uint8]
 _UNMOVED = Messages(np.zeros((0, 2), dtype=np.intp), ())
 
 
-def barred(certificate: Certificate, window: float) -> Reduction:
+def pairs_fixed(certificate: Certificate, window: float) -> Reduction:
     """What can be part of a choice within `window` of the bound, up to rounding; costs are moved.
 
     The certificate is of a problem with at most one edge between any two nodes.
@@ -59,8 +59,8 @@ def barred(certificate: Certificate, window: float) -> Reduction:
     return Reduction(smaller, 0.0, left.lift, (Pass(messages), *left.steps, *((Bar(bars, prices),) if bars else ())))
 
 
-def barred_in_place(problem: Problem, upper: float) -> Reduction:
-    """As `barred`, where costs are moved already: without the pairs that no choice can have that costs less than upper.
+def pairs_fixed_in_place(problem: Problem, upper: float) -> Reduction:
+    """As `pairs_fixed`, where costs are moved already: without the pairs that no choice below `upper` can have.
 
     Raises:
       Infeasible: if all choices cost as much.
@@ -135,7 +135,7 @@ def _without_dear(
     beyond = np.concatenate([np.zeros(0), *(cost - cost.min() for cost in costs)])
     gone = np.zeros(len(pool), dtype=np.bool_)
     least = np.empty(int((start[ends + 1] - start[ends]).sum()))
-    bar_dear(start, ends, place, pool, beyond, least, most, gone)
+    fix_dear(start, ends, place, pool, beyond, least, most, gone)
     left, bars = list[Edge](), dict[tuple[int, int], Bits]()
     for edge, (first, last) in zip(edges, pairwise(place.tolist()), strict=True):
         bits = gone[first:last]
@@ -147,7 +147,7 @@ def _without_dear(
 
 
 @compiled
-def bar_dear(
+def fix_dear(
     start: Ints, ends: Ints, place: Ints, pool: Floats, beyond: Floats, least: Floats, most: float, gone: Bools
 ) -> None:
     """Puts infinity, and `gone`, where a pair of edge e, pool[place[e] ...] between ends[e], costs more than `most`.

@@ -1,1 +1,1 @@
-"""One problem under all memory limits: the dual as a curve over prices, Lagrangian relaxation."""
+"""One problem under all memory limits: the Lagrangian dual as a curve over prices."""

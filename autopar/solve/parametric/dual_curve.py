@@ -6,7 +6,7 @@
 The value does not know the limit, so every prices met prove a line that bounds the optimum of every limit, and every
 choice met is one within every limit that it keeps. So no limit is worked on: the sum of the prices goes down step by
 step from where no choice gets smaller to where the fastest is met, and their shares follow the rows that are the
-highest. Messages go on from step to step. Better choices are made of what is decoded on the way (`blend`).
+highest. Messages go on from step to step. Better choices are made of what is decoded on the way (`path_relinking`).
 
 A. Geoffrion, "Lagrangean relaxation for integer programming", Mathematical Programming Study 2 (1974). Differs: one run
 serves all limits.
@@ -22,10 +22,9 @@ from itertools import pairwise
 import numpy as np
 
 from autopar.solve.parametric.archive import Met, Pareto
-from autopar.solve.presolve.merging import merge_usages
-from autopar.solve.presolve.reduce import reduce_cheaply
+from autopar.solve.presolve.reduce import merge_usages, reduce_cheaply
 from autopar.solve.presolve.variable_elimination import contract_chains
-from autopar.solve.primal.path_relinking import Blend
+from autopar.solve.primal.path_relinking import PathRelinking
 from autopar.solve.problem.options import SolveOptions
 from autopar.solve.problem.problem import Floats, Problem, Solution, dearest, derived, objective, peak
 from autopar.solve.problem.reduction import Choice, Ints, unchanged
@@ -90,13 +89,13 @@ class Curve:
         self.reduction = cheaply.then(merge_usages).then(partial(contract_chains, options=options))
         self.rows = memory_rows(self.reduction.problem)
         self.dual = Dual(self.reduction.problem, self.rows)
-        self.dual.swinging = options.trws.acceleration
+        self.dual.is_accelerated = options.trws.acceleration
         self._weights, self._use = np.zeros(self.rows.count), np.zeros(self.rows.count)
         self._seen = np.zeros(len(self.dual.flat.cost), dtype=bool)
         self._lines: list[Line] = []
         self._rising = 1  # lines while prices rose, and the first
         self._pareto = Pareto()
-        self._blends = 0  # each draws other forests
+        self._relinkings = 0  # each draws other forests
         self._settle()
         self._note()
         self._use = self._decoded()
@@ -119,7 +118,7 @@ class Curve:
     def choose(self) -> None:
         """Meets better choices, once bounds are proven."""
         if self._pareto.met and self._lines[self._rising :]:  # what was seen has a choice
-            self._blend(self._lines[self._rising :])
+            self._relink(self._lines[self._rising :])
 
     def bound(self, limit: float) -> float:
         """No choice within the limit costs less, rounding errors included."""
@@ -249,18 +248,18 @@ class Curve:
             self._weights = _FORGOTTEN * self._weights + _SHARPNESS * (self._use / (self._use.max() or 1.0) - 1)
         self._note()
 
-    def _blend(self, lines: Sequence[Line]) -> None:
+    def _relink(self, lines: Sequence[Line]) -> None:
         """Meets better choices out of the strategies that were decoded, at the prices of these lines."""
         if not self.options.primal.path_relinking:
             return
         every = [line.state.prices for line in sorted(lines, key=lambda line: -line.slope)]
         start = self.dual.flat.start
         seen = [self._seen[start[rank] : start[rank + 1]] for rank in self.dual.rank.tolist()]
-        options = replace(self.options, seed=self.options.seed + self._blends)
-        self._blends += 1
-        blend = Blend(self.reduction, seen, options, self._pareto)
-        blend.descend(self.rows, every, self.passes, self.wanted)
-        blend.splice(self.wanted)
+        options = replace(self.options, seed=self.options.seed + self._relinkings)
+        self._relinkings += 1
+        relinking = PathRelinking(self.reduction, seen, options, self._pareto)
+        relinking.descend(self.rows, every, self.passes, self.wanted)
+        relinking.splice(self.wanted)
 
     def _highest(self, limit: float) -> Line:
         return max(self._lines, key=lambda line: line.at(limit))

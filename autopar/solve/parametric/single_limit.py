@@ -1,8 +1,9 @@
-"""One problem about single memory limits: as a curve within all of them (`curve`), but drawn only near those asked for.
+"""One problem about single memory limits: as a curve within all of them (`dual_curve`), but drawn only near those asked
+for.
 
 The sum of the prices goes up until choices keep within the limit, and once more; then down in steps until they exceed
 it; then by halves to where they just do. Messages that come from high prices decode better choices than those that come
-from low ones. Of what was decoded on the way, choices about the limit are made (`blend`).
+from low ones. Of what was decoded on the way, choices about the limit are made (`path_relinking`).
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Focus(Curve):
         lines = self._priced()
         within = sum(line.middle <= limit for line in lines)
         for _ in range(_MIXES):
-            self._blend(lines[max(0, within - _BESIDE) : within + _BESIDE])
+            self._relink(lines[max(0, within - _BESIDE) : within + _BESIDE])
             best = self.best(limit)
             is_near = best is not None and self.bound(limit) >= best.cost * (1 - self.options.gap_tolerance)
             if is_near or not self.wanted():

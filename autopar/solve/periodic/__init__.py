@@ -1,1 +1,1 @@
-"""What repeats: quotients by periods that are told, shortened problems by periods that are found, and separators."""
+"""What repeats: the layer of every node, quotients and shortened problems, by places that are told."""

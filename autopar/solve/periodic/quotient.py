@@ -75,6 +75,11 @@ def quotient(problem: Problem) -> Quotient | None:
     return Quotient(derived(tuple(costs), joined, usages, problem.usage_limit), classes)
 
 
+def classes_of(problem: Problem) -> Ints | None:
+    """The class of every node, 0, 1, ... as they come first; None if nothing is told of what repeats."""
+    return None if problem.periods is None else _classes(problem, problem.periods)
+
+
 def _classes(problem: Problem, periods: Ints) -> Ints:
     """The class of every node, 0, 1, ... as they come first. Those of one class are allowed the same strategies."""
     allowed = {id(cost): np.isfinite(cost).tobytes() for cost in problem.node_costs}

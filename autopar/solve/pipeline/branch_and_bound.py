@@ -23,7 +23,7 @@ from heapq import heappop, heappush
 import numpy as np
 
 from autopar.solve.certificate.proof import Cases, Eliminate, Exceed, Forbid, Kept, Pass, Price, Prices, Proof
-from autopar.solve.elimination.exact import exactly
+from autopar.solve.elimination.bucket_elimination import exactly
 from autopar.solve.presolve.knapsack_filtering import drop_oversized
 from autopar.solve.presolve.reduce import reduce_cheaply
 from autopar.solve.presolve.variable_elimination import contract_chains
@@ -36,12 +36,12 @@ from autopar.solve.trws.ascent import Answer, Ascent, better, is_closed
 from autopar.solve.trws.ascent import Prices as Steps
 from autopar.solve.trws.dual import Certificate
 
-_SWEEPS = 60
+_SWEEPS = 60  # of a part: many parts bounded a little beat few bounded well
 _ROUNDS = 2  # of sweeps, as long as they rule out strategies
 _WORTH = 0.95  # of the strategies left: with more another round is not worth while
 _PRICE_STEPS = 2  # bounds at fixed prices
 _HEAVY = 0.02  # of the gap: smaller differences of the price of a node's bytes decide nothing
-_MOST_DEPTH = 100
+_MOST_DEPTH = 100  # of splits: Python's stack holds their proofs
 _TOLD = 8  # splits from one proof to the next
 
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from autopar.solve.certificate.proof import FREE, Forbid
-from autopar.solve.elimination.exact import NOTHING, eliminated, lifted
-from autopar.solve.fixing.fixed_point import squeeze, squeeze_windows
-from autopar.solve.pipeline.stage import Stage, State
+from autopar.solve.elimination.bucket_elimination import NOTHING, eliminated, lifted
+from autopar.solve.fixing.fixed_point import fixed_in_window, fixed_in_windows
+from autopar.solve.pipeline.stage import MAX_DEPTH, Stage, State, edge_entries
 from autopar.solve.primal.crossover import (
     annealed,
     annealed_near,
@@ -19,14 +19,13 @@ from autopar.solve.primal.crossover import (
     mixed_exactly,
     strategies_of,
 )
-from autopar.solve.problem.bracket import MAX_DEPTH, edge_entries
 from autopar.solve.problem.incumbent import Inner, Until, offer
 from autopar.solve.problem.reduction import Choice, kept, restrict
 from autopar.solve.trws.ascent import Ascent
 
 _CLOSE = (1e-6, 1e-5, 1e-4, 1e-3)  # of the bound: windows eliminated as long as they fit
 _NEARLY = 1e-5  # of the bound: a tiled choice as close is worth a proof
-_MIXTURE_PASSES = 100
+_MIXTURE_PASSES = 100  # of annealing: few strategies are left, more passes find nothing better
 _MIXTURE_WORK = 0.1  # of CP-SAT's
 _MOST_ENTRIES = 30_000_000  # of edges: where a gap may be left, of more only messages and annealing are tried
 
@@ -49,19 +48,19 @@ def _is_near(state: State) -> bool:
 
 def _fixed(state: State) -> State:
     """After windows above the bound, cut, reduced and swept in turn."""
-    return state.after(squeeze_windows(state.certificate, state.known.cutoff, state.options, state.watch))
+    return state.after(fixed_in_windows(state.certificate, state.known.cutoff, state.options, state.watch))
 
 
 def _fixed_and_merged(state: State) -> State:
     """After the same with joins, from messages that did not swing: these rule out more pairs."""
-    ascent = Ascent(state.problem, state.options, swinging=False)
+    ascent = Ascent(state.problem, state.options, is_accelerated=False)
     found, certificate = ascent.sweeps(state.known.cutoff, state.watch)
     state = state.after(replace(found, bound=certificate.bound))
     offer(found.choice, state.watch)
     state.watch.raise_bound(certificate.bound, certificate.proof())
     if not state.known.is_left:
         return state
-    return state.after(squeeze(certificate, state.known.cutoff, state.options, state.watch, may_untie=True))
+    return state.after(fixed_in_window(certificate, state.known.cutoff, state.options, state.watch, may_merge=True))
 
 
 def _met_annealed(state: State) -> State:

@@ -121,7 +121,7 @@ def _choosing_alike(problem: Problem, options: SolveOptions) -> Choice | None:
     if small is None:
         return None
     work = min(options.max_elimination_work, _LITTLE_WORK)
-    little = replace(options, max_elimination_work=work, max_rounds=0, max_price_steps=0)
+    little = replace(options, max_elimination_work=work, max_rounds=0)
     try:
         found = solve(small.problem, options=replace(little, time_limit_s=None if left_s() == np.inf else left_s()))
     except (Infeasible, Unsolved):

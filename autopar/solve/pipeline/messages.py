@@ -7,9 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from autopar.solve.periodic.few_periods import Few, few_of
-from autopar.solve.pipeline.stage import Stage, State
+from autopar.solve.pipeline.stage import Known, Stage, State, is_narrow
 from autopar.solve.primal.first_choice import first_choice
-from autopar.solve.problem.bracket import Known, is_narrow
 from autopar.solve.problem.incumbent import Apart, Watch, offer
 from autopar.solve.problem.options import SolveOptions
 from autopar.solve.problem.problem import Problem

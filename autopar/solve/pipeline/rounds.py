@@ -1,33 +1,45 @@
-"""Rounds of bound and choices; after each, smaller problems in windows above the bound, branch and bound, CP-SAT."""
+"""The search on what reductions leave: exact elimination, or messages, or rounds of bound and choices.
+
+`minimise` is given a cost that is known to be reachable (`upper`) and looks for something cheaper. Its answer's bound
+holds for every choice that costs less than `upper`; a bound of inf says that there is none. After each round come
+smaller problems in windows above the bound, which are searched likewise, branch and bound, and CP-SAT.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
-from autopar.solve.certificate.proof import Exhaust, Prices
+from autopar.solve.certificate.proof import FREE, Exhaust, Prices
 from autopar.solve.cp_sat.finish import entries, finish
-from autopar.solve.elimination.exact import NOTHING, finite, weight
-from autopar.solve.fixing.reduced_cost_fixing import barred, sampled, window_of
+from autopar.solve.elimination.bucket_elimination import (
+    NOTHING,
+    exactly,
+    finite,
+    lifted,
+    reduced,
+    reduced_fully,
+    weight,
+)
+from autopar.solve.fixing.reduced_cost_fixing import pairs_fixed, sampled, window_of
 from autopar.solve.pipeline.branch_and_bound import Branches
-from autopar.solve.problem.bracket import MAX_DEPTH, Known, answer, is_narrow
+from autopar.solve.pipeline.stage import MAX_DEPTH, Known, answer, is_narrow
+from autopar.solve.pipeline.stages import closed_by_messages
 from autopar.solve.problem.incumbent import Inner, Watch
 from autopar.solve.problem.options import SolveOptions
 from autopar.solve.problem.problem import Infeasible, Problem, objective
-from autopar.solve.problem.reduction import kept
+from autopar.solve.problem.reduction import Reduction, kept
 from autopar.solve.trws.ascent import Answer, Ascent, better, is_closed
 from autopar.solve.trws.dual import Certificate
-
-Within = Callable[[Problem, SolveOptions, Watch, float, int], Answer]
-"""What looks for a choice that costs less than a cost, at a depth of windows."""
 
 _GUESSES = (1e-4, 1e-3, 1e-2)  # of the bound: windows tried while no choice is known
 _FEW = 12_000  # pairs that a window leaves: these are searched in seconds
 _LEAST_SHARE, _MOST_SHARE = 0.1, 0.6  # of the gap, for such a window
-_SHRUNK = 0.9
+_SHRUNK = 0.9  # of what there was: a window that leaves more is not worth a search of its own
 _ROUNDS_TO_SPLIT = 2  # that are left: with fewer, branch and bound does not close what CP-SAT did not
 _MOST_LONGER = 4  # times that the work of branch and bound is doubled
 _CP_SAT, _BRANCHES = "CP-SAT", "branches"
@@ -42,9 +54,8 @@ def in_rounds(
     upper: float,
     depth: int,
     prices: Prices,
-    within: Within,
 ) -> Answer:
-    """Rounds of bound and choices; after each, smaller problems in windows above the bound (`within`), or CP-SAT."""
+    """Rounds of bound and choices; after each, smaller problems in windows above the bound, or CP-SAT."""
     ascent, best, low = _priced_ascent(problem, options, prices), Answer(None, np.inf, -np.inf), -np.inf
     branches: Branches | None = None
     is_tried = False  # CP-SAT: what it does not close, it does not close later
@@ -55,7 +66,7 @@ def in_rounds(
         known = Known(best, low, upper, watch)
         if not known.is_left or watch.objective <= watch.enough:
             break
-        known, is_all = _narrowed(certificate, options, known, depth, within)
+        known, is_all = _narrowed(certificate, options, known, depth)
         if is_all:
             return known.answer()
         means = _means(certificate, options, is_tried, round_ + _ROUNDS_TO_SPLIT >= options.max_rounds)
@@ -107,9 +118,7 @@ def _split(branches: Branches, options: SolveOptions, known: Known, round_: int)
         round_ += 1
 
 
-def _narrowed(
-    certificate: Certificate, options: SolveOptions, known: Known, depth: int, within: Within
-) -> tuple[Known, bool]:
+def _narrowed(certificate: Certificate, options: SolveOptions, known: Known, depth: int) -> tuple[Known, bool]:
     """What is known after searching windows above the bound, and whether one of them held all that is wanted.
 
     What a window has may cost more than its upper end; then all that is cheaper is in a wider one. The last takes in
@@ -119,7 +128,7 @@ def _narrowed(
     while windows and depth < MAX_DEPTH and options.pipeline.windows:
         window, before = min(windows.pop(0), known.cutoff - certificate.bound), known.cutoff
         is_any = 0 < window < math.inf and watch.left_s() > 0
-        inside = _inside(certificate, window, options, watch, depth, within) if is_any else None
+        inside = _inside(certificate, window, options, watch, depth) if is_any else None
         if inside is None:
             break
         low = max(known.low, min(inside.bound, certificate.bound + window))
@@ -158,17 +167,69 @@ def _guesses(certificate: Certificate, known: Known, depth: int) -> list[float]:
     return [few] if is_worth else []
 
 
-def _inside(
-    certificate: Certificate, window: float, options: SolveOptions, watch: Watch, depth: int, within: Within
-) -> Answer | None:
+def _inside(certificate: Certificate, window: float, options: SolveOptions, watch: Watch, depth: int) -> Answer | None:
     """The answer among the choices within a window of the bound; None if the window leaves most of the problem."""
     try:
-        reduction = barred(certificate, window)
+        reduction = pairs_fixed(certificate, window)
     except Infeasible as error:
         watch.raise_bound(certificate.bound + window, error.witness or ())
         return NOTHING
     if finite(reduction.problem) > _SHRUNK * finite(certificate.problem):
         return None
     upper = certificate.bound + window
-    found = within(reduction.problem, options, Inner(watch, reduction, upper), upper, depth + 1)
+    found = minimise(reduction.problem, options, Inner(watch, reduction, upper), upper, depth + 1)
     return replace(found, choice=reduction.lift(found.choice)) if found.choice is not None else found
+
+
+def minimise(problem: Problem, options: SolveOptions, watch: Watch, upper: float = np.inf, depth: int = 0) -> Answer:
+    """The cheapest choice found: by elimination where it fits, else by messages alone where they close, else by all."""
+    return _after(reduced, by_all if depth else by_messages, problem, options, watch, upper, depth)
+
+
+def by_messages(
+    problem: Problem, options: SolveOptions, watch: Watch, upper: float, depth: int = 0, ascent: Ascent | None = None
+) -> Answer:
+    """The optimum where messages prove a choice that they decode, as on most training steps; else as `by_all` does."""
+    return closed_by_messages(problem, options, watch, upper, depth, by_all, ascent)
+
+
+def by_all(
+    problem: Problem, options: SolveOptions, watch: Watch, upper: float, depth: int, prices: Prices = FREE
+) -> Answer:
+    """After all reductions, by elimination where it fits, or by bounds, choices, windows and CP-SAT.
+
+    `prices` of times are those to begin with.
+    """
+    search = partial(in_rounds, prices=prices)
+    return _after(reduced_fully, search, problem, options, watch, upper, depth, at_last=True)
+
+
+def _after(
+    reduce: Callable[[Problem, SolveOptions], Reduction],
+    search: Callable[[Problem, SolveOptions, Watch, float, int], Answer],
+    problem: Problem,
+    options: SolveOptions,
+    watch: Watch,
+    upper: float,
+    depth: int,
+    *,
+    at_last: bool = False,
+) -> Answer:
+    """What elimination finds after reductions, or, where it does not fit, what a search does.
+
+    `at_last`: that search has no quick means left.
+    """
+    try:
+        reduction = reduce(problem, options)
+    except Infeasible as error:
+        watch.raise_bound(upper, error.witness or ())
+        return NOTHING
+    inner = Inner(watch, reduction, upper)
+    found = exactly(reduction.problem, options, at_last=at_last)
+    if found is None:
+        found = search(reduction.problem, options, inner, upper - reduction.offset, depth)
+    else:
+        inner.raise_bound(found.bound, found.proof)
+    if found.choice is not None:
+        inner.offer(found.choice)
+    return lifted(reduction, found)

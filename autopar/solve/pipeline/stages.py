@@ -8,8 +8,7 @@ from __future__ import annotations
 import math
 
 from autopar.solve.pipeline import closing, messages
-from autopar.solve.pipeline.stage import Stage, State, run_stages
-from autopar.solve.problem.bracket import Known, Search, edge_entries
+from autopar.solve.pipeline.stage import Known, Search, Stage, State, edge_entries, run_stages
 from autopar.solve.problem.incumbent import Watch
 from autopar.solve.problem.options import SolveOptions
 from autopar.solve.problem.problem import Problem

@@ -13,18 +13,15 @@ from functools import partial
 import numpy as np
 
 from autopar.solve.cp_sat.bottleneck import LeastPeak, least_peak
-from autopar.solve.elimination.bucket_elimination import plan_elimination
-from autopar.solve.elimination.exact import exactly, lifted, reduced, weight
-from autopar.solve.parametric.lagrangian import solve_at_prices
-from autopar.solve.pipeline.core import minimise
-from autopar.solve.pipeline.stage import Stage, run_stages
-from autopar.solve.presolve.batched import reduce_alike
+from autopar.solve.elimination.bucket_elimination import exactly, lifted, plan_elimination, reduced, weight
+from autopar.solve.periodic.layers import with_layers
+from autopar.solve.pipeline.rounds import minimise
+from autopar.solve.pipeline.stage import Stage, is_narrow, run_stages
+from autopar.solve.presolve.batched_elimination import reduce_alike
 from autopar.solve.presolve.knapsack_filtering import drop_oversized
-from autopar.solve.presolve.merging import merge_usages
-from autopar.solve.presolve.reduce import reduce_cheaply, resting
+from autopar.solve.presolve.reduce import merge_usages, reduce_cheaply, resting
 from autopar.solve.primal.first_choice import first_choice
 from autopar.solve.primal.repair import LocalSearch
-from autopar.solve.problem.bracket import is_narrow
 from autopar.solve.problem.clock import ending_at, left_s, now
 from autopar.solve.problem.incumbent import Best, Inner
 from autopar.solve.problem.options import SolveOptions
@@ -94,7 +91,8 @@ def _reduced(state: Whole) -> Whole:
     """After all reductions that are cheap whatever the problem."""
     options = state.options
     try:
-        reduction = state.reduction.then(drop_slack).then(partial(reduce_alike, options=options))
+        reduction = state.reduction.then(drop_slack).then(partial(_layered, options=options))
+        reduction = reduction.then(partial(reduce_alike, options=options))
         reduction = reduction.then(partial(reduce_cheaply, options=options.presolve))
         reduction = reduction.then(partial(resting, merge_usages))
     except Infeasible as error:
@@ -102,6 +100,13 @@ def _reduced(state: Whole) -> Whole:
         raise Infeasible(_FORBIDDEN) from None
     state = replace(state, reduction=reduction)
     return replace(state, upper=state.watch.news(state.watch.objective))
+
+
+def _layered(problem: Problem, options: SolveOptions) -> Reduction:
+    """The same problem, whose nodes know their layers where these are of use."""
+    if problem.usages or not options.periodic.few_periods:
+        return unchanged(problem)
+    return replace(unchanged(problem), problem=with_layers(problem))
 
 
 def _exceeds(state: Whole) -> bool:
@@ -210,26 +215,18 @@ def _met_within(state: Whole) -> Whole:
     start = _start(problem, some, options)
     if start.choice is not None:
         watch.offer(start.choice)
-    return replace(state, some=start.choice)
+    return state
 
 
 def _searched_within(state: Whole) -> Whole:
-    """After memory prices around exact eliminations, and a search of what they leave."""
+    """After a search within the limit."""
     problem, options, watch = state.problem, state.options, state.watch
     assert state.relaxed is not None
-    start = Answer(None, watch.objective, state.relaxed.bound)
-    if state.some is not None:
-        start = Answer(state.some, objective(problem, state.some), state.relaxed.bound)
-    left, reduction, best = problem, unchanged(problem), start
-    if options.parametric.lagrangian:
-        left, reduction, best = solve_at_prices(problem, options, start, watch)
-    if best.choice is not None:
-        watch.offer(best.choice)
-    watch.raise_bound(best.bound, best.proof)
     upper = watch.news(watch.objective)
-    if is_closed(best.bound, upper):
+    if is_closed(state.relaxed.bound, upper):
         return state
-    found = minimise(left, options, Inner(watch, reduction, upper), upper - reduction.offset)
+
+    found = minimise(problem, options, Inner(watch, unchanged(problem), upper), upper)
     if watch.objective == np.inf and found.bound == np.inf:
         least = _least_peak(problem, options, enough=problem.usage_limit or 0.0)
         raise _infeasible(problem, least, options, watch)

@@ -17,8 +17,8 @@ from autopar.solve.problem.clock import is_up
 from autopar.solve.problem.problem import Floats, Problem
 from autopar.solve.problem.reduction import Bools, Ints, Reduction, restrict
 
-_SAMPLES = 8
-_CHUNK_ENTRIES = 1 << 18
+_SAMPLES = 8  # columns of each matrix: they refute nearly all pairs that a whole row would
+_CHUNK_ENTRIES = 1 << 18  # 2 MB: what is compared at a time stays in the cache
 _MOST_WORK = 2e7  # entries to compare for all pairs of a node's strategies: above, it stays as it is
 
 

@@ -35,14 +35,15 @@ class Edges:
 class Joined:
     """The nodes that stay, renumbered, and their edges.
 
-    `stay` are their numbers in the whole problem; `fixed` is the kind of what edges add to their costs; `led` are the
-    nodes that follow each, by its number here, each with its strategy for each of the leader's. `followers` are in the
-    order in which they went. `steps` say this in a proof.
+    `stay` are their numbers in the whole problem, `layers` what is known of theirs; `fixed` is the kind of what edges
+    add to their costs; `led` are the nodes that follow each, by its number here, each with its strategy for each of the
+    leader's. `followers` are in the order in which they went. `steps` say this in a proof.
     """
 
     counts: Ints
     edges: Edges
     stay: Ints
+    layers: Ints | None
     fixed: Ints
     led: Mapping[int, tuple[tuple[int, Ints], ...]]
     followers: tuple[Follower, ...]
@@ -83,7 +84,8 @@ def joined(problem: Problem, kinds: Kinds) -> Joined:
     for v, (root, to_v) in leaders(followers).items():
         led.setdefault(int(place[root]), []).append((v, to_v))
     by_leader = {u: tuple(members) for u, members in led.items()}
-    return Joined(counts[stay], edges, stay, fixed, by_leader, followers, steps)
+    layers = None if problem.layers is None else problem.layers[stay]
+    return Joined(counts[stay], edges, stay, layers, fixed, by_leader, followers, steps)
 
 
 def _contracted(counts: Ints, edges: Edges, kinds: Kinds) -> tuple[Ints, Edges, tuple[Follower, ...]]:

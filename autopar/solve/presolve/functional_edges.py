@@ -131,7 +131,7 @@ def contracted(problem: Problem) -> tuple[Problem, list[int], list[Follower]]:
             queue.extend(sorted(work.merge(*found), reverse=True))
     usages = _moved(problem.usages, work.followers)
     gone = {v for v, _, _ in work.followers}
-    smaller, stay = compact(work.costs, gone, list(work.edges.values()), usages, problem.usage_limit)
+    smaller, stay = compact(problem, work.costs, gone, list(work.edges.values()), usages)
     return smaller, stay, work.followers
 
 

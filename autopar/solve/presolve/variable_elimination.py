@@ -22,7 +22,7 @@ from autopar.solve.problem.options import SolveOptions
 from autopar.solve.problem.problem import Edge, Floats, Problem
 from autopar.solve.problem.reduction import Choice, Reduction, compact, unchanged
 
-_MAX_NEIGHBOURS = 2
+_MAX_NEIGHBOURS = 2  # with more, a problem of pairs would not stay one
 
 
 A = TypeVar("A", bound=Matrix)
@@ -119,7 +119,7 @@ def contract_chains(problem: Problem, options: SolveOptions) -> Reduction:
         Edge(u, v, cost) for u, near in enumerate(graph.near) for v, (cost, flipped) in near.items() if not flipped
     ]
     out = {item.node for item in gone}
-    smaller, stay = compact(graph.costs, out, edges, problem.usages, problem.usage_limit)
+    smaller, stay = compact(problem, graph.costs, out, edges)
     step = Eliminate(tuple(item.node for item in gone))
     return Reduction(smaller, graph.offset, partial(_lift, len(graph.costs), stay, gone), (step,))
 

@@ -21,8 +21,8 @@ from functools import partial
 import numpy as np
 
 from autopar.solve.certificate.proof import Forbid
-from autopar.solve.elimination.exact import eliminated, lifted, reduced
-from autopar.solve.fixing.reduced_cost_fixing import barred, sampled, window_of
+from autopar.solve.elimination.bucket_elimination import eliminated, lifted, reduced
+from autopar.solve.fixing.reduced_cost_fixing import pairs_fixed, sampled, window_of
 from autopar.solve.presolve.arc_consistency import drop_forbidden
 from autopar.solve.problem.incumbent import Apart, Inner, Watch
 from autopar.solve.problem.options import SolveOptions
@@ -36,7 +36,7 @@ _SHARES = (0.99, 1.01, 1.1, 1.5, 3.0)  # of the memory prices, until a choice ke
 _WINDOW = 3e-4  # of the bound
 _DECODED_SHARES = (0.5, 0.99, 1.01, 2.0, 4.0)  # far ones give a mixture what it needs
 _PAIRS = 1_200_000  # that are left, where sweeps decode
-_SWEEPS, _SWEEPS_PER_CHECK = 40, 5
+_SWEEPS, _SWEEPS_PER_CHECK = 40, 5  # at each share: few pairs are left, and messages settle soon
 _PASSES = 25  # of annealings: more find hardly better ones
 _NEAR = 0.1  # of a gap: the excess of strategies that a choice that is much cheaper is mostly made of
 _WORK = 1e8  # additions of the elimination that mixes without one
@@ -118,7 +118,7 @@ def close_to(certificate: Certificate, cutoff: float, options: SolveOptions) -> 
     above, each = sampled(certificate)
     window = min(cutoff - certificate.bound, window_of(above, _PAIRS / each))
     try:
-        left = barred(certificate, window).then(partial(reduced, options=options)).then(drop_forbidden)
+        left = pairs_fixed(certificate, window).then(partial(reduced, options=options)).then(drop_forbidden)
     except Infeasible:
         return None
     rows = memory_rows(left.problem)
@@ -149,7 +149,7 @@ class Close:
     def decoded(self) -> list[Choice]:
         """What sweeps decode at shares of the prices, on both sides of the limit."""
         dual = Dual(self.reduction.problem, self.rows)
-        dual.swinging = self.options.trws.acceleration
+        dual.is_accelerated = self.options.trws.acceleration
         return [self.reduction.lift(_decoded(dual, share * self.prices)) for share in _DECODED_SHARES]
 
 

@@ -11,8 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from autopar._jit import compiled, compiled_inner
-from autopar.solve.primal.annealing import Schedule, anneal
-from autopar.solve.primal.tree_moves import desk_for, grow_forest, solve_forest
+from autopar.solve.primal.tree_moves import Schedule, anneal, desk_for, grow_forest, solve_forest
 from autopar.solve.problem.incumbent import Watch
 from autopar.solve.problem.options import SolveOptions
 from autopar.solve.problem.problem import Floats
@@ -21,7 +20,7 @@ from autopar.solve.trws.arrays import Flat
 from autopar.solve.trws.dual import Dual
 from autopar.solve.trws.kernels import add_prices, add_row, cost_of, use_of
 
-_SWEEPS = 5
+_SWEEPS = 5  # what is decoded after these is no longer better for more
 _HEATS = (0.1, 1.0, 10.0)  # of a node's share of the bound
 _SHARE = 0.2  # of the passes that annealing may have, for each heat
 _CHEAPEST, _DEARER, _STEPS = 1e-3, 4.0, 16  # what relief may cost: a node's share for a limit's excess, times 4, ...

@@ -18,8 +18,7 @@ import numpy as np
 from autopar._jit import compiled
 from autopar.solve.certificate.proof import Forbid
 from autopar.solve.parametric.archive import Met, Pareto
-from autopar.solve.presolve.merging import merge_usages
-from autopar.solve.presolve.reduce import reduce_cheaply
+from autopar.solve.presolve.reduce import merge_usages, reduce_cheaply
 from autopar.solve.presolve.variable_elimination import contract_chains
 from autopar.solve.primal.tree_moves import desk_for, grow_forest, solve_forest
 from autopar.solve.problem.options import SolveOptions
@@ -37,7 +36,7 @@ _DIPS = 12  # of the cuts of a splice, the cheapest first
 _ROUNDING = 1e-9  # of a cost: more than what its sum in another order is off by
 
 
-class Blend:
+class PathRelinking:
     """What is left of a reduced problem with the strategies `seen`, at least one for every node.
 
     Choices are told to `pareto`, as those of the whole problem.
@@ -49,7 +48,7 @@ class Blend:
         self.reduction = few.then(partial(reduce_cheaply, options=options.presolve)).then(merge_usages).then(contract)
         self.rows = memory_rows(self.reduction.problem)
         self.dual = Dual(self.reduction.problem, self.rows)
-        self.dual.swinging = options.trws.acceleration
+        self.dual.is_accelerated = options.trws.acceleration
         self.pareto = pareto
         self.desk, self.random = desk_for(self.dual.flat), np.random.default_rng(options.seed)
         self.own = Pareto()

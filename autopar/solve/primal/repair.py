@@ -1,4 +1,4 @@
-"""Better choices from good ones: repair of the memory limit, single moves, and splices of two choices.
+"""Better choices from good ones: repair of the memory limit, and single moves.
 
 No move ever leaves the limit once a choice is within it, and a choice is only replaced by a cheaper one.
 """
@@ -13,9 +13,8 @@ from autopar.solve.problem.problem import Floats, Problem, objective
 from autopar.solve.problem.reduction import Bools, Choice
 from autopar.solve.problem.rows import Rows
 
-_MAX_REPAIRS = 300
-_MAX_PASSES = 20
-_SPLICES = 64
+_MAX_REPAIRS = 300  # moves: what needs more is not repaired by single moves
+_MAX_PASSES = 20  # over all nodes: the last of them move next to nothing
 _ALL = PrimalOptions()
 
 
@@ -117,16 +116,3 @@ class LocalSearch:
         ratio[useful] = rise[useful] / np.minimum(freed[useful], need)
         best = int(ratio.argmin())
         return (float(ratio[best]), v, best) if np.isfinite(ratio[best]) else None
-
-    def splice(self, a: Choice, b: Choice) -> tuple[Choice | None, float]:
-        """The best choice, improved, that takes its first nodes from one of two choices and the rest from the other.
-
-        Where equal layers all change at the same price, this lets only some of them change.
-        """
-        cuts = sorted({i * len(a) // _SPLICES for i in range(1, _SPLICES)})
-        mixed = [x[:cut] + y[cut:] for cut in cuts for x, y in ((a, b), (b, a))]
-        costs = [self.cost(choice) for choice in mixed]
-        best = min(range(len(mixed)), key=lambda i: costs[i], default=None)
-        if best is None or not np.isfinite(costs[best]):
-            return None, np.inf
-        return self.improve(list(mixed[best]))

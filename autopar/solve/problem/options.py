@@ -120,11 +120,9 @@ class ParametricOptions:
     """Memory prices.
 
     Attributes:
-      lagrangian: memory prices around exact eliminations.
       filling: prices between those of lines that meet far below the curve.
     """
 
-    lagrangian: bool = True
     filling: bool = True
 
 
@@ -163,7 +161,6 @@ class SolveOptions:
       max_total_entries: the most entries that all tables of one elimination may hold together.
       max_elimination_work: the most additions that one exact elimination may need.
       max_sweeps: message passing sweeps per dual bound; rounds have up to four times as many.
-      max_price_steps: exact eliminations at memory prices; together they keep within max_elimination_work.
       max_rounds: of bounds and choices on a core that elimination and CP-SAT do not close; 0: what messages prove.
       anneal_passes: exact re-solves of random forests by annealing; a round has this twice, small problems less.
       region_steps: exact re-solves of a forest in a small region after annealing; less where passes are few.
@@ -184,7 +181,6 @@ class SolveOptions:
     max_total_entries: int = 150_000_000
     max_elimination_work: float = 2e10
     max_sweeps: int = 200
-    max_price_steps: int = 60
     max_rounds: int = 2
     anneal_passes: int = 1000
     region_steps: int = 15_000
@@ -208,7 +204,7 @@ class SolveOptions:
     def __post_init__(self) -> None:
         limits = (self.max_table_entries, self.max_total_entries, self.max_elimination_work, self.max_sweeps)
         others = (self.anneal_passes, self.region_steps, self.max_rounds, self.max_cp_sat_entries, self.cp_sat_work)
-        counts = (self.max_price_steps, self.branch_entries, self.gap_tolerance)
+        counts = (self.branch_entries, self.gap_tolerance)
         if min(*limits, self.cp_sat_workers) < 1 or min(*others, *counts) < 0:
             raise ValueError(f"work limits must be positive: {self}")
         if self.time_limit_s is not None and not self.time_limit_s >= 0:

@@ -84,6 +84,7 @@ class Problem:
     """Costs of nodes and edges, memory usages over time, and the limit (None: no limit).
 
     `periods`, where it is known what repeats: nodes of one number >= 0 have one place in it, and as many strategies.
+    `layers`, once that is worked out (`periodic.layers`): of every node its place, and which repetition of it it is in.
 
     Invariants: every node has at least one strategy; no NaN and no -inf; matrices fit their nodes; usages are
     finite and >= 0.
@@ -94,6 +95,7 @@ class Problem:
     usages: tuple[Usage, ...] = ()
     usage_limit: float | None = None
     periods: NDArray[np.intp] | None = None
+    layers: NDArray[np.intp] | None = None
 
     def __post_init__(self) -> None:
         check(self)
@@ -140,10 +142,12 @@ def derived(
     usages: tuple[Usage, ...] = (),
     usage_limit: float | None = None,
     periods: NDArray[np.intp] | None = None,
+    layers: NDArray[np.intp] | None = None,
 ) -> Problem:
     """A problem made of the parts of a checked one: not checked again, which would take as long as the reductions."""
     problem = object.__new__(Problem)
-    problem.__dict__.update(node_costs=node_costs, edges=edges, usages=usages, usage_limit=usage_limit, periods=periods)
+    problem.__dict__.update(node_costs=node_costs, edges=edges, usages=usages, usage_limit=usage_limit)
+    problem.__dict__.update(periods=periods, layers=layers)
     return problem
 
 

@@ -21,7 +21,7 @@ Choice = tuple[int, ...]
 Bools = NDArray[np.bool_]
 
 
-_WORTH = 0.99
+_WORTH = 0.99  # of nodes, strategies or edges: with more left, the same again achieves less still
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +68,9 @@ def shrank(before: Problem, after: Problem) -> bool:
 
 def without_limit(problem: Problem) -> Reduction:
     """The problem without memory: a relaxation of it."""
-    return Reduction(derived(problem.node_costs, problem.edges), 0.0, lambda choice: choice, (Unlimit(),))
+    return Reduction(
+        derived(problem.node_costs, problem.edges, layers=problem.layers), 0.0, lambda choice: choice, (Unlimit(),)
+    )
 
 
 def kept(keep: Sequence[Bools]) -> dict[int, Ints]:
@@ -114,6 +116,7 @@ def restrict(problem: Problem, keep: Sequence[Bools], because: Callable[[Mapping
         tuple(Edge(edge.u, edge.v, submatrix(edge)) for edge in problem.edges),
         tuple(Usage(use.node, use.start, use.stop, use.size_bytes[index[use.node]]) for use in problem.usages),
         problem.usage_limit,
+        layers=problem.layers,
     )
     step = because(left)
     return Reduction(
@@ -122,19 +125,26 @@ def restrict(problem: Problem, keep: Sequence[Bools], because: Callable[[Mapping
 
 
 def compact(
+    problem: Problem,
     costs: Sequence[Floats],
     gone: set[int],
     edges: Sequence[Edge],
-    usages: Sequence[Usage],
-    limit: float | None,
+    usages: Sequence[Usage] | None = None,
 ) -> tuple[Problem, list[int]]:
-    """The problem without the nodes in `gone` (which have no edges and usages any more), and the nodes that stay."""
+    """The problem with these costs, edges and usages (None: its own), without the nodes in `gone`; those that stay.
+
+    The nodes in `gone` have no edges and usages any more.
+    """
     stay = [v for v in range(len(costs)) if v not in gone]
     new = {v: i for i, v in enumerate(stay)}
-    problem = derived(
+    smaller = derived(
         tuple(costs[v] for v in stay),
         tuple(Edge(new[edge.u], new[edge.v], edge.matrix) for edge in edges),
-        tuple(Usage(new[use.node], use.start, use.stop, use.size_bytes) for use in usages),
-        limit,
+        tuple(
+            Usage(new[use.node], use.start, use.stop, use.size_bytes)
+            for use in (problem.usages if usages is None else usages)
+        ),
+        problem.usage_limit,
+        layers=None if problem.layers is None else problem.layers[stay],
     )
-    return problem, stay
+    return smaller, stay

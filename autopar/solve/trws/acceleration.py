@@ -17,7 +17,7 @@ from autopar.solve.problem.problem import Floats
 from autopar.solve.trws.arrays import Flat
 from autopar.solve.trws.kernels import push
 
-_SLOW = 3
+_SLOW = 3  # k / (k + 3), as in the paper
 _FALLEN = 1e-9  # of the bound: less may be rounding
 
 

@@ -9,6 +9,14 @@ Rows of one matrix are often equal (strategies that differ in other tensors only
 the pool without their repetitions, that of arc k, which has tall[k] rows and wide[k] columns, from thin[k] on. Strategy
 s of other[k] has its row class_of[rows_at[k] + s], strategy t of v its column class_of[columns_at[k] + t]. Classes are
 numbered in the order in which they come first.
+
+Passes visit nodes with neighbours close together (`sweep_order`), so that news crosses the graph in one pass: breadth
+first from a node at the far end, those of few neighbours first. In a training step's own order the backward pass comes
+after the whole forward pass, although their layers are neighbours; this order takes them side by side, which halves the
+passes. Nodes with very many neighbours, which would make everything near everything, come first.
+
+E. Cuthill, J. McKee, "Reducing the bandwidth of sparse symmetric matrices", ACM National Conference 1969, for the
+order.
 """
 
 from __future__ import annotations
@@ -24,7 +32,6 @@ from autopar.solve.problem.factored_matrix import Matrix, entries_of, thin
 from autopar.solve.problem.problem import Floats, Problem
 from autopar.solve.problem.reduction import Ints
 from autopar.solve.problem.rows import Rows
-from autopar.solve.trws.order import sweep_order
 
 _ROOM = 1024  # entries, to begin with
 _COPIES = 2  # of every matrix, at most: both ways up
@@ -243,3 +250,37 @@ def _memory(rows: Rows, order: Ints, rank: Ints) -> Memory:
         limit=float(rows.limit),
         rows=rows.count,
     )
+
+
+_HUB = 16  # neighbours: more do not count as near
+_SEARCHES = 2  # for the far end
+
+
+def sweep_order(problem: Problem) -> Ints:
+    """The nodes in the order of sweeps; linear in the edges, but for sorting the neighbours of each node."""
+    near: list[set[int]] = [set() for _ in problem.node_costs]
+    ends: list[tuple[int, int]] = problem.ends.tolist()
+    for u, v in ends:
+        near[u].add(v)
+        near[v].add(u)
+    hubs = [v for v, nodes in enumerate(near) if len(nodes) > _HUB]
+    seen, order = set(hubs), list[int]()
+    few_first = [sorted(nodes, key=lambda u: (len(near[u]), u)) for nodes in near]
+    for v in range(len(near)):
+        if v not in seen:
+            found = _breadth_first(few_first, v, seen)
+            for _ in range(_SEARCHES):
+                found = _breadth_first(few_first, found[-1], seen)
+            order += found
+            seen.update(found)
+    return np.array([*hubs, *reversed(order)], dtype=np.intp)
+
+
+def _breadth_first(near: list[list[int]], start: int, closed: set[int]) -> list[int]:
+    """The nodes that can be reached without those that are closed, the nearest first, neighbours in the given order."""
+    found, seen = [start], {start}
+    for v in found:
+        fresh = [u for u in near[v] if u not in seen and u not in closed]
+        found += fresh
+        seen.update(fresh)
+    return found

@@ -20,9 +20,9 @@ from threading import Event
 import numpy as np
 
 from autopar.solve.certificate.proof import Proof
-from autopar.solve.primal.annealing import Schedule, anneal
 from autopar.solve.primal.large_neighbourhood import Walk, search_regions
 from autopar.solve.primal.repair import LocalSearch
+from autopar.solve.primal.tree_moves import Schedule, anneal
 from autopar.solve.problem.incumbent import Watch
 from autopar.solve.problem.options import SolveOptions
 from autopar.solve.problem.problem import Floats, Problem, objective
@@ -30,15 +30,14 @@ from autopar.solve.problem.reduction import Choice, Ints
 from autopar.solve.problem.rows import Rows, memory_rows
 from autopar.solve.trws.acceleration import Momentum
 from autopar.solve.trws.arrays import Pool
-from autopar.solve.trws.dual import Certificate, Dual, State
-from autopar.solve.trws.float32 import Single, is_worth_it
-from autopar.solve.trws.smoothed_ascent import glide
+from autopar.solve.trws.dual import Certificate, Dual, Single, State, is_worth_it
+from autopar.solve.trws.smoothed_ascent import ascend_smoothly
 
-_SWEEPS_PER_CHECK = 5
+_SWEEPS_PER_CHECK = 5  # a check decodes a choice, which takes half a sweep
 _EAGER_SWEEPS = 40  # at most: where these creep, ordinary ones do not
 _LAST_SWEEPS = 1  # that are not eager: costs are where they rule out more then
 _STALLED = 1e-4  # of the gap, per check
-_MAX_STALLS, _FEW_STALLS = 3, 2
+_MAX_STALLS, _FEW_STALLS = 3, 2  # checks, and where sweeps are rough
 _LONGER_PRICED = 3  # times as many where prices move
 _PATIENCE = 6  # price steps without a better bound before going back, with half the step
 _LEAST_EXCESS = 0.05  # of the limit: smaller excesses do not lengthen the step
@@ -46,16 +45,16 @@ _FIRST_PRICE = 6  # sweeps before it
 _CAUTIOUS_STEP = 0.03  # of a price step, where it takes many sweeps to come back from one that is too long
 _SWEEPS_ALONE = 20  # before messages and prices move together: they need prices of the right size
 _BESIDE, _SWEEPS_BESIDE = (0.9, 1.1), 3  # of the last prices; sweeps at each
-_AVERAGE = 0.3
-_TARGET = 0.05
+_AVERAGE = 0.3  # the last choice's share in the use that prices follow: choices shake
+_TARGET = 0.05  # of the bound: what Polyak's step aims above it, where no cost is known
 CLOSED = 1e-12
 _LAST_HEAT, _LAST_SHARE = 1.0, 0.25  # of a last walk from the best of a try, and its share of the steps
 _LONGER = 2  # times as many passes from one round to the next
-_MOST_ROUNDS_LONGER = 4
+_MOST_ROUNDS_LONGER = 4  # else rounds take minutes
 _PASSES_A_NODE = 5  # small problems need less than the options allow
 _NODES_A_STEP = 16  # passes have as many nodes as there are: walks are to take about as much work
 _MOST_SEEDS = 1 << 20  # of one annealing after the other
-_MOST_TIMES_SWEEPS = 4
+_MOST_TIMES_SWEEPS = 4  # as above, of sweeps
 _FEWER_SWEEPS = 64  # times, where they begin close to their end
 _NEAR_ENOUGH = 1e-5  # of the cost: messages may prove it in double precision
 _MOST_MET = 64  # choices decoded on the way, that are kept
@@ -131,8 +130,8 @@ class Ascent:
 
     If `eager`, so are the first sweeps (`Dual.eager`), until the bound stalls. They end where the gap is `enough`. If
     `rough`, a bound that creeps has stalled: for those who have something better to do then than more sweeps. If
-    `swinging`, so are sweeps where no memory has a price (`Dual.swinging`); they settle sooner, at messages that rule
-    out less. `pool` as in `Dual`. `met` has what was decoded on the way: the last of it.
+    `is_accelerated`, so are sweeps where no memory has a price (`Dual.is_accelerated`); they settle sooner, at messages
+    that rule out less. `pool` as in `Dual`. `met` has what was decoded on the way: the last of it.
     """
 
     def __init__(
@@ -144,14 +143,14 @@ class Ascent:
         eager: bool = False,
         enough: float = CLOSED,
         rough: bool = False,
-        swinging: bool = True,
+        is_accelerated: bool = True,
         pool: Pool | None = None,
     ) -> None:
         self.problem, self.options, self.enough, self.rough = problem, options, enough, rough
         self.rows = memory_rows(problem)
         self.dual = Dual(problem, self.rows, messages, pool)
-        self._may_swing = swinging and options.trws.acceleration and not self.rows.count
-        self.dual.eager, self.dual.swinging = eager, not eager and self._may_swing
+        self._may_accelerate = is_accelerated and options.trws.acceleration and not self.rows.count
+        self.dual.eager, self.dual.is_accelerated = eager, not eager and self._may_accelerate
         self.prices = Prices(self.rows)
         self.met: deque[Ints] = deque(maxlen=_MOST_MET)
         self.held = self._unproven() if messages is None else self.dual.state()
@@ -159,7 +158,7 @@ class Ascent:
     def start_from(self, messages: Floats) -> None:
         """Begins at messages that sweeps of nearly the same problem settled at: a few eager sweeps settle these."""
         self.dual.start_from(messages)
-        self.dual.eager, self.dual.swinging = not self.rows.count, False
+        self.dual.eager, self.dual.is_accelerated = not self.rows.count, False
         self.held = self._unproven()
         self.options = replace(self.options, max_sweeps=max(1, self.options.max_sweeps // _FEWER_SWEEPS))
 
@@ -176,7 +175,7 @@ class Ascent:
         """The best bound found so far, and the best choice met; `start` is a good choice known already."""
         times = min(_LONGER ** (number + 1), _MOST_TIMES_SWEEPS)
         if self.options.trws.smoothed_ascent and self.held.prices.any():
-            self.held = glide(self.dual, self.held, times * self.options.max_sweeps, upper, watch)
+            self.held = ascend_smoothly(self.dual, self.held, times * self.options.max_sweeps, upper, watch)
         best, last = self._sweeps(upper, watch, times)
         cutoff = min(upper, watch.news(best.objective))
         if not is_closed(self.held.bound, cutoff):
@@ -221,7 +220,7 @@ class Ascent:
             messages = Single(self.dual).settled(most, lambda: watch.left_s() > 0, upper=upper, share=_PATIENT)
             self.dual.start_from(messages)
         self.options = replace(self.options, max_sweeps=most)
-        self.dual.eager, self.dual.swinging, self.held = False, self._may_swing, self._unproven()
+        self.dual.eager, self.dual.is_accelerated, self.held = False, self._may_accelerate, self._unproven()
         best, _ = self._sweeps(upper, watch, most=1 if is_single else 0)
         self.options = before
         return best, self.dual.certificate(self.held)
@@ -229,7 +228,7 @@ class Ascent:
     def _begins_singly(self) -> bool:
         """Whether sweeps that are rough anyway read so much that they begin in single precision."""
         is_new = self.held.bound == -np.inf
-        return self.rough and self.dual.swinging and is_new and self._is_large()
+        return self.rough and self.dual.is_accelerated and is_new and self._is_large()
 
     def _is_large(self) -> bool:
         """Whether sweeps read so much that single precision is worth its while."""
@@ -242,7 +241,7 @@ class Ascent:
         best, _ = self._sweeps(upper, watch, most=min(_SWEEPS_ALONE, self.options.max_sweeps))
         cutoff = min(upper, watch.news(best.objective))
         if self.options.trws.smoothed_ascent and not is_closed(self.held.bound, cutoff) and self.rows.count:
-            self.held = glide(self.dual, self.held, self.options.max_sweeps, cutoff, watch, self.met.append)
+            self.held = ascend_smoothly(self.dual, self.held, self.options.max_sweeps, cutoff, watch, self.met.append)
             best = better(best, self._answer(self.dual.decode()))
             self._meet_beside()
         if self.dual is not whole:
@@ -295,7 +294,7 @@ class Ascent:
             now = self.dual.swept()
             if now.bound > self.held.bound:
                 self.held = now
-            elif self.dual.swinging:
+            elif self.dual.is_accelerated:
                 self.dual.restore(self.held)
             choice = self.dual.decode()
             self.met.append(choice)
@@ -307,7 +306,7 @@ class Ascent:
                 stalls = stalls + 1 if self.held.bound - last <= _STALLED * gap else 0
                 last = self.held.bound
                 if self.dual.eager and stalls:
-                    self.dual.eager, self.dual.swinging, stalls = False, self._may_swing, 0
+                    self.dual.eager, self.dual.is_accelerated, stalls = False, self._may_accelerate, 0
                 if is_closed(last, cutoff, self.enough) or stalls >= patience or watch.left_s() <= 0:
                     break
             if not self.rows.count:
@@ -325,7 +324,7 @@ class Ascent:
     def _sweep(self, *, may_be_eager: bool) -> None:
         """One sweep, and from here on no eager ones where there may not be."""
         if self.dual.eager and not may_be_eager:
-            self.dual.eager, self.dual.swinging = False, self._may_swing
+            self.dual.eager, self.dual.is_accelerated = False, self._may_accelerate
         self.dual.sweep()
 
     def _answer(self, choice: Ints) -> Answer:

@@ -7,12 +7,15 @@ Every choice costs the same under cost' as before, so any messages and any price
 computes it from the messages alone. In a sweep, a node collects the row minima of its edges to earlier nodes and hands
 equal shares to its edges to later nodes; then the same backwards. No step of a sweep lowers the bound.
 
+Over large matrices the first passes are in single precision (`Single`): half the bytes, which they wait for. They end
+where the bound hardly rises; what their messages prove is computed in double precision, after one such pass.
+
 V. Kolmogorov, "Convergent tree-reweighted message passing for energy minimization", PAMI 28 (2006).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,12 +27,11 @@ from autopar.solve.problem.problem import Floats, Problem
 from autopar.solve.problem.reduction import Bools, Ints
 from autopar.solve.problem.rows import Rows
 from autopar.solve.trws.acceleration import Momentum
-from autopar.solve.trws.arrays import Flat, Pool, flatten, per_edge, with_messages
+from autopar.solve.trws.arrays import Flat, Pool, entries_read, flatten, per_edge, sweep_order, with_messages
 from autopar.solve.trws.consistent_decoding import decode_allowed
 from autopar.solve.trws.kernels import NOTHING, add_prices, bound_after, bound_of, decode, reparametrise, sweep, use_of
-from autopar.solve.trws.order import sweep_order
 
-_SWING = 0.9  # of the way of the last sweep, at most
+_MOST_MOMENTUM = 0.9  # of the way of the last sweep, at most
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,9 +69,12 @@ class Certificate:
         return Exceed(left, *self.parts())
 
     def keep(self, window: float) -> list[Bools]:
-        """The strategies that can be part of a choice within `window` of the bound, up to rounding."""
+        """The strategies that can be part of a choice within `window` of the bound, up to rounding.
+
+        Those of which nothing is known, as they have no finite partner (NaN), stay.
+        """
         tolerance = rounding_error(self)
-        return [excess <= window + tolerance for excess in self.excess]
+        return [~(excess > window + tolerance) for excess in self.excess]
 
 
 def rounding_error(certificate: Certificate) -> float:
@@ -102,12 +107,12 @@ class Dual:
     `eager` is set, nodes hand on all their costs in a sweep, and keep nothing for the way back: news travels further,
     and on training steps half as many sweeps are enough. Elsewhere the bound may stall earlier.
 
-    While `swinging` is set, messages go on as they went before each sweep (`momentum`): a fourth of the sweeps
+    While `is_accelerated` is set, messages go on as they went before each sweep (`momentum`): a fourth of the sweeps
     is enough on training steps. The bound may fall then; who finds that it does goes back to the best (`restore`).
     """
 
     eager = False
-    swinging = False
+    is_accelerated = False
 
     def __init__(self, problem: Problem, rows: Rows, messages: Floats | None = None, pool: Pool | None = None) -> None:
         self.order, self.pool = sweep_order(problem), pool or Pool()
@@ -141,8 +146,8 @@ class Dual:
 
     def sweep(self) -> None:
         """Upwards and downwards once."""
-        if self.swinging:
-            self._momentum = self._momentum or Momentum(self, _SWING)
+        if self.is_accelerated:
+            self._momentum = self._momentum or Momentum(self, _MOST_MOMENTUM)
             self._momentum.go_on(self, with_prices=False)
             self._momentum.rises()
         sweep(self.flat, self.eager, self.nodes, self.messages, NOTHING)
@@ -188,6 +193,7 @@ class Dual:
         nodes, excess = with_messages(flat, state.messages), np.zeros(len(flat.cost))
         add_prices(flat, state.prices, nodes)
         bound = reparametrise(flat, nodes, state.messages, excess) - limit
+        bound = -np.inf if np.isnan(bound) else bound  # a strategy has no finite partner: messages say nothing
         messages = tuple(per_edge(flat, state.messages))
         by_node, over = self._by_node(nodes), self._by_node(excess)
         return Certificate(self.problem, self.rows, messages, state.prices, bound, by_node, over)
@@ -197,3 +203,59 @@ class Dual:
         ends: list[int] = self.flat.start.tolist()
         ranks: list[int] = self.rank.tolist()
         return tuple(values[ends[i] : ends[i + 1]] for i in ranks)
+
+
+_LARGE = 4_000_000  # entries that a sweep reads: fewer stay near the processor
+_SWEEPS_PER_CHECK = 5  # the bound of one sweep and the next differ by little
+_HEAD_START = 5  # sweeps: from nothing messages go one way for long, and with more momentum sooner
+_STALLED, _STALLED_OF_GAP = 2e-4, 0.02  # of the bound; of the gap, where it is known; per check
+
+
+def is_worth_it(flat: Flat) -> bool:
+    """Whether a sweep reads so much that half of it takes noticeably less."""
+    return entries_read(flat) >= _LARGE
+
+
+class Single:
+    """A dual's messages in single precision; memory has no prices there."""
+
+    def __init__(self, dual: Dual) -> None:
+        self.dual = dual.in_single()
+        self._momentum = Momentum(self.dual, risen=_HEAD_START)
+
+    def settled(
+        self,
+        most: int,
+        is_wanted: Callable[[], bool],
+        meet: Callable[[Ints], None] | None = None,
+        upper: float = np.inf,
+        share: float = 1.0,
+    ) -> Floats:
+        """The messages after sweeps until the bound hardly rises, `most` of them, or until no more are wanted.
+
+        `meet` is told what they decode on the way. Where a cost `upper` is known, what is hardly anything of the gap
+        counts; `share` of what counts else.
+        """
+        dual = self.dual
+        held, best = dual.messages.copy(), -np.inf
+        for n in range(1, most + 1):
+            bound = self.sweep()
+            if meet is not None:
+                meet(dual.decode())
+            if n % _SWEEPS_PER_CHECK:
+                continue
+            last, best = best, max(best, bound)
+            held = dual.messages.copy() if bound > last else held
+            little = share * _STALLED * abs(best) if upper == np.inf else _STALLED_OF_GAP * max(0.0, upper - best)
+            if best - last <= little or not is_wanted():
+                break
+        return held.astype(np.float64)
+
+    def sweep(self) -> float:
+        """Upwards and downwards once, on in the direction of the last one unless the bound fell; the bound."""
+        dual = self.dual
+        self._momentum.go_on(dual, with_prices=False)
+        sweep(dual.flat, False, dual.nodes, dual.messages, NOTHING)
+        bound = bound_after(dual.flat, dual.nodes)
+        self._momentum.rises(bound)
+        return bound

@@ -1,4 +1,4 @@
-"""The inner loops of the search on flat arrays (see `flat`): messages, choices, forests, memory.
+"""The inner loops of the search on flat arrays (see `arrays`): messages, choices, forests, memory.
 
 V. Kolmogorov, "Convergent tree-reweighted message passing for energy minimization", PAMI 28 (2006).
 """

@@ -5,7 +5,7 @@
 
 A single choice uses a byte or does not, so prices that follow choices shake, and messages, which need hundreds of
 sweeps to settle, never do. The soft use of all strategies that cost nearly the least changes as little as prices do;
-so both can keep their direction (`momentum`), which takes a tenth of the sweeps. The rate grows while the
+so both can keep their direction (`acceleration`), which takes a tenth of the sweeps. The rate grows while the
 bound rises; where it falls, all goes back to the best with half the rate. It works where many nodes share the memory;
 where few strategies decide, their soft use says little, and the bound soon stalls.
 
@@ -29,12 +29,12 @@ from autopar.solve.trws.kernels import add_up, bound_after, sweep
 
 _HEAT = 0.2  # of a node's share of the gap
 _FIRST_RATE = 2.5e-3  # of the gap, for a whole limit in excess
-_FASTER, _SLOWER = 1.02, 0.5
-_AVERAGE = 0.1
+_FASTER, _SLOWER = 1.02, 0.5  # times the rate: after a rise, after a fall
+_AVERAGE = 0.1  # the last sweep's share in the use that prices follow
 _FIRST_PRICE = 6  # sweeps before it
-_LEAST_NORM = 1e-9
+_LEAST_NORM = 1e-9  # of the squared excess, as a share of the limit: below, steps would have no end
 _TARGET = 0.05  # of the bound: the gap where none is known
-_SWEEPS_PER_CHECK = 25
+_SWEEPS_PER_CHECK = 25  # a course rises in waves of about as many
 _STALLED = 5e-4  # of the gap, per check
 _MAX_STALLS = 8  # momentum takes a while to build up
 _SWEEPS_PER_ROUGH_CHECK, _CREEPING = 10, 5e-4  # and of the bound, per rough check
@@ -42,7 +42,7 @@ _SWEEPS_PER_CHOICE = 3  # those of one sweep and the next hardly differ
 _COLD = 30.0  # times the heat: dearer strategies weigh nothing
 
 
-def glide(
+def ascend_smoothly(
     dual: Dual,
     held: State,
     most_sweeps: int,

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from autopar.solve import Infeasible, Problem
 from autopar.solve.presolve.arc_consistency import drop_forbidden
-from autopar.solve.primal.annealing import Schedule, anneal
 from autopar.solve.primal.large_neighbourhood import Walk, search_regions
-from autopar.solve.primal.tree_moves import desk_for, grow_forest, solve_forest
+from autopar.solve.primal.tree_moves import Schedule, anneal, desk_for, grow_forest, solve_forest
 from autopar.solve.problem.rows import memory_rows
 from autopar.solve.trws.arrays import Flat, flatten, per_edge
 from autopar.solve.trws.kernels import cost_of as flat_cost_of

@@ -13,15 +13,14 @@ from autopar.solve import Edge, Problem, proven, solve
 from autopar.solve.problem.incumbent import Best
 from autopar.solve.problem.options import SolveOptions
 from autopar.solve.problem.rows import memory_rows
-from autopar.solve.trws import float32 as single
+from autopar.solve.trws import dual as single
 from autopar.solve.trws.arrays import Pool
 from autopar.solve.trws.ascent import Ascent
-from autopar.solve.trws.dual import Dual
-from autopar.solve.trws.float32 import Single
+from autopar.solve.trws.dual import Dual, Single
 from tests.solve.draw import problems
 from tests.solve.oracle import optimum
-from tests.solve.test_glide import scarce
-from tests.solve.test_swing import grid, is_finite
+from tests.solve.test_acceleration import grid, is_finite
+from tests.solve.test_smoothed_ascent import scarce
 
 OPTIONS = SolveOptions(max_sweeps=60)
 
@@ -64,7 +63,7 @@ def test_it_comes_as_far_as_double_precision(seed: int) -> None:
     dual.start_from(Single(dual).settled(200, lambda: True, lambda _: None))
     dual.sweep()
     other = Dual(problem, memory_rows(problem))
-    other.swinging = True
+    other.is_accelerated = True
     for _ in range(60):
         other.sweep()
     assert dual.state().bound == pytest.approx(other.state().bound, rel=2e-3)

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from autopar.solve import Edge, Infeasible, InvalidSolution, Problem, SolveOptions, proven, solve, verify
 from autopar.solve.certificate.proof import Bar, Eliminate, Prices, Unlimit
 from autopar.solve.elimination.bucket_elimination import minimise_exactly, plan_elimination
-from autopar.solve.fixing import fixed_point as squeeze_module
+from autopar.solve.fixing import fixed_point as fixed_point_module
 from autopar.solve.fixing import reduced_cost_fixing as bar
-from autopar.solve.fixing.fixed_point import squeeze, squeeze_windows
-from autopar.solve.fixing.reduced_cost_fixing import barred, sampled, window_of
+from autopar.solve.fixing.fixed_point import fixed_in_window, fixed_in_windows
+from autopar.solve.fixing.reduced_cost_fixing import pairs_fixed, sampled, window_of
 from autopar.solve.presolve.arc_consistency import drop_forbidden, possible
-from autopar.solve.presolve.merging import merge_parallel
+from autopar.solve.presolve.reduce import merge_parallel
 from autopar.solve.problem.incumbent import Best
 from autopar.solve.problem.reduction import kept, unchanged
 from autopar.solve.problem.rows import memory_rows
@@ -65,7 +65,7 @@ def test_what_goes_is_in_no_choice_within_the_window(problem: Problem, price: fl
     limit = np.inf if problem.usage_limit is None else problem.usage_limit
     wanted = {c for c in choices(problem) if cost_of(problem, c) <= most and peak_of(problem, c) <= limit}
     try:
-        reduction = barred(certificate, window)
+        reduction = pairs_fixed(certificate, window)
     except Infeasible as error:
         empty = error
     else:
@@ -121,8 +121,8 @@ def test_a_window_of_few_pairs_up_to_a_known_cost_is_squeezed_at_once(
     certificate, watch = _certified(problem), Best(problem, None, None)
     assert certificate is not None
     cutoff = best if is_best_known else best * 1.01
-    monkeypatch.setattr(squeeze_module, "sampled", lambda *_: pytest.fail("all pairs were looked at"))
-    found = squeeze_windows(certificate, cutoff, SolveOptions(), watch)
+    monkeypatch.setattr(fixed_point_module, "sampled", lambda *_: pytest.fail("all pairs were looked at"))
+    found = fixed_in_windows(certificate, cutoff, SolveOptions(), watch)
     assert found.bound == pytest.approx(best, rel=1e-9)
     assert is_best_known or found.choice == choice
 
@@ -141,7 +141,7 @@ def test_a_window_is_solved_or_proven_empty(seed: int) -> None:
     assert certificate is not None
     for share in (0.5, 0.999999, 1.000001, 1.3):
         upper, watch = certificate.bound + share * (best - certificate.bound), Best(problem, None, None)
-        found = squeeze(certificate, upper, NARROW, watch)
+        found = fixed_in_window(certificate, upper, NARROW, watch)
         assert found.bound <= min(best, upper) + 1e-9
         assert watch.bound == pytest.approx(found.bound, rel=1e-9)
         assert found.bound * (1 - 1e-9) <= proven(problem, watch.proof).bound <= best * (1 + 1e-9)
@@ -161,12 +161,12 @@ def _different() -> Problem:
 
 def test_it_says_where_it_stops(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without tables and joins nothing goes, and the bound is little more than messages prove."""
-    monkeypatch.setattr(squeeze_module, "is_thin", lambda _: False)
+    monkeypatch.setattr(fixed_point_module, "has_few_pairs", lambda _: False)
     problem = _different()
     certificate = _certified(problem)
     assert certificate is not None
     watch = Best(problem, None, None)
-    found = squeeze(certificate, certificate.bound + 100.0, SolveOptions(max_table_entries=1), watch)
+    found = fixed_in_window(certificate, certificate.bound + 100.0, SolveOptions(max_table_entries=1), watch)
     assert certificate.bound <= found.bound < minimise_exactly(problem, plan_elimination(problem))[1] - 1e-6
     assert watch.bound == found.bound
 
@@ -177,30 +177,32 @@ def test_knots_that_cannot_be_untied_do_not_keep_it_going(monkeypatch: pytest.Mo
     certificate = _certified(problem)
     assert certificate is not None
 
-    def tied(*_: object) -> list[frozenset[int]]:
+    def to_merge(*_: object) -> list[frozenset[int]]:
         asked.append(len(asked))
         assert len(asked) < 20
         return [frozenset((0, 1, 2))]
 
-    monkeypatch.setattr(squeeze_module, "is_thin", lambda _: False)
-    monkeypatch.setattr(squeeze_module, "knots", tied)
+    monkeypatch.setattr(fixed_point_module, "has_few_pairs", lambda _: False)
+    monkeypatch.setattr(fixed_point_module, "frustrated_cycles", to_merge)
     monkeypatch.setattr("autopar.solve.fixing.node_merging._ENTRIES", 0)
     watch, options = Best(problem, None, None), SolveOptions(max_table_entries=1)
-    found = squeeze(certificate, certificate.bound + 100.0, options, watch, may_untie=True)
+    found = fixed_in_window(certificate, certificate.bound + 100.0, options, watch, may_merge=True)
     assert asked
     assert certificate.bound <= found.bound <= found.objective
 
 
 def test_where_few_pairs_are_left_all_cycles_are_untied(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a look for knots, and in the first window: what was open at it ends so."""
+    """Without a look for frustrated cycles, and in the first window: what was open at it ends so."""
     problem = _different()
     certificate = _certified(problem)
     assert certificate is not None
     best, options = solve(problem).objective, SolveOptions(max_table_entries=1)
-    monkeypatch.setattr(squeeze_module, "is_thin", lambda _: True)
-    monkeypatch.setattr(squeeze_module, "knots", lambda *_: pytest.fail("knots were looked for"))
+    monkeypatch.setattr(fixed_point_module, "has_few_pairs", lambda _: True)
+    monkeypatch.setattr(
+        fixed_point_module, "frustrated_cycles", lambda *_: pytest.fail("frustrated cycles were looked for")
+    )
     watch = Best(problem, None, None)
-    found = squeeze(certificate, best + 0.1, options, watch)
+    found = fixed_in_window(certificate, best + 0.1, options, watch)
     assert (found.objective, found.bound) == (pytest.approx(best), pytest.approx(best))
     assert proven(problem, watch.proof).bound == pytest.approx(best)
 
@@ -215,12 +217,12 @@ def test_windows_grow_where_the_choice_that_is_known_is_a_poor_one(monkeypatch: 
 
     def open_at_first(*args: Any, **kwargs: Any) -> Answer:
         tried.append(args[1])
-        return Answer(None, np.inf, certificate.bound) if len(tried) == 1 else squeeze(*args, **kwargs)
+        return Answer(None, np.inf, certificate.bound) if len(tried) == 1 else fixed_in_window(*args, **kwargs)
 
-    monkeypatch.setattr(squeeze_module, "squeeze", open_at_first)
-    monkeypatch.setattr(squeeze_module, "_LEAST_SHARE", 0.003)
+    monkeypatch.setattr(fixed_point_module, "fixed_in_window", open_at_first)
+    monkeypatch.setattr(fixed_point_module, "_LEAST_SHARE", 0.003)
     cutoff = best + 0.2 * (best - certificate.bound)
-    found = squeeze_windows(certificate, cutoff, SolveOptions(), Best(problem, None, None))
+    found = fixed_in_windows(certificate, cutoff, SolveOptions(), Best(problem, None, None))
     assert (found.objective, found.bound) == (pytest.approx(best), pytest.approx(best))
     assert tried[0] == cutoff
     assert certificate.bound < tried[1] < cutoff
@@ -235,7 +237,7 @@ def test_the_window_that_leaves_so_many_pairs(pairs: int) -> None:
     if pairs == 10_000:
         assert window == np.inf
         return
-    left = barred(certificate, window).problem
+    left = pairs_fixed(certificate, window).problem
     assert 0.6 * pairs <= sum(int(np.isfinite(edge.cost).sum()) for edge in left.edges) <= pairs + 30
 
 

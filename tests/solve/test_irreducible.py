@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from autopar.solve import Edge, Problem, SolveOptions, Usage
 from autopar.solve.conflict import irreducible as clash
 from autopar.solve.conflict.irreducible import Clash, Group, clashing, thinned
-from autopar.solve.cp_sat.feasibility import Feasibility, feasible
+from autopar.solve.cp_sat.bottleneck import Feasibility, feasible
 from tests.solve.draw import problems
 from tests.solve.oracle import choices, cost_of
 

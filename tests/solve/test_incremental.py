@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import autopar.solve.pipeline.incremental as standing_module
-import autopar.solve.pipeline.remainder as remainder_module
 import autopar.solve.presolve.batched_elimination as chains_module
 from autopar.solve import Edge, Infeasible, Problem, Solution, SolveOptions, Usage, solve, verify
 from autopar.solve.pipeline.incremental import Standing, standing
@@ -119,7 +118,7 @@ def wide_problem(seed: int, strategies: int = 5, nodes: int = 60) -> Problem:
     points = np.random.default_rng(seed).integers(0, 3, strategies)
     metric = 1e-4 * np.abs(points[:, None] - points)
     more = tuple(Edge(v, v + 6, metric) for v in range(0, nodes - 6, 2))
-    return replace(base, edges=(*base.edges, *more))
+    return replace(base, edges=(*base.edges, *more), periods=np.arange(nodes, dtype=np.intp) % 12)
 
 
 def without(problem: Problem, v: int, strategy: int) -> Problem:
@@ -195,7 +194,7 @@ def test_few_of_the_equal_layers_are_swept_first(swept: dict[int, int], monkeypa
     found = base.solve(problem)
     assert found is not None
     assert verify(problem, found).stated_by == ()
-    monkeypatch.setattr(remainder_module, "shortened", lambda *args: None)
+    monkeypatch.setattr(standing_module, "shortened", lambda *args: None)
     by_all = stood_by(problem, SMALL)
     assert found.objective == pytest.approx(by_all.objective, rel=1e-9)
 
@@ -209,7 +208,7 @@ def cliques(seed: int, blocks: int = 300, nodes: int = 4, strategies: int = 3) -
     first = range(0, blocks * nodes, nodes)
     edges = [Edge(at + i, at + j, cost) for at in first for i, j, cost in inner]
     edges += [Edge(at + i, at + nodes + i, cost) for at in first[:-1] for i, cost in enumerate(outer)]
-    return Problem(tuple(own * blocks), tuple(edges))
+    return Problem(tuple(own * blocks), tuple(edges), periods=np.arange(blocks * nodes, dtype=np.intp) % nodes)
 
 
 @pytest.mark.parametrize(("seed", "is_proven"), [(1, False), (4, False), (7, False), (3, True), (5, True), (6, True)])

@@ -9,7 +9,7 @@ import pytest
 
 from autopar.solve import Problem, SolveOptions
 from autopar.solve.pipeline import rounds
-from autopar.solve.problem.bracket import Known
+from autopar.solve.pipeline.stage import Known
 from autopar.solve.problem.incumbent import Best
 from autopar.solve.problem.problem import objective
 from autopar.solve.problem.rows import memory_rows
@@ -45,6 +45,7 @@ def test_what_is_known_after_windows_is_true(within: Any, monkeypatch: pytest.Mo
     monkeypatch.setattr(rounds, "_LEAST_SHARE", 1e-3)
     monkeypatch.setattr(rounds, "_MOST_SHARE", 1.0)
     monkeypatch.setattr(rounds, "_SHRUNK", 2.0)
+    monkeypatch.setattr(rounds, "minimise", within)
     guessed = 0
     for seed in range(12):
         problem = tangled(seed, nodes=5)
@@ -56,7 +57,7 @@ def test_what_is_known_after_windows_is_true(within: Any, monkeypatch: pytest.Mo
         for few in (8, 20, 40):
             monkeypatch.setattr(rounds, "_FEW", few)
             guessed += len(GUESSES(certificate, known, 0))
-            after, is_all = NARROWED(certificate, SolveOptions(), known, 0, within)
+            after, is_all = NARROWED(certificate, SolveOptions(), known, 0)
             assert certificate.bound <= after.low <= best * (1 + 1e-9)
             assert is_all  # the last window takes in all that is of use
             if within is cheapest:

@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from autopar.solve import Infeasible, solve
-from autopar.solve.fixing.reduced_cost_fixing import barred
+from autopar.solve.fixing.reduced_cost_fixing import pairs_fixed
 from autopar.solve.presolve.arc_consistency import drop_forbidden
-from autopar.solve.presolve.merging import merge_parallel
+from autopar.solve.presolve.reduce import merge_parallel
 from autopar.solve.problem import factored_matrix as module
 from autopar.solve.problem.factored_matrix import (
     Thin,
@@ -222,7 +222,7 @@ def test_a_window_leaves_of_thin_matrices_what_it_leaves_of_whole_ones(problem: 
         dual = Dual(problem, memory_rows(problem))
         dual.sweep()
         certificate = dual.certificate(dual.state())
-        return barred(certificate, share * abs(certificate.bound))
+        return pairs_fixed(certificate, share * abs(certificate.bound))
 
     plain, thin = repeating(problem, np.random.default_rng(seed))
     assert left_of(barred_of, thin) == left_of(barred_of, plain)

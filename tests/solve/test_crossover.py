@@ -11,19 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autopar.solve import Edge, Problem, SolveOptions, Usage, solve
-from autopar.solve.fixing import fixed_point as squeeze
+from autopar.solve.fixing import fixed_point
 from autopar.solve.pipeline import closing, messages, rounds, stage
+from autopar.solve.pipeline.stage import Known
 from autopar.solve.primal.crossover import annealed, annealed_near, mixed_exactly
-from autopar.solve.problem.bracket import Known
 from autopar.solve.problem.incumbent import Best, Until
 from autopar.solve.problem.problem import peak
 from autopar.solve.problem.reduction import Ints
 from autopar.solve.trws.ascent import Answer, Ascent
-from autopar.solve.trws.dual import Dual
-from autopar.solve.trws.float32 import Single
+from autopar.solve.trws.dual import Dual, Single
 from tests.solve.draw import problems
 from tests.solve.oracle import choices, cost_of
-from tests.solve.test_swing import grid, is_finite
+from tests.solve.test_acceleration import grid, is_finite
 
 FEW_SWEEPS = SolveOptions(max_sweeps=10)
 
@@ -67,7 +66,7 @@ def test_all_sweeps_tell_what_they_decode(problem: Problem) -> None:
     swept, singly = Single.sweep, list[int]()
     for least in (0, 10**9):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("autopar.solve.trws.float32._LARGE", least)
+            patch.setattr("autopar.solve.trws.dual._LARGE", least)
             patch.setattr(Single, "sweep", lambda self: singly.append(1) or swept(self))
             ascent = Ascent(problem, FEW_SWEEPS, rough=True)
             found, _ = ascent.sweeps(np.inf, Best(problem, None, None))
@@ -185,15 +184,15 @@ def test_a_search_ends_where_it_is_enough(share: float, monkeypatch: pytest.Monk
     problem, asked = limited(4, 2, 2.0), list[Known]()
     best = solve(problem).objective
 
-    def finished(_certificate: Any, _options: Any, _watch: Any, known: Known) -> Known:
+    def finished(_certificate: Any, _options: Any, known: Known) -> Known:
         asked.append(known)
         return known
 
     monkeypatch.setattr(rounds, "_finished", finished)
-    monkeypatch.setattr(rounds, "_narrowed", lambda *args: (args[3], False))
+    monkeypatch.setattr(rounds, "_narrowed", lambda *args: (args[2], False))
     watch = Until(Best(problem, None, None), share * best)
     options = SolveOptions(max_rounds=1, branch_entries=0)
-    found = rounds.in_rounds(problem, options, watch, np.inf, 0, closing.FREE, lambda *_: Answer(None, np.inf, -np.inf))
+    found = rounds.in_rounds(problem, options, watch, np.inf, 0, closing.FREE)
     assert found.objective >= best * (1 - 1e-9)
     assert bool(asked) == (found.objective > share * best)
     assert share == 1.0 or not asked
@@ -223,12 +222,12 @@ def test_a_known_choice_saves_windows(monkeypatch: pytest.MonkeyPatch) -> None:
         windows.append(upper)
         return Answer(None, np.inf, upper) if upper < best else Answer((0,), best, best)
 
-    monkeypatch.setattr(squeeze, "squeeze", counted)
-    monkeypatch.setattr(squeeze, "_KNOWN", 1)
+    monkeypatch.setattr(fixed_point, "fixed_in_window", counted)
+    monkeypatch.setattr(fixed_point, "_KNOWN", 1)
     little = SolveOptions(max_cp_sat_entries=1)
-    squeeze.squeeze_windows(certificate, np.inf, little, Best(problem, None, None))
+    fixed_point.fixed_in_windows(certificate, np.inf, little, Best(problem, None, None))
     many, _ = len(windows), windows.clear()
-    squeeze.squeeze_windows(certificate, best, little, Best(problem, None, None))
+    fixed_point.fixed_in_windows(certificate, best, little, Best(problem, None, None))
     assert windows[1:] == [pytest.approx(best)]
     assert many > len(windows)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from autopar.solve import Edge, Infeasible, Problem, SolveOptions, Usage, verify
 from autopar.solve.parametric.archive import Met, Pareto
 from autopar.solve.parametric.dual_curve import Curve
-from autopar.solve.primal.path_relinking import Blend, spliced_costs
+from autopar.solve.primal.path_relinking import PathRelinking, spliced_costs
 from autopar.solve.problem.problem import objective, peak
 from autopar.solve.problem.reduction import unchanged
 from autopar.solve.trws.kernels import cost_of
@@ -181,9 +181,9 @@ def two_halves(nodes: int = 8) -> Problem:
     return Problem(costs, edges, tuple(Usage(v, 0, 1, np.array([1.0, 1.25])) for v in range(nodes)), 0.0)
 
 
-def blend_of_ends(problem: Problem, pareto: Pareto) -> Blend:
+def blend_of_ends(problem: Problem, pareto: Pareto) -> PathRelinking:
     """It has met the choice of strategy 0 everywhere, and that of 1."""
-    blend = Blend(unchanged(problem), [np.ones(2, dtype=np.bool_)] * len(problem.counts), OPTIONS, pareto)
+    blend = PathRelinking(unchanged(problem), [np.ones(2, dtype=np.bool_)] * len(problem.counts), OPTIONS, pareto)
     for strategy in (0, 1):
         blend._meet(np.full(len(blend.reduction.problem.counts), strategy, dtype=np.intp))
     return blend

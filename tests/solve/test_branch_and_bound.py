@@ -10,7 +10,7 @@ from hypothesis import given, settings
 
 from autopar.solve import Edge, Infeasible, Problem, SolveOptions, Usage, proven, solve, verify
 from autopar.solve.certificate.proof import Cases, Overflow, Proof
-from autopar.solve.elimination.exact import reduced_fully
+from autopar.solve.elimination.bucket_elimination import reduced_fully
 from autopar.solve.pipeline.branch_and_bound import Branches
 from autopar.solve.presolve.knapsack_filtering import drop_oversized
 from autopar.solve.presolve.reduce import reduce_cheaply

@@ -17,7 +17,7 @@ from autopar.solve.trws.acceleration import Momentum
 from autopar.solve.trws.ascent import Ascent
 from autopar.solve.trws.dual import Dual
 from autopar.solve.trws.kernels import bound_after, sweep
-from autopar.solve.trws.smoothed_ascent import glide, soft_use
+from autopar.solve.trws.smoothed_ascent import ascend_smoothly, soft_use
 from tests.solve.draw import chain_with_skips, problems
 from tests.solve.oracle import optimum
 
@@ -49,7 +49,7 @@ def torus(seed: int, width: int = 8) -> Problem:
 @given(problems(limited=True).filter(is_finite))
 def test_what_is_met_on_the_way_is_a_bound(problem: Problem) -> None:
     best, dual = optimum(problem), Dual(problem, memory_rows(problem))
-    held = glide(dual, dual.state(), _SWEEPS, best, Best(problem, None, None))
+    held = ascend_smoothly(dual, dual.state(), _SWEEPS, best, Best(problem, None, None))
     certificate = dual.certificate(held)
     tolerance = _ROUNDING * (1 + abs(held.bound))
     assert (held.prices >= 0).all()

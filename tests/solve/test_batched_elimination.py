@@ -10,10 +10,9 @@ from hypothesis import given, settings
 
 from autopar.solve import Edge, Problem, SolveOptions, Usage, solve
 from autopar.solve.certificate.check import proven
-from autopar.solve.presolve import batched as alike
-from autopar.solve.presolve.batched import reduce_alike
-from autopar.solve.presolve.merging import merge_usages
-from autopar.solve.presolve.reduce import is_at_rest, reduce_cheaply, resting
+from autopar.solve.presolve import batched_elimination as alike
+from autopar.solve.presolve.batched_elimination import reduce_alike
+from autopar.solve.presolve.reduce import is_at_rest, merge_usages, reduce_cheaply, resting
 from autopar.solve.problem.problem import objective
 from tests.solve.draw import problems
 from tests.solve.oracle import optimum

@@ -15,7 +15,7 @@ from autopar.solve import Edge, Problem, SolveOptions, solve
 from autopar.solve.problem.incumbent import Best
 from autopar.solve.problem.rows import memory_rows
 from autopar.solve.trws import arrays as flat
-from autopar.solve.trws import float32 as single
+from autopar.solve.trws import dual as single
 from autopar.solve.trws import kernels
 from autopar.solve.trws.acceleration import Momentum
 from autopar.solve.trws.arrays import Pool
@@ -23,7 +23,7 @@ from autopar.solve.trws.ascent import Ascent
 from autopar.solve.trws.dual import Dual
 from tests.solve.draw import problems
 from tests.solve.oracle import optimum
-from tests.solve.test_glide import scarce
+from tests.solve.test_smoothed_ascent import scarce
 
 _ROUNDING = 1e-9
 
@@ -43,7 +43,7 @@ def grid(side: int, strategies: int, seed: int) -> Problem:
 @given(problems(limited=False).filter(is_finite))
 def test_no_bound_on_the_way_exceeds_the_optimum_or_its_certificate(problem: Problem) -> None:
     dual, best = Dual(problem, memory_rows(problem)), optimum(problem)
-    dual.swinging = True
+    dual.is_accelerated = True
     tolerance = _ROUNDING * (1 + abs(best))
     for _ in range(8):
         dual.sweep()
@@ -57,9 +57,9 @@ def test_no_bound_on_the_way_exceeds_the_optimum_or_its_certificate(problem: Pro
 def test_it_proves_more_than_as_many_other_sweeps(seed: int) -> None:
     problem = grid(12, 6, seed)
     bounds: list[float] = []
-    for swinging in (True, False):
+    for is_accelerated in (True, False):
         dual = Dual(problem, memory_rows(problem))
-        dual.swinging = swinging
+        dual.is_accelerated = is_accelerated
         for _ in range(20):
             dual.sweep()
         bounds.append(dual.state().bound)
@@ -100,7 +100,7 @@ def test_momentum_grows_while_the_bound_rises_and_is_lost_where_it_falls(monkeyp
 def test_nothing_of_a_search_is_left_where_nothing_is_collected(limited: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Matrices of wide problems are hundreds of MB: those of one search are to be gone when the next begins."""
     monkeypatch.setattr(single, "_LARGE", 0)
-    monkeypatch.setattr("autopar.solve.problem.bracket._NARROW", 0)
+    monkeypatch.setattr("autopar.solve.pipeline.stage._NARROW", 0)
     made, build = list[ReferenceType[Pool]](), Pool.__init__
 
     def noted(pool: Pool) -> None:

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from autopar.solve import Edge, InvalidSolution, Problem, Solution, SolveOptions, proven, solve, verify
 from autopar.solve.certificate.proof import Eliminate, Join, Proof
-from autopar.solve.fixing import fixed_point as squeeze
-from autopar.solve.fixing.node_merging import is_thin, joined, untied
-from autopar.solve.presolve.merging import merge_parallel
+from autopar.solve.fixing import fixed_point
+from autopar.solve.fixing.node_merging import cycles_merged, has_few_pairs, joined
+from autopar.solve.presolve.reduce import merge_parallel
 from autopar.solve.problem import clock
 from autopar.solve.problem.reduction import unchanged
 from tests.solve.draw import problems
@@ -84,35 +84,35 @@ def test_untied_knots_have_no_cycle_and_the_rest_is_as_it_was() -> None:
     """A ring of six, with a triangle beside it and a tail on which nothing is joined."""
     ends = [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (0, 5), (5, 6), (6, 7), (5, 7), (7, 8), (8, 9)]
     problem = _ring(3, ends)
-    untied_ = untied(problem, [frozenset(range(6))], 100.0)
+    untied_ = cycles_merged(problem, [frozenset(range(6))], 100.0)
     assert len(untied_.problem.counts) == len(problem.counts) - 4
     joins = [pair[:2] for step in untied_.steps if isinstance(step, Join) for pair in step.pairs]
     assert len(joins) == 4
     assert solve(untied_.problem).objective == solve(problem).objective == 0.0
-    assert untied(problem, [frozenset({7, 8, 9})], 100.0).problem is problem
+    assert cycles_merged(problem, [frozenset({7, 8, 9})], 100.0).problem is problem
     with clock.ending_at(clock.now()):
-        assert untied(problem, [frozenset(range(6))], 100.0).problem is problem
+        assert cycles_merged(problem, [frozenset(range(6))], 100.0).problem is problem
 
 
 def test_pairs_that_are_too_dear_are_not_joined() -> None:
     problem = _ring(3, [(0, 1), (1, 2), (0, 2)])
-    assert max(untied(problem, [frozenset(range(3))], 0.5).problem.counts) == 3
-    assert max(untied(problem, [frozenset(range(3))], 2.5).problem.counts) > 3
+    assert max(cycles_merged(problem, [frozenset(range(3))], 0.5).problem.counts) == 3
+    assert max(cycles_merged(problem, [frozenset(range(3))], 2.5).problem.counts) > 3
 
 
 def test_thin_is_where_most_pairs_are_forbidden_and_few_are_left() -> None:
-    assert is_thin(_ring(3, [(0, 1), (1, 2), (0, 2)], forbidden=True))
-    assert not is_thin(_ring(2, [(0, 1), (1, 2), (0, 2)], forbidden=True))
-    assert not is_thin(_ring(3, [(0, 1)]))
-    assert not is_thin(_ring(400, [(0, 1)] * 400, forbidden=True))
+    assert has_few_pairs(_ring(3, [(0, 1), (1, 2), (0, 2)], forbidden=True))
+    assert not has_few_pairs(_ring(2, [(0, 1), (1, 2), (0, 2)], forbidden=True))
+    assert not has_few_pairs(_ring(3, [(0, 1)]))
+    assert not has_few_pairs(_ring(400, [(0, 1)] * 400, forbidden=True))
 
 
 def test_too_many_pairs_are_not_joined() -> None:
     ends = [(0, 1), (1, 2), (0, 2)]
-    knot = [frozenset(range(3))]
+    cycle = [frozenset(range(3))]
     many = _ring(120, ends)
-    assert untied(many, knot, 100.0).problem is many
-    assert len(untied(_ring(120, ends, forbidden=True), knot, 100.0).problem.counts) == 2
+    assert cycles_merged(many, cycle, 100.0).problem is many
+    assert len(cycles_merged(_ring(120, ends, forbidden=True), cycle, 100.0).problem.counts) == 2
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -122,7 +122,7 @@ def test_windows_that_do_not_end_alone_end_with_it(seed: int, monkeypatch: pytes
     assert (solution.gap, solution.objective) == (0.0, pytest.approx(solve(problem).objective))
     assert verify(problem, solution).stated_by == ()
     assert any(isinstance(step, Join) for step in solution.witness or ())
-    monkeypatch.setattr(squeeze, "_tied", lambda *_: [])
+    monkeypatch.setattr(fixed_point, "_to_merge", lambda *_: [])
     assert solve(problem, options=TABLES).gap > 0
 
 

@@ -44,3 +44,13 @@ def test_a_name_is_that_of_its_module(name: str) -> None:
 def test_another_name_is_refused() -> None:
     with pytest.raises(AttributeError, match="module 'autopar' has no attribute 'plann'"):
         _ = autopar.plann
+
+
+def test_a_plan_that_needs_no_cp_sat_imports_none_of_it() -> None:
+    """OR-Tools brings pandas: they come with the first question that CP-SAT is asked."""
+    code = (
+        "import sys, jax, autopar; x = jax.ShapeDtypeStruct((64, 64), 'float32');"
+        "autopar.plan(lambda a, b: a @ b, x, x, cluster='8xh100'); print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {name.split(".")[0] for name in done.stdout.split()} & {"ortools", "pandas"}

@@ -11,20 +11,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
-from ortools.sat.python import cp_model
 
 from autopar.solve.certificate.tables import Tables
 from autopar.solve.cp_sat.interrupt import run
+from autopar.solve.cp_sat.library import cp_model
 
 _COST_BITS = 42  # of the dearest term: sums of thousands of them stay below 2**63
 _BYTE_BITS = 40  # as above; there are more bytes in a row than costs that count
 _NEW_TIMES = 20  # at which the limit is held after a choice that exceeds it
 
-Terms = list[tuple[cp_model.IntVar, float]]
-Variables = Mapping[int, list[cp_model.IntVar]]
+Terms: TypeAlias = "list[tuple[cp_model.IntVar, float]]"
+Variables: TypeAlias = "Mapping[int, list[cp_model.IntVar]]"
 
 
 def none_below(tables: Tables, most: float, first: Sequence[int], work: float) -> bool:
@@ -106,7 +106,8 @@ def _edge(model: cp_model.CpModel, nodes: Variables, u: int, v: int) -> list[cp_
 
 def _hold(model: cp_model.CpModel, nodes: Variables, tables: Tables, time: int) -> None:
     """The bytes in use at a time are within the limit."""
-    limit, terms = tables.limit or 0.0, Terms()
+    terms: Terms = []
+    limit = tables.limit or 0.0
     for v in tables.names:
         for start, stop, size in tables.usages[v]:
             if start <= time < stop:

@@ -11,10 +11,10 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
-from ortools.sat.python import cp_model
 
 from autopar.solve.cp_sat.finish import Variables, byte_unit, bytes_in_row, chosen, solver_of, to_integers
 from autopar.solve.cp_sat.interrupt import run
+from autopar.solve.cp_sat.library import cp_model
 from autopar.solve.presolve.reduce import reduce_fully
 from autopar.solve.problem.options import SolveOptions
 from autopar.solve.problem.problem import Edge, Floats, Infeasible, Problem, derived, peak

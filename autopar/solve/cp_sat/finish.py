@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from ortools.sat.python import cp_model
 
 from autopar.solve.cp_sat.interrupt import run
+from autopar.solve.cp_sat.library import cp_model
 from autopar.solve.problem.clock import left_s
 from autopar.solve.problem.factored_matrix import finite_entries
 from autopar.solve.problem.incumbent import Watch
@@ -27,7 +27,7 @@ _COST_BITS = 42  # of the dearest term: sums of thousands of them stay below 2**
 _BYTE_BITS = 40  # as above; there are more bytes in a row than costs that count
 _MAX_ROUNDS = 12  # of rows taken up as choices exceed them: with prices, nearly all that bind are there at first
 
-Variables = list[list[cp_model.IntVar]]
+Variables: TypeAlias = "list[list[cp_model.IntVar]]"
 
 
 @dataclass(frozen=True)

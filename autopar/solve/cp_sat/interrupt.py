@@ -6,19 +6,20 @@ import math
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from ortools.sat.python import cp_model
+from autopar.solve.cp_sat.library import cp_model
 
 
-class _Enough(cp_model.CpSolverSolutionCallback):
-    """Ends the search at the first solution that costs no more than `enough`."""
+def _stops_at(enough: float) -> Any:
+    """What ends the search at the first solution that costs no more than `enough`."""
 
-    def __init__(self, enough: float) -> None:
-        super().__init__()
-        self._enough = enough
+    class Enough(cp_model.CpSolverSolutionCallback):
+        """Its base is of a library that is imported late."""
 
-    def on_solution_callback(self) -> None:
-        if self.objective_value <= self._enough:
-            self.stop_search()
+        def on_solution_callback(self) -> None:
+            if self.objective_value <= enough:
+                self.stop_search()
+
+    return Enough()
 
 
 def run(solver: cp_model.CpSolver, model: cp_model.CpModel, enough: float = -math.inf) -> Any:
@@ -32,7 +33,7 @@ def run(solver: cp_model.CpSolver, model: cp_model.CpModel, enough: float = -mat
     parameters: Any = solver.parameters
     parameters.catch_sigint_signal = False
     with ThreadPoolExecutor(1) as pool:
-        ended = pool.submit(solver.solve, model, _Enough(enough) if enough > -math.inf else None)
+        ended = pool.submit(solver.solve, model, _stops_at(enough) if enough > -math.inf else None)
         try:
             return ended.result()
         except KeyboardInterrupt:

@@ -8,11 +8,11 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING
 
-import networkx as nx
-
 from cost_models.topology import Level, Topology
 
 if TYPE_CHECKING:
+    import networkx as nx
+
     Node = int | str
     LinkGraph = nx.DiGraph[Node]
 
@@ -26,6 +26,8 @@ def link_graph(topology: Topology) -> LinkGraph:
     torus or a full level has two ports, "slice 3 out" and "slice 3 in", on which all its devices hang so: what leaves
     the unit passes none of the links inside.
     """
+    import networkx as nx  # late: importing it takes longer than all else here, and prices need no graph
+
     graph: LinkGraph = nx.DiGraph()
     graph.add_nodes_from(range(topology.device_count))
     switches = [n for n, level in enumerate(topology.levels) if level.kind == "switch"]

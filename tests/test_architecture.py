@@ -10,7 +10,7 @@ import ast
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from graphlib import TopologicalSorter
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -398,3 +398,55 @@ LAWFUL = [
 def test_lawful_code_is_left_alone(tmp_path: Path, check: Check, path: str, text: str) -> None:
     plant(tmp_path, path, text)
     assert violations(tmp_path, check) == []
+
+
+# No circles ----------------------------------------------------------------------------------------------------------
+
+
+def circle(root: Path) -> list[str]:
+    """Modules that import one another while they are imported, first and last the same; [] if there are none.
+
+    Imports in functions are left out, and those for types alone.
+    """
+    read = {_module_name(source.path): source for source in sources(root)}
+    arrows = {name: _imported_at_once(source) & read.keys() - {name} for name, source in read.items()}
+    try:
+        TopologicalSorter(arrows).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def _module_name(path: Path) -> str:
+    return ".".join(path.with_suffix("").parts).removesuffix(".__init__")
+
+
+def _imported_at_once(source: Source) -> set[str]:
+    """The modules, and names in modules, that a module's own statements import."""
+    body = [node for node in source.tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    names = {name for _, name in _imported(Source(source.path, source.text, ast.Module(body, [])))}
+    froms = {node.module for node in body if isinstance(node, ast.ImportFrom) and node.module and not node.level}
+    return names | froms
+
+
+def test_no_modules_import_one_another() -> None:
+    assert circle(ROOT) == []
+
+
+@pytest.mark.parametrize(
+    ("package", "one"),
+    [("", "from autopar.core.y import g"), ("", "from autopar.core import y"), ("from autopar.core import y", "")],
+)
+def test_a_planted_circle_is_caught(tmp_path: Path, package: str, one: str) -> None:
+    plant(tmp_path, "autopar/core/__init__.py", package)
+    plant(tmp_path, "autopar/core/x.py", one)
+    plant(tmp_path, "autopar/core/y.py", "from autopar.core import x")
+    assert circle(tmp_path)
+
+
+def test_late_imports_make_no_circle(tmp_path: Path) -> None:
+    plant(tmp_path, "autopar/core/x.py", "def f():\n    from autopar.core import y")
+    plant(
+        tmp_path, "autopar/core/y.py", "from autopar.core import x\nif TYPE_CHECKING:\n    from autopar.core import y"
+    )
+    assert circle(tmp_path) == []

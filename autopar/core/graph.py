@@ -7,13 +7,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 from operator import itemgetter
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import networkx as nx
 import numpy as np
 
 from autopar.core.regions import LEAVING, Region, RegionTree
 from autopar.core.repeats import repeats
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 Phase = Literal["forward", "backward", "update"]
 Effect = Literal["ordered", "unordered"]
@@ -248,6 +250,8 @@ class OpGraph:
     @cached_property
     def view(self) -> nx.MultiDiGraph[int]:
         """The operators as a networkx graph: an edge for each operand, with its `tensor` and `operand` position."""
+        import networkx as nx  # late: planning needs no such view
+
         view: nx.MultiDiGraph[int] = nx.MultiDiGraph()
         view.add_nodes_from(op.id for op in self.ops)
         for op in self.ops:

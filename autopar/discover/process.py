@@ -8,19 +8,20 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from threading import Event, Lock, Timer
 from typing import Any
 
 import numpy as np
 
-from autopar.discover import worker
-from autopar.discover.worker import Message
+from autopar.discover.worker import Message, by_run, read, write
 
 LONGEST_S = 30.0
 """A run that takes longer is ended, its process with it."""
 IDLE_S = 60.0
 """After so long without a request the process ends: it takes some 100 MB."""
 _ENDING_S = 1.0
+_WORKER = Path(__file__).with_name("worker.py")
 _LIBRARIES = "jax.experimental."
 """What of JAX is imported there as here: it makes known what operators call."""
 
@@ -85,7 +86,7 @@ class Process:
         if answer.runs != len(operands):
             self.stop()
             raise Ended("its process answered nonsense")
-        return worker.by_run(answer)
+        return by_run(answer)
 
     def _start(self) -> None:
         self.stop()
@@ -93,7 +94,7 @@ class Process:
             raise Ended("there is no Python executable to start a process with")
         try:
             self._running = subprocess.Popen(
-                [sys.executable, "-P", worker.__file__, str(IDLE_S)],
+                [sys.executable, "-P", str(_WORKER), str(IDLE_S)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -124,8 +125,8 @@ class Process:
         limit.start()
         answer: Message | None = None
         try:
-            worker.write(running.stdin, request)
-            answer = worker.read(running.stdout)
+            write(running.stdin, request)
+            answer = read(running.stdout)
         except (OSError, OverflowError, TypeError, ValueError):
             answer = None
         finally:

@@ -25,15 +25,19 @@ from autopar.core.manual import ENTER, LEAVE
 from autopar.core.pins import PINNED
 from autopar.core.regions import WHILE_TRIPS
 from autopar.errors import TraceError
-from autopar.trace import by_hand, control, keys, windows
 from autopar.trace.alone import alone, axes_alone, names_axes
+from autopar.trace.by_hand import MARKS, collective_kind, collective_params, collective_payload, is_walked
+from autopar.trace.control import WALKERS as CONTROL_WALKERS
 from autopar.trace.draft import Draft, DraftOp, Place
 from autopar.trace.finish import finish
 from autopar.trace.flat import TRACING
+from autopar.trace.keys import decompose, has_keys, run_whole
 from autopar.trace.known import Known
 from autopar.trace.params import plain_params
 from autopar.trace.pins import border_params, check_by_hand_throughout, is_written, pinned_params, result_params
 from autopar.trace.types import typed_specs
+from autopar.trace.windows import KINDS as WINDOW_KINDS
+from autopar.trace.windows import index_operands, stated_by_windows
 
 CALLS = {
     "call": "call_jaxpr",
@@ -123,7 +127,7 @@ class Walker:
             return self._callback(eqn, ins, place)
         if name in PINNED:
             return self._pinned(eqn, ins, place)
-        if keys.has_keys(eqn) and name not in KEY_AGNOSTIC:
+        if has_keys(eqn) and name not in KEY_AGNOSTIC:
             return self._key_operator(eqn, ins, place)
         return self._plain(eqn, ins, place)
 
@@ -132,7 +136,7 @@ class Walker:
         if eqn.primitive.name == "convert_element_type" and isinstance(ins[0].literal, int):
             aval = eqn.outvars[0].aval
             return [self.draft.constant(np.asarray(ins[0].literal).astype(aval.dtype), aval)]
-        if self.draft.manual and (kind := by_hand.collective_kind(eqn)) is not None:
+        if self.draft.manual and (kind := collective_kind(eqn)) is not None:
             return self._collective(eqn, kind, ins, place)
         if (function := _compat.sparse_function(eqn.primitive.name)) is not None:
             return self._instead(eqn, partial(function, **eqn.params), ins, place)
@@ -162,7 +166,7 @@ class Walker:
             if axes:
                 inner = replace(place, alone=place.alone | axes)
                 return self.inline(eqn, eqn.params["jaxpr"], ins, inner)
-            if by_hand.is_walked(eqn):
+            if is_walked(eqn):
                 return self._by_hand(eqn, ins, place)
             check_by_hand_throughout(eqn, self.source(eqn, place))
         params = pinned_params(eqn, is_written(eqn, self._scope(eqn, place)))
@@ -192,7 +196,7 @@ class Walker:
 
     def _collective(self, eqn: Any, kind: str, ins: Tensors, place: Place) -> Tensors:
         """The user's own collective, an operator for each operand; it comes of the index of a device without any."""
-        params, payload = by_hand.collective_params(eqn), by_hand.collective_payload(eqn)
+        params, payload = collective_params(eqn), collective_payload(eqn)
         if not ins:
             return self._operator(eqn, [], place, payload, params, kind=kind)
         return [
@@ -228,10 +232,10 @@ class Walker:
     def _at_known_places(self, eqn: Any, ins: Tensors, place: Place) -> Tensors | None:
         """What reads or writes where the function says in numbers, as slices or selections; None for all else."""
         name = eqn.primitive.name
-        if name not in windows.KINDS:
+        if name not in WINDOW_KINDS:
             return None
-        indices = [ins[n] for n in windows.index_operands(name, len(ins))]
-        stated = windows.stated_by_windows(eqn, [*map(self._known.value, indices)])
+        indices = [ins[n] for n in index_operands(name, len(ins))]
+        stated = stated_by_windows(eqn, [*map(self._known.value, indices)])
         return None if stated is None else self._instead(eqn, stated, ins, place)
 
     def _instead(self, eqn: Any, function: Callable[..., Any], ins: Tensors, place: Place) -> Tensors:
@@ -252,7 +256,7 @@ class Walker:
     def put(self, eqn: Any, ins: Tensors, place: Place) -> Tensors:
         """A device_put of several arrays, as one of each: they need not be split alike."""
         if len(ins) == 1:
-            if keys.has_keys(eqn):
+            if has_keys(eqn):
                 return self._key_operator(eqn, ins, place)
             return self._plain(eqn, ins, place)
         outs: Tensors = []
@@ -273,10 +277,10 @@ class Walker:
         avals = tuple((str(atom.aval), atom.aval.shape) for atom in eqn.invars)
         key = (eqn.primitive.name, avals, repr(sorted(eqn.params.items())), _compat.context_key(eqn))
         if key not in self._decomposed:
-            self._decomposed[key] = keys.decompose(eqn)
+            self._decomposed[key] = decompose(eqn)
         closed = self._decomposed[key]
         if closed is None:
-            call = Payload(_compat.call_primitive(), {"call_jaxpr": keys.run_whole(eqn)})
+            call = Payload(_compat.call_primitive(), {"call_jaxpr": run_whole(eqn)})
             return self._operator(eqn, ins, place, call)
         jaxpr, consts = _compat.open_jaxpr(closed)
         inner = replace(self.inside(eqn, place), source=self.source(eqn, place))
@@ -317,7 +321,7 @@ class Walker:
         """One operator, with what it computes as its body; on typed keys or with pins inside it is walked in place."""
         with eqn.ctx.manager:
             closed = untyped_jax.make_jaxpr(composite.function)(*typed_specs(eqn))
-        body = None if keys.has_keys(eqn) else _body(closed, [atom.aval for atom in eqn.invars], self.while_trips)
+        body = None if has_keys(eqn) else _body(closed, [atom.aval for atom in eqn.invars], self.while_trips)
         if body is None or any(op.kind in PINNED for op in body.ops):
             return self.inline(eqn, closed, ins, place)
         outs = [self.draft.tensor(var.aval) for var in eqn.outvars]
@@ -359,7 +363,7 @@ _WALKERS: dict[str, Callable[[Walker, Any, Tensors, Place], Tensors]] = {
     **dict.fromkeys(IMPLEMENTED, Walker.implemented),
     **dict.fromkeys(_compat.HIGH, Walker.lowered),
     **dict.fromkeys(REMATS, Walker.remat),
-    **control.WALKERS,
+    **CONTROL_WALKERS,
 }
 
 
@@ -378,7 +382,7 @@ def _changes_nothing(eqn: Any) -> bool:
 
     So is a mark of what varies along manual axes.
     """
-    if eqn.primitive.name in by_hand.MARKS:
+    if eqn.primitive.name in MARKS:
         return True
     if eqn.primitive.name == "convert_element_type":
         return eqn.invars[0].aval.dtype == eqn.outvars[0].aval.dtype

@@ -143,7 +143,7 @@ def test_nonsense_for_an_answer_ends_it(
 ) -> None:
     script = tmp_path / "damaged.py"
     script.write_text(f"import sys\nsys.stdout.buffer.write({answer!r})\nsys.stdout.flush()\nsys.exit(3)\n")
-    monkeypatch.setattr(worker, "__file__", str(script))
+    monkeypatch.setattr(process, "_WORKER", script)
     with pytest.raises(Ended, match="ended its process"):
         own.run(0, program(doubled, (2, 3)), [[np.ones((2, 3), np.float32)]])
 

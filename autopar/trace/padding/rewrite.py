@@ -9,18 +9,21 @@ from dataclasses import replace
 from autopar.core.graph import TensorInfo
 from autopar.core.regions import BOUNDARY, CONTROL, ENTERING, LEAVING, RegionTree
 from autopar.trace.draft import Draft, DraftOp
-from autopar.trace.padding import contraction, elementwise, indexing, moving
-from autopar.trace.padding import shape as layout
+from autopar.trace.padding.contraction import HANDLERS as CONTRACTIONS
+from autopar.trace.padding.elementwise import HANDLERS as ELEMENTWISE
+from autopar.trace.padding.indexing import HANDLERS as INDEXING
+from autopar.trace.padding.moving import HANDLERS as MOVING
 from autopar.trace.padding.padder import Form, Padder, Shape
+from autopar.trace.padding.shape import HANDLERS as SHAPES
 from autopar.trace.padding.wishes import wishes
 
 Handler = Callable[[Padder, DraftOp], bool]
 _HANDLERS: dict[str, Handler] = {
-    **elementwise.HANDLERS,
-    **contraction.HANDLERS,
-    **layout.HANDLERS,
-    **moving.HANDLERS,
-    **indexing.HANDLERS,
+    **ELEMENTWISE,
+    **CONTRACTIONS,
+    **SHAPES,
+    **MOVING,
+    **INDEXING,
 }
 """For each kind what adds it on padded operands, if it can, and says whether it did."""
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from autopar.api.compiled import Compiled, compile, plan
     from autopar.api.constraints import at, data_parallel, forbid, manual, pin, replicate, semi_auto, tie
     from autopar.api.front import Front, front
+    from autopar.api.options import PlanOptions
     from autopar.api.plan import Plan, compare
     from autopar.core.mesh import DeviceMesh
     from autopar.core.placement import Placement
@@ -34,6 +35,7 @@ __all__ = [
     "Front",
     "Placement",
     "Plan",
+    "PlanOptions",
     "SearchOptions",
     "SearchProgress",
     "SolveOptions",
@@ -63,6 +65,7 @@ _HOMES = {
     "autopar.api.compiled": "Compiled compile plan",
     "autopar.api.constraints": "at data_parallel forbid manual pin replicate semi_auto tie",
     "autopar.api.front": "Front front",
+    "autopar.api.options": "PlanOptions",
     "autopar.api.plan": "Plan compare",
     "autopar.core.mesh": "DeviceMesh",
     "autopar.core.placement": "Placement",

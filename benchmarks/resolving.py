@@ -30,7 +30,7 @@ from rich import box
 from rich.table import Table
 
 import autopar
-from autopar.api import make
+from autopar.api.bound import Bound
 from autopar.errors import NoFeasiblePlan, Unsolved
 from autopar.search import attempt
 from autopar.search.ground import Ground
@@ -54,7 +54,7 @@ PARTS: tuple[tuple[object, str, str], ...] = (
     (Focus, "mix", "solve_s"),
     (attempt, "build_program", "program_s"),
     (attempt, "account_of", "program_s"),
-    (make, "_report_of", "summary_s"),
+    (Bound, "report", "summary_s"),
 )
 
 

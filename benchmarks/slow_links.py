@@ -32,7 +32,7 @@ from rich.console import Console
 from rich.table import Table
 
 import autopar
-from autopar.api.make import task_of
+from autopar.api.bound import task_of
 from autopar.emit.measure import use_virtual_devices
 from autopar.search.search import restore
 from benchmarks import collectives, hosts

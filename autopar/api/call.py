@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from jax.sharding import NamedSharding
@@ -14,6 +16,36 @@ from autopar.trace import Traced
 from autopar.trace.arguments import positions
 
 _flatten = untyped_jax.tree_util.tree_flatten
+_POSITIONAL = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+_NAMED = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """The parameters of a function: `positional` and `named` in order; None where it takes any number, or any name."""
+
+    positional: tuple[str, ...]
+    takes_more: bool
+    named: frozenset[str] | None
+
+    @classmethod
+    def of(cls, fn: Callable[..., Any]) -> Parameters | None:
+        """Those of `fn`; None where Python does not know them."""
+        try:
+            parameters = list(inspect.signature(fn).parameters.values())
+        except (TypeError, ValueError):
+            return None
+        kinds = {parameter.kind for parameter in parameters}
+        named = frozenset(parameter.name for parameter in parameters if parameter.kind in _NAMED)
+        return cls(
+            tuple(parameter.name for parameter in parameters if parameter.kind in _POSITIONAL),
+            inspect.Parameter.VAR_POSITIONAL in kinds,
+            None if inspect.Parameter.VAR_KEYWORD in kinds else named,
+        )
+
+    def takes(self, name: str) -> bool:
+        """Whether an argument may be passed by this name."""
+        return self.named is None or name in self.named
 
 
 class Kind(NamedTuple):
@@ -36,7 +68,7 @@ class Signature(NamedTuple):
         return (self.kind[:-1], *self[1:]) == (other.kind[:-1], *other[1:])
 
 
-class Call(NamedTuple):
+class ReadCall(NamedTuple):
     """The arguments of a call: the flat arrays and numbers, and their kind.
 
     `kind` is their structure, the values of static arguments, with their positions and types (True is not 1), and the
@@ -47,7 +79,7 @@ class Call(NamedTuple):
     leaves: list[Any]
 
 
-def read_call(args: tuple[Any, ...], kwargs: dict[str, Any], static_argnums: int | Sequence[int]) -> Call:
+def read_call(args: tuple[Any, ...], kwargs: dict[str, Any], static_argnums: int | Sequence[int]) -> ReadCall:
     """The call of a function with these arguments.
 
     Raises:
@@ -56,14 +88,14 @@ def read_call(args: tuple[Any, ...], kwargs: dict[str, Any], static_argnums: int
     """
     if static_argnums == ():
         leaves, tree = _flatten((args, kwargs))
-        return Call(Kind(tree, (), ambient()), leaves)
+        return ReadCall(Kind(tree, (), ambient()), leaves)
     static = positions(static_argnums, len(args), "static_argnums")
     dynamic = tuple(arg for i, arg in enumerate(args) if i not in static)
     leaves, tree = untyped_jax.tree_util.tree_flatten((dynamic, kwargs))
     fixed = tuple((i, kind_of(args[i]), args[i]) for i in static)
     for i, _, value in fixed:
         check_hashable(value, str(i), "static_argnums")
-    return Call(Kind(tree, fixed, ambient()), leaves)
+    return ReadCall(Kind(tree, fixed, ambient()), leaves)
 
 
 def check_hashable(value: object, name: str, where: str) -> None:
@@ -130,7 +162,7 @@ def unflatten(traced: Traced, outputs: Sequence[Any]) -> Any:
     return untyped_jax.tree_util.tree_unflatten(traced.out_tree, leaves)
 
 
-def put_back(call: Call, leaves: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def put_back(call: ReadCall, leaves: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments of a call, with other leaves."""
     structure, fixed, _ = call.kind
     dynamic, kwargs = untyped_jax.tree_util.tree_unflatten(structure, leaves)

@@ -14,21 +14,20 @@ from typing import Any
 
 from autopar.api.adapters.opening import adapter_of, as_function
 from autopar.api.adapters.protocol import Args, Close, Kwargs, Parts
+from autopar.api.bound import ArrayFunction
 from autopar.api.call import check_hashable, kind_of
-from autopar.api.dispatch import UNKNOWN
-from autopar.api.make import Function
 from autopar.api.marks import marked
-from autopar.api.opened import Opened
+from autopar.api.options import Function, Settings
 from autopar.api.plan import Plan
 from autopar.api.pure import Pure
-from autopar.api.settings import Settings
+from autopar.api.runner import UNKNOWN
 from autopar.trace.arguments import positional_names, positions
 
 Attempt = Callable[[Args, Kwargs], Any]
 
 
 @dataclass(frozen=True, eq=False)
-class Call:
+class OpenedCall:
     """A call of a function of arrays.
 
     `close` makes the user's result of what it returned and its arguments, and changes these; `shapes` makes that of
@@ -84,16 +83,16 @@ class Calls:
             return call.close(call.pure(*call.args, **call.kwargs), call.args, call.kwargs)
 
     @contextmanager
-    def opened(self, args: Args, kwargs: Kwargs) -> Generator[Call]:
+    def opened(self, args: Args, kwargs: Kwargs) -> Generator[OpenedCall]:
         """The call with arrays for objects, to be closed within the context."""
         parts, static = self._whole(args, kwargs)
         self._adapter = self._adapter or adapter_of(parts.args, parts.kwargs)
         if self._adapter is None:
-            yield Call(self._pure(parts.fn, static), parts.args, parts.kwargs, _as_it_is, _as_it_is)
+            yield OpenedCall(self._pure(parts.fn, static), parts.args, parts.kwargs, _as_it_is, _as_it_is)
             return
         with self._adapter.open(parts, partial(self._keeps, parts)) as opened:
             pure = self._pure(opened.parts.fn, (*static, opened.key))
-            yield Call(pure, opened.parts.args, opened.parts.kwargs, opened.close, opened.shapes)
+            yield OpenedCall(pure, opened.parts.args, opened.parts.kwargs, opened.close, opened.shapes)
 
     def _whole(self, args: Args, kwargs: Kwargs) -> tuple[Parts, tuple[Hashable, ...]]:
         """The function with all arguments but the static ones passed by name, which are part of it; and these."""
@@ -110,7 +109,7 @@ class Calls:
         if key not in self._pures:
             leading = len(self._parts.args)
             is_own = not key and fn is self._fn
-            function = fn if is_own else Opened(fn, self._fn, self._settings, leading)
+            function = fn if is_own else ArrayFunction(fn, self._fn, self._settings, leading)
             self._pures[key] = Pure(function, self._shifted(leading), self._given)
             if is_own:
                 self.attempt = self._pures[key].dispatch.attempt

@@ -1,22 +1,26 @@
-"""compile and plan: trace, search, emit, in as many lines."""
+"""compile and plan: a function that plans itself, and its plan."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from types import MethodType
 from typing import Any, Unpack, overload
 
-from autopar._compat import is_tracing, without_mesh
-from autopar.api.birth import Maker, init, plan_for
+import jax
+
+from autopar._compat import is_tracing, untyped_jax, without_mesh
+from autopar._mesh import spec_of
+from autopar.api.bound import own_function
+from autopar.api.call import put_back, read_call
 from autopar.api.calls import Calls
-from autopar.api.dispatch import UNKNOWN
-from autopar.api.make import Function
-from autopar.api.opened import own_function
-from autopar.api.options import Options, settings_of, split_options
+from autopar.api.options import Function, PlanOptions, Settings, split_options, takes_options
+from autopar.api.placing import Made, Maker, init, slot_of
 from autopar.api.plan import Plan
-from autopar.api.settings import Settings
-from autopar.api.staging import traced
+from autopar.api.plan_file import PlanSignature
+from autopar.api.runner import UNKNOWN, Runner
+from autopar.errors import SignatureMismatch
 from autopar.search.task import SearchOptions
 from autopar.trace.flat import TRACING
 from cost_models import Cluster
@@ -82,8 +86,8 @@ class Compiled:
           SignatureMismatch: nothing was planned that takes such an argument.
         """
         maker = Maker.of(make_state, args, kwargs)
-        plan = plan_for(self, maker, argument, others)
-        return init(plan, maker, argument, plan.check_devices(self._calls.devices()))
+        plan = _plan_for(self, maker, argument, others)
+        return init(plan.bound, maker, argument, plan.check_devices(self._calls.devices()), Compiled)
 
     @property
     def made(self) -> tuple[Plan, ...]:
@@ -108,7 +112,7 @@ class Compiled:
         """JAX's `Traced` of that program, with its jaxpr."""
         with self._calls.opened(args, kwargs) as call:
             plan = call.pure.plan(*call.args, **call.kwargs)
-            return traced(plan, call.pure.settings, call.pure.own_devices(), call.args, call.kwargs)
+            return _traced(plan, call.pure.settings, call.pure.own_devices(), call.args, call.kwargs)
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """The shapes and types of the results, as ShapeDtypeStructs; nothing is planned."""
@@ -122,11 +126,12 @@ class Compiled:
 
 
 @overload
-def compile(fn: None = None, **options: Unpack[Options]) -> Callable[[Function], Compiled]: ...  # noqa: A001
+def compile(fn: None = None, **options: Unpack[PlanOptions]) -> Callable[[Function], Compiled]: ...  # noqa: A001
 @overload
-def compile(fn: Function, **options: Unpack[Options]) -> Compiled: ...  # noqa: A001
+def compile(fn: Function, **options: Unpack[PlanOptions]) -> Compiled: ...  # noqa: A001
+@takes_options
 def compile(  # noqa: A001 - the name that jax users expect
-    fn: Function | None = None, **options: Unpack[Options]
+    fn: Function | None = None, **options: Unpack[PlanOptions]
 ) -> Compiled | Callable[[Function], Compiled]:
     """A function that computes what `fn` does, split over the devices in the fastest way found.
 
@@ -134,51 +139,14 @@ def compile(  # noqa: A001 - the name that jax users expect
 
     Args:
       fn: any function of pytrees that JAX can trace.
-      cluster: a profile's name ("8xh100"), a profile's path, or a Cluster; None: the devices that are present, or those
-        of the mesh that is set (`jax.set_mesh`) if they are several.
-      mesh: axis sizes by name, major to minor, or a jax Mesh; None: that whose axes the function names, or of whose
-        Explicit axes types speak; else the sensible shapes are tried, the best kept.
-      mode: "auto"; "data_parallel" (data split along its first dim, all other inputs replicated); "semi_auto" (as
-        "auto", with constraints); "manual" (the constraints leave every input and output one placement).
-      memory_limit_bytes: what a device may use, a number or text ("30GiB"); None: all that the cluster's devices have.
-      static_argnums: positions of arguments that are compile-time constants.
-      static_argnames: their names. As in jax.jit, positions follow from names and names from positions unless both are
-        given; so for `donate_argnames`.
-      donate_argnums: positions of arguments whose memory the results may take.
-      donate_argnames: their names.
-      in_shardings: how arguments lie: NamedShardings, or PartitionSpecs of the axes of `mesh`, in a prefix of the
-        tuple of positional arguments that are not static; None where that is searched. Arrays that lie otherwise are
-        moved. NamedShardings name the mesh, too, unless `mesh` does.
-      out_shardings: the same for results.
-      carry: which results become the next call's inputs and keep their placement; "auto": of those that have the
-        structure and shapes of an argument, trees (whose paths then agree), results of an argument's name
-        (`{"w": ...}` for an argument `w`), and whatever becomes a donated argument; or pairs of (result, argument),
-        each a position or a path; or None. Where an input and the result that follows it are pinned apart, the pins
-        hold.
-      strict: refuse an operator without a rule instead of replicating it with a warning.
-      options: how to search.
-      dump: a directory in which every stage is written as a numbered file.
-      devices: the devices to run on, in mesh order; None: those that are present. They may belong to several processes
-        (jax.distributed), which all call the function and run the plan of the first. Each argument is an array over
-        these devices in all processes, or the same whole value in all: then its digest is compared at every call, which
-        takes one small collective, and a second for each 0.5 to 2 GB that are hashed. Rows of each process's own become
-        one array by `jax.make_array_from_process_local_data`; see `Plan.in_slices`.
-      pricing: another pricing than the roofline of the cluster.
-      constraints: what the plan is held to: autopar.pin, replicate, forbid, tie.
-      follow: a plan, or a function compiled by autopar and planned: arguments that are of its state, by path and shape,
-        lie as there, on its mesh. Its state is all but its data. The report says what that costs.
-      shardings: what becomes of arrays that come in sharded: "move": to where the plan has them, which is said once
-        (MovedWarning), with bytes; "keep": they are pins, and the mesh is theirs.
-      cache: a directory in which plans are kept: one that is there for this function, cluster, mesh, options and these
-        versions is taken, traced but not searched for; None: that of the environment variable AUTOPAR_CACHE, if it is
-        set; False: none. Rules of your own are not looked at, and plans of a pricing of your own are not kept.
+      **options: those of `autopar.PlanOptions`.
 
     Raises (at the first call for a signature):
       AutoparError: InvalidMesh, UnknownCluster, InvalidConstraint, TraceError, UnsupportedPrimitive, NoFeasiblePlan,
         Unsolved, DifferentValues; each says what, where, and what to do.
       KeyboardInterrupt: interrupted before any plan was found; later, the best so far is the plan, which says so.
     """
-    settings = settings_of(options)
+    settings = Settings.of(options)
     if fn is not None:
         return Compiled(fn, settings)
 
@@ -189,22 +157,23 @@ def compile(  # noqa: A001 - the name that jax users expect
 
 
 @overload
-def plan(fn: Function, *args: Any, **options: Unpack[Options]) -> Plan: ...
+def plan(fn: Function, *args: Any, **options: Unpack[PlanOptions]) -> Plan: ...
 @overload
 def plan(fn: Function, *args: Any, **keywords: Any) -> Plan: ...
+@takes_options
 def plan(fn: Function, *args: Any, **keywords: Any) -> Plan:
     """The plan of `fn` for arguments like these, on a cluster that need not be there.
 
     Args:
       fn: any function of pytrees that JAX can trace.
       *args: example arguments; jax.ShapeDtypeStructs will do.
-      **keywords: options, which are those of `compile`; all others are arguments of `fn` by name.
+      **keywords: options, those of `autopar.PlanOptions`; all others are arguments of `fn` by name.
 
     Raises:
-      AutoparError: as `compile`.
+      AutoparError: as `compile`; UnknownOption for a name that `fn` does not take and that is nearly an option's.
     """
-    options, kwargs = split_options(keywords)
-    return Compiled(fn, settings_of(options)).plan(*args, **kwargs)
+    options, kwargs = split_options(fn, keywords)
+    return Compiled(fn, Settings.of(options)).plan(*args, **kwargs)
 
 
 def compiled_from(given: Plan, fn: Function | None, devices: tuple[Any, ...]) -> Compiled:
@@ -225,8 +194,80 @@ def compiled_from(given: Plan, fn: Function | None, devices: tuple[Any, ...]) ->
             donate_argnums=signature.donate_argnums,
             donate_argnames=signature.donate_argnames,
             carry=signature.carry,
-            options=SearchOptions(while_trips=signature.while_trips),
+            options=_search_options(signature),
             constraints=signature.constraints,
             memory_limit_bytes=None if limit == int(cluster.device.memory_bytes) else limit,
         )
     return Compiled(function, replace(settings, devices=devices), given)
+
+
+def _search_options(signature: PlanSignature) -> SearchOptions:
+    """What a file says of how its plan was searched."""
+    if signature.gap_tolerance is None:
+        return SearchOptions(while_trips=signature.while_trips)
+    return SearchOptions(while_trips=signature.while_trips, gap_tolerance=signature.gap_tolerance)
+
+
+def _plan_for(compiled: Compiled, maker: Maker, argument: int, others: Sequence[Any] | None) -> Plan:
+    """The plan of `compiled` that such a state is for: with the `others` as its other arguments, or the first made.
+
+    Raises:
+      SignatureMismatch: none was made that takes such a state.
+    """
+    with maker.opened() as made:
+        if others is not None:
+            return compiled.plan(*others[:argument], made.example(), *others[argument:])
+        return _first_of(compiled.made, made, argument)
+
+
+def _first_of(plans: Sequence[Plan], made: Made, argument: int) -> Plan:
+    refusals: list[SignatureMismatch] = []
+    for plan in plans:
+        try:
+            slot_of(plan.bound, argument).check(made.what, made.shapes)
+        except SignatureMismatch as error:
+            refusals.append(error)
+        else:
+            return plan
+    if refusals:
+        raise refusals[0]
+    raise SignatureMismatch(
+        "init: the function was not planned yet, so where its state lies is not known. Pass its other arguments, or "
+        "their shapes, as others=(...), or call its plan() before"
+    )
+
+
+# As stages of JAX -----------------------------------------------------------------------------------------------------
+
+
+def _traced(
+    plan: Plan, settings: Settings, devices: Sequence[Any] | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """JAX's `Traced` of the program of a plan for arguments like these, which lie where the plan has them.
+
+    Nothing is placed, so the devices need not be there.
+    """
+    runner = Runner(plan.bound, plan.check_devices(devices))
+    call = read_call(args, kwargs, settings.static_argnums)
+    avals = plan.bound.traced.input_avals
+    specs = [_placed(aval, sharding) for aval, sharding in zip(avals, runner.shardings, strict=False)]
+    placed_args, placed_kwargs = put_back(call, specs)
+    program = partial(_inlined, runner, settings.static_argnums)
+    program.__dict__["__name__"] = plan.function_name
+    jitted = untyped_jax.jit(
+        program,
+        static_argnums=settings.static_argnums,
+        donate_argnums=settings.donate_argnums,
+        donate_argnames=settings.donate_argnames,
+    )
+    with without_mesh():
+        return jitted.trace(*placed_args, **placed_kwargs)
+
+
+def _placed(aval: Any, sharding: Any) -> jax.ShapeDtypeStruct:
+    spec = spec_of(aval)
+    return jax.ShapeDtypeStruct(spec.shape, spec.dtype, sharding=sharding, weak_type=aval.weak_type)
+
+
+def _inlined(runner: Runner, static_argnums: int | Sequence[int], *args: Any, **kwargs: Any) -> Any:
+    return runner.inlined(read_call(args, kwargs, static_argnums).leaves)

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 from jax.sharding import Mesh
 
+from autopar.api.options import Settings
 from autopar.api.plan import Plan
-from autopar.api.settings import Settings
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
 from autopar.errors import InvalidMesh, InvalidOption
@@ -33,7 +33,7 @@ def followed(settings: Settings, fn: Callable[..., Any], args: tuple[Any, ...], 
     """
     if settings.follow is None:
         return settings
-    leader = State(plan_of(settings.follow))
+    leader = LeaderState(plan_of(settings.follow))
     passed = input_signature(fn, args, kwargs, settings.static_argnums)
     pins = tuple(leader.pins([(name, shape) for name, shape, _ in passed]))
     if not pins:
@@ -78,7 +78,7 @@ def plan_of(leader: object) -> Plan:
 
 
 @dataclass(frozen=True, eq=False)
-class State:
+class LeaderState:
     """What of a plan's inputs is state, and where it lies: all that is no data."""
 
     plan: Plan
@@ -155,7 +155,7 @@ class State:
         return [(name, shape, placement) for n, ((name, shape), placement) in enumerate(placed) if n not in data]
 
 
-def _on_its_mesh(settings: Settings, leader: State) -> Settings:
+def _on_its_mesh(settings: Settings, leader: LeaderState) -> Settings:
     plan = leader.plan
     if settings.mesh is not None:
         sizes = settings.mesh.shape if isinstance(settings.mesh, Mesh) else settings.mesh

@@ -6,18 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Unpack, overload
 
+from autopar.api.bound import Bound, leading_arguments, task_of
 from autopar.api.calls import Calls
 from autopar.api.collection import collection_paused
 from autopar.api.following import followed
-from autopar.api.keeping import kept
-from autopar.api.make import Function, alternatives, made_plan, meshes_of, task_of
-from autopar.api.opened import Opened
-from autopar.api.options import Options, settings_of, split_options
+from autopar.api.make import alternatives
+from autopar.api.options import Function, PlanOptions, Settings, split_options, takes_options
 from autopar.api.plan import Plan
-from autopar.api.runner import Bound
-from autopar.api.settings import Settings
-from autopar.api.shardings import Shapes, pinned
+from autopar.api.shardings import Shapes, kept, pinned
 from autopar.api.sizes import limit_of
+from autopar.api.target import Target
 from autopar.errors import InvalidOption, NoFeasiblePlan
 from autopar.report.axes import axes_or_new
 from autopar.report.front import front_section
@@ -99,9 +97,10 @@ class Front:
 
 
 @overload
-def front(fn: Function, *args: Any, points: int = 10, **options: Unpack[Options]) -> Front: ...
+def front(fn: Function, *args: Any, points: int = 10, **options: Unpack[PlanOptions]) -> Front: ...
 @overload
 def front(fn: Function, *args: Any, points: int = 10, **keywords: Any) -> Front: ...
+@takes_options
 def front(fn: Function, *args: Any, points: int = 10, **keywords: Any) -> Front:
     """The fastest plans of `fn` for arguments like these, from the least memory found possible to all that is of use.
 
@@ -118,8 +117,8 @@ def front(fn: Function, *args: Any, points: int = 10, **keywords: Any) -> Front:
       fn: any function of pytrees that JAX can trace.
       *args: example arguments; jax.ShapeDtypeStructs will do.
       points: how many there are at most (>= 2); limits that gain nothing give no point.
-      **keywords: options, which are those of `compile` but `dump` and `cache`; no point exceeds `memory_limit_bytes`.
-        All others are arguments of `fn` by name.
+      **keywords: options, those of `autopar.PlanOptions` but `dump` and `cache`; no point exceeds
+        `memory_limit_bytes`. All others are arguments of `fn` by name.
 
     Raises:
       InvalidOption: `points` is no whole number >= 2.
@@ -128,18 +127,18 @@ def front(fn: Function, *args: Any, points: int = 10, **keywords: Any) -> Front:
     """
     if isinstance(points, bool) or not isinstance(points, int) or points < 2:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidOption(f"points is {points!r}: pass how many memory limits to search, a whole number >= 2")
-    options, kwargs = split_options(keywords, without=("dump", "cache"))
-    with Calls(fn, settings_of(options), None).opened(args, kwargs) as call:
+    options, kwargs = split_options(fn, keywords, without=("dump", "cache"))
+    with Calls(fn, Settings.of(options), None).opened(args, kwargs) as call:
         return _front(call.pure.fn, call.pure.settings, call.args, call.kwargs, points)
 
 
 def _front(fn: Function, settings: Settings, args: tuple[Any, ...], kwargs: dict[str, Any], points: int) -> Front:
     with collection_paused():
         settings = kept(followed(settings, fn, args, kwargs), fn, args, kwargs)
-        target = settings.target()
+        target = Target.of(settings)
         traces = alternatives(fn, settings, args, kwargs, target.cluster)
-        settings = pinned(settings, Shapes.of(traces[0]), fn.leading if isinstance(fn, Opened) else 0)
+        settings = pinned(settings, Shapes.of(traces[0]), leading_arguments(fn))
         tasks = [task_of(traced, settings, target.cluster) for traced in traces]
-        found = find_front(tasks, meshes_of(traces[0], settings, target), points)
+        found = find_front(tasks, target.meshes_of(traces[0]), points)
         bounds = (Bound(fn, settings, traces[point.position], point.planned, target.cluster) for point in found)
-        return Front(tuple(made_plan(bound) for bound in bounds))
+        return Front(tuple(Plan.of(bound) for bound in bounds))

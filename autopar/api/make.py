@@ -1,42 +1,40 @@
-"""make_plan: trace, search; what a plan says of itself, made when it is asked for."""
+"""make_plan: trace, search; and bind, which makes a plan from a file one of its function again."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import prod
-from pathlib import Path
 from typing import Any
 
+from autopar.api.bound import Bound, leading_arguments, signature_of, task_of
 from autopar.api.collection import collection_paused
 from autopar.api.following import followed
-from autopar.api.keeping import kept
-from autopar.api.opened import Opened, own_function
+from autopar.api.options import Function, Settings
 from autopar.api.plan import Plan
 from autopar.api.plan_cache import Shelf
-from autopar.api.plan_file import PlanFile, Signature, plan_file
-from autopar.api.runner import Bound
-from autopar.api.settings import Settings, Target
-from autopar.api.shardings import Shapes, pinned
+from autopar.api.shardings import Shapes, kept, pinned
+from autopar.api.target import Target
 from autopar.core.mesh import DeviceMesh
 from autopar.core.regions import LOOPS
-from autopar.discover import find_rule
-from autopar.errors import NoFeasiblePlan, PlanFileError, Unsolved
+from autopar.errors import NoFeasiblePlan, PlanFileError, SignatureMismatch, Unsolved
 from autopar.operators import KEEP
-from autopar.report.summary import Report, summarise
 from autopar.search.alternatives import search_best
-from autopar.search.carried import released
-from autopar.search.modes import constraints_of
 from autopar.search.part import constraints_of_part
-from autopar.search.pinned import own_mesh
-from autopar.search.resolve import found_rules
 from autopar.search.search import announced, find_on, restore
 from autopar.search.task import Task
-from autopar.trace import Capture, Traced, capture, fingerprint, graph_of, padded_choices
+from autopar.trace import (
+    CONSTANT,
+    Capture,
+    Traced,
+    capture,
+    fingerprint,
+    graph_of,
+    input_signature,
+    padded_choices,
+)
+from autopar.trace.arguments import function_name
 from autopar.trace.flat import FlatFunction
 from cost_models import Cluster
-
-Function = Callable[..., Any]
 
 
 def make_plan(
@@ -49,20 +47,20 @@ def make_plan(
     """
     with collection_paused():
         settings = kept(followed(settings, fn, args, kwargs), fn, args, kwargs)
-        target = settings.target()
+        target = Target.of(settings)
         traces = alternatives(fn, settings, args, kwargs, target.cluster)
         settings = _held(fn, settings, traces[0])
         for plan in known:
             bound = plan.bound
             traced = next((t for t in traces if _are_same(t, bound.traced)), None)
             if traced is not None and bound.cluster == target.cluster:
-                return made_plan(replace(bound, traced=traced))
+                return Plan.of(replace(bound, traced=traced))
         return _found(fn, settings, target, traces)
 
 
 def _held(fn: Function, settings: Settings, traced: Traced) -> Settings:
     """`settings` with shardings as constraints; without constraints on what is not in a part of a function."""
-    held = pinned(settings, Shapes.of(traced), fn.leading if isinstance(fn, Opened) else 0)
+    held = pinned(settings, Shapes.of(traced), leading_arguments(fn))
     if not (isinstance(fn, FlatFunction) and fn.part):
         return held
     return replace(held, constraints=constraints_of_part(held.constraints, traced.graph))
@@ -75,14 +73,14 @@ def _are_same(one: Traced, other: Traced) -> bool:
 def _found(fn: Function, settings: Settings, target: Target, traces: Sequence[Traced]) -> Plan:
     """The plan that is kept for this, else one that is searched, and kept then."""
     tasks = [task_of(traced, settings, target.cluster) for traced in traces]
-    meshes = meshes_of(traces[0], settings, target)
+    meshes = target.meshes_of(traces[0])
     if settings.cache is None or settings.pricing is not None:
         return _searched(fn, settings, target.cluster, traces, tasks, meshes)
     shelf = Shelf.of(settings.cache, traces, tasks, target.cluster, meshes)
     found = _kept(shelf, fn, settings, target.cluster, traces)
     if found is None:
         found = _searched(fn, settings, target.cluster, traces, tasks, meshes)
-        shelf.write(found.bound.record, found.bound.settings.mode, name_of(fn))
+        shelf.write(found.bound.record, found.bound.settings.mode, function_name(fn))
     return found
 
 
@@ -99,7 +97,7 @@ def _kept(shelf: Shelf, fn: Function, settings: Settings, cluster: Cluster, trac
     except PlanFileError as error:
         shelf.complain(error)
         return None
-    return made_plan(Bound(fn, settings, traced, announced(task, planned), cluster))
+    return Plan.of(Bound(fn, settings, traced, announced(task, planned), cluster))
 
 
 def _searched(
@@ -111,15 +109,10 @@ def _searched(
     meshes: Sequence[DeviceMesh],
 ) -> Plan:
     position, planned = search_best(tasks, meshes)
-    found = made_plan(Bound(fn, settings, traces[position], planned, cluster))
+    found = Plan.of(Bound(fn, settings, traces[position], planned, cluster))
     if settings.options.data_parallel == "never" or settings.mode != "auto" or settings.constraints:
         return found
     return _or_data_parallel(found)
-
-
-def made_plan(bound: Bound) -> Plan:
-    """The plan that was found, as the user holds it."""
-    return Plan(bound.planned.plan, lambda: _report_of(bound), lambda report: _file_of(bound, report), bound)
 
 
 def _or_data_parallel(found: Plan) -> Plan:
@@ -133,68 +126,11 @@ def _or_data_parallel(found: Plan) -> Plan:
     except (NoFeasiblePlan, Unsolved, KeyboardInterrupt):
         return found
     settings = replace(bound.settings, mode="data_parallel")
-    rival = made_plan(replace(bound, settings=settings, planned=other))
+    rival = Plan.of(replace(bound, settings=settings, planned=other))
     if found.step_time_s <= rival.step_time_s:
         return found
     announced(other.task, other)
     return rival
-
-
-def _report_of(bound: Bound) -> Report:
-    planned = bound.planned
-    with collection_paused():
-        found = tuple(f"{kind} ({op.source})" for kind, (op, _) in found_rules(planned.graph, find_rule).items())
-        return summarise(
-            planned,
-            function=name_of(bound.fn),
-            cluster=bound.cluster.name,
-            memory_limit_bytes=planned.task.memory_limit_bytes,
-            found_rules=found,
-            priced_for=priced_for(bound),
-        )
-
-
-def _file_of(bound: Bound, report: Report) -> PlanFile:
-    with collection_paused():
-        _, settings = own_function(bound.fn, bound.settings)
-        return plan_file(bound.record, report, bound.cluster.to_dict(), signature_of(bound.traced, settings))
-
-
-def meshes_of(traced: Traced, settings: Settings, target: Target) -> tuple[DeviceMesh, ...]:
-    """The meshes to try.
-
-    Where none was asked for, that which the function names, else that of which types speak if it fits: results of
-    other meshes are refused by what is computed from them there.
-
-    Raises:
-      InvalidMesh: if the one that the function names is not of as many devices as there are.
-    """
-    own = own_mesh(traced.graph)
-    typed = tuple((name, size) for name, size, _ in traced.mesh)
-    if own is None and typed and prod(size for _, size in typed) == target.cluster.topology.device_count:
-        own = typed
-    return settings.meshes(target, own)
-
-
-def priced_for(bound: Bound) -> Cluster | None:
-    """The cluster whose roofline the plan is priced by; None for a pricing of the user's own."""
-    return bound.cluster if bound.settings.pricing is None else None
-
-
-def task_of(traced: Traced, settings: Settings, cluster: Cluster) -> Task:
-    """What is to be planned: pins override what the trace took for carried."""
-    return Task(
-        released(traced.graph, constraints_of(settings.mode, settings.constraints)),
-        settings.make_pricing(cluster),
-        settings.mode,
-        settings.constraints,
-        memory_limit_bytes=settings.limit_bytes(cluster),
-        strict=settings.strict,
-        options=settings.options,
-        dump=None if settings.dump is None else Path(settings.dump),
-        find=find_rule,
-        prices_devices=settings.pricing is None,
-    )
 
 
 def alternatives(
@@ -245,24 +181,42 @@ def _trace(captured: Capture, settings: Settings, loop_parts: int, padding: Mapp
     )
 
 
-def name_of(fn: Function) -> str:
-    """What `fn` is called."""
-    return getattr(fn, "__name__", type(fn).__name__)
+# Plans from files -----------------------------------------------------------------------------------------------------
 
 
-def signature_of(traced: Traced, settings: Settings) -> Signature:
-    """What a file says of the function that its plan is for, and of the settings that a plan depends on."""
-    static, donated = settings.static_argnums, settings.donate_argnums
-    carry: Any = settings.carry
-    return Signature(
-        tuple((t.name, t.shape, t.dtype) for t in traced.graph.inputs),
-        tuple((t.shape, t.dtype) for t in traced.graph.outputs),
-        (static,) if isinstance(static, int) else tuple(static),
-        (donated,) if isinstance(donated, int) else tuple(donated),
-        carry if carry is None or carry == "auto" else tuple(map(tuple, carry)),
-        settings.options.while_trips,
-        constraints_of(settings.mode, settings.constraints),
-        traced.graph.batch_inputs,
-        tuple(settings.static_argnames),
-        tuple(settings.donate_argnames),
+def bind(given: Plan, fn: Function, settings: Settings, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
+    """`given` bound to `fn` as traced with these arguments; refused if it is another function."""
+    signature = given.file.signature
+    passed = input_signature(fn, args, kwargs, settings.static_argnums)
+    wanted, rest = signature.inputs[: len(passed)], signature.inputs[len(passed) :]
+    if wanted != passed or not all(name.startswith(CONSTANT) for name, _, _ in rest):
+        raise SignatureMismatch(_mismatch(signature.inputs, passed))
+    cluster = Cluster.from_dict(given.file.cluster)
+    traces, expected = alternatives(fn, settings, args, kwargs, cluster), given.file.plan.fingerprint
+    traced = next((t for t in traces if fingerprint(t.graph) == expected), traces[0])
+    if signature.inputs != signature_of(traced, settings).inputs:
+        raise PlanFileError(
+            f"the plan was made for another function than {function_name(fn)}: its constants differ. Plan again."
+        )
+    if fingerprint(traced.graph) != expected:
+        raise PlanFileError(
+            f"the plan was made for another function than {function_name(fn)}: inputs agree, but the traced "
+            f"operators do not (plan {expected[:12]}, function {fingerprint(traced.graph)[:12]}). Plan it again."
+        )
+    planned = restore(task_of(traced, settings, cluster), given.record)
+    return given.bound_to(Bound(fn, settings, traced, planned, cluster))
+
+
+def _mismatch(wanted: Sequence[Any], found: Sequence[Any]) -> str:
+    differing = [(*w, f) for w, f in zip(wanted, found, strict=False) if w != f]
+    if not differing:
+        names = [", ".join(row[0] for row in rows) for rows in (wanted, found)]
+        return (
+            f"the plan is for {len(wanted)} input arrays ({names[0]}), given are {len(found)} ({names[1]}). "
+            f"Pass what was planned, or plan again for these arguments."
+        )
+    name, shape, dtype, other = differing[0]
+    return (
+        f"the plan is for {name}: {dtype}{list(shape)}, given is {other[0]}: {other[2]}{list(other[1])}. "
+        f"Pass what was planned, or plan again for these arguments."
     )

@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, cast
 
-from autopar.api.settings import Settings
+from autopar.api.call import Parameters
+from autopar.api.options import Settings
 from autopar.errors import TraceError
 from autopar.trace.arguments import function_name
-
-_POSITIONAL = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
-_NAMED = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
-
-
-@dataclass(frozen=True)
-class _Signature:
-    """The parameters of a function: `positional` and `named` in order; None where it takes any number, or any name."""
-
-    positional: tuple[str, ...]
-    takes_more: bool
-    named: frozenset[str] | None
 
 
 def marked(fn: Callable[..., Any], settings: Settings) -> Settings:
@@ -33,10 +21,10 @@ def marked(fn: Callable[..., Any], settings: Settings) -> Settings:
     Raises:
       TraceError: for a position or a name that `fn` does not have, or an argument that is static and donated.
     """
-    signature = _signature(fn)
+    parameters = Parameters.of(fn)
     name = function_name(fn)
-    static_nums, static_names = _marks(signature, name, "static", settings.static_argnums, settings.static_argnames)
-    donate_nums, donate_names = _marks(signature, name, "donate", settings.donate_argnums, settings.donate_argnames)
+    static_nums, static_names = _marks(parameters, name, "static", settings.static_argnums, settings.static_argnames)
+    donate_nums, donate_names = _marks(parameters, name, "donate", settings.donate_argnums, settings.donate_argnames)
     for both in (set(static_nums) & set(donate_nums), set(static_names) & set(donate_names)):
         if both:
             raise TraceError(f"argument {min(both)} is both static and donated")
@@ -50,42 +38,28 @@ def marked(fn: Callable[..., Any], settings: Settings) -> Settings:
 
 
 def _marks(
-    signature: _Signature | None, function: str, what: str, numbers: object, names: object
+    parameters: Parameters | None, function: str, what: str, numbers: object, names: object
 ) -> tuple[tuple[int, ...], tuple[str, ...]]:
     nums = _whole_numbers(numbers, f"{what}_argnums")
     words = _words(names, f"{what}_argnames")
-    if signature is None:
+    if parameters is None:
         return nums, words
-    count = len(signature.positional)
+    count = len(parameters.positional)
     for number in nums:
-        if not signature.takes_more and not -count <= number < count:
+        if not parameters.takes_more and not -count <= number < count:
             raise TraceError(
                 f"{what}_argnums names argument {number}, but {function} takes {count} positional arguments"
             )
     for word in words:
-        if signature.named is not None and word not in signature.named:
+        if not parameters.takes(word):
             raise TraceError(f"{what}_argnames names argument {word!r}, which {function} does not take by name")
-    nums = tuple(n + count if n < 0 and not signature.takes_more else n for n in nums)
+    nums = tuple(n + count if n < 0 and not parameters.takes_more else n for n in nums)
     if nums and words:
         return nums, words
     if nums:
-        known = [signature.positional[n] for n in nums if 0 <= n < count]
-        return nums, tuple(word for word in known if signature.named is None or word in signature.named)
-    return tuple(signature.positional.index(word) for word in words if word in signature.positional), words
-
-
-def _signature(fn: Callable[..., Any]) -> _Signature | None:
-    try:
-        parameters = list(inspect.signature(fn).parameters.values())
-    except (TypeError, ValueError):
-        return None
-    kinds = {parameter.kind for parameter in parameters}
-    named = frozenset(parameter.name for parameter in parameters if parameter.kind in _NAMED)
-    return _Signature(
-        tuple(parameter.name for parameter in parameters if parameter.kind in _POSITIONAL),
-        inspect.Parameter.VAR_POSITIONAL in kinds,
-        None if inspect.Parameter.VAR_KEYWORD in kinds else named,
-    )
+        known = [parameters.positional[n] for n in nums if 0 <= n < count]
+        return nums, tuple(word for word in known if parameters.takes(word))
+    return tuple(parameters.positional.index(word) for word in words if word in parameters.positional), words
 
 
 def _whole_numbers(given: object, what: str) -> tuple[int, ...]:

@@ -1,11 +1,13 @@
 """Packed plans: how a core Plan stands in a file.
 
 Models have thousands of operators but few distinct strategies, so a stage is a table of placements, a table of
-strategies, and numbers.
+strategies, and numbers. What is left is text of many repetitions, which is compressed.
 """
 
 from __future__ import annotations
 
+import zlib
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import asdict
 from itertools import chain
@@ -77,15 +79,16 @@ class PackedStage(Strict):
 
     @model_validator(mode="after")
     def _check(self) -> PackedStage:
-        axes = set(DeviceMesh(self.mesh).searched.names)
+        mesh = DeviceMesh(self.mesh)
+        axes = set(mesh.searched.names)
         for number, placement in enumerate(self.placements):
             if not placement.varying_axes <= axes:
-                raise ValueError(f"placements[{number}] {placement} names an axis that mesh {self.mesh} lacks")
+                raise ValueError(f"placements[{number}] {placement} names an axis that mesh {mesh} lacks")
         for number, strategy in enumerate(self.strategies):
             if not axes.issuperset(axis for _, given in strategy.factors for axis in given):
-                raise ValueError(f"strategies[{number}] gives a factor an axis that mesh {self.mesh} lacks")
+                raise ValueError(f"strategies[{number}] gives a factor an axis that mesh {mesh} lacks")
             if not axes.issuperset(axis for exchange in strategy.exchanges for axis in exchange.axes):
-                raise ValueError(f"strategies[{number}] exchanges over an axis that mesh {self.mesh} lacks")
+                raise ValueError(f"strategies[{number}] exchanges over an axis that mesh {mesh} lacks")
             _check_numbers(f"strategies[{number}]", (*strategy.ins, *strategy.outs), len(self.placements), "placements")
         for field in ("inputs", "copies", "outputs"):
             _check_numbers(field, getattr(self, field), len(self.placements), "placements")
@@ -193,3 +196,37 @@ def _check_numbers(field: str, numbers: Sequence[int], count: int, table: str) -
     for position, number in enumerate(numbers):
         if number >= count:
             raise ValueError(f"{field}[{position}] is {number}, but there are {count} {table}")
+
+
+# Text -----------------------------------------------------------------------------------------------------------------
+
+MOST_BYTES = 1 << 28
+"""Of an unpacked text: ten times that of the largest models. A damaged file must not fill the memory."""
+
+
+def packed_text(text: str) -> str:
+    """`text`, compressed (zlib) and in characters that JSON holds as they are (base64)."""
+    return b64encode(zlib.compress(text.encode(), 9)).decode()
+
+
+def unpacked_text(packed: str) -> str:
+    """The text that `packed_text` packed.
+
+    Raises:
+      ValueError: it packed no such: says why.
+    """
+    try:
+        data = b64decode(packed, validate=True)
+        inflating = zlib.decompressobj()
+        text = inflating.decompress(data, MOST_BYTES)
+    except (ValueError, zlib.error) as error:
+        raise ValueError(f"its contents cannot be unpacked ({error})") from error
+    if not inflating.eof:
+        what = f"are more than {MOST_BYTES:,} bytes" if inflating.unconsumed_tail else "end too early"
+        raise ValueError(f"its contents {what}")
+    if inflating.unused_data:
+        raise ValueError("its contents go on after their end")
+    try:
+        return text.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"its contents are no text ({error})") from error

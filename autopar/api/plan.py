@@ -13,11 +13,13 @@ from jax.sharding import Mesh
 from autopar._compat import untyped_jax
 from autopar._mesh import ambient_devices
 from autopar.api import plan_file
+from autopar.api.bound import Bound
 from autopar.api.figures import Figures
-from autopar.api.in_slices import slices_of
+from autopar.api.options import ClusterLike, checked_devices
+from autopar.api.placing import Maker, init, place
 from autopar.api.plan_file import PlanFile
-from autopar.api.runner import Bound, Runner
-from autopar.api.settings import ClusterLike, checked_devices
+from autopar.api.processes import slices_of
+from autopar.api.runner import Runner
 from autopar.core.placement import Placement
 from autopar.core.program import ShardedProgram
 from autopar.emit.several import in_order, this_process
@@ -35,7 +37,6 @@ from autopar.search.recheck import Recheck, recheck
 from autopar.search.replan import ConstraintPrice, carry_price, constraint_prices
 from autopar.search.stated import stated
 from autopar.trace import CONSTANT
-from autopar.trace.arguments import function_name
 
 if TYPE_CHECKING:
     from autopar.api.compiled import Compiled
@@ -52,6 +53,15 @@ class Plan(Figures):
     _make_file: Callable[[Report], PlanFile] = field(repr=False)
     _bound: Bound | None = field(default=None, repr=False)
 
+    @classmethod
+    def of(cls, bound: Bound) -> Plan:
+        """The plan that was found, as the user holds it; its figures are made when they are asked for."""
+        return cls(bound.planned.plan, bound.report, bound.file, bound)
+
+    def bound_to(self, bound: Bound) -> Plan:
+        """The same plan, and figures, with the function that it is for."""
+        return Plan(self.record, lambda: self.summary, lambda _: self.file, bound)
+
     @cached_property
     def file(self) -> PlanFile:
         """All that is known of the plan without its function, validated."""
@@ -60,7 +70,7 @@ class Plan(Figures):
     @property
     def function_name(self) -> str:
         """What its function is called."""
-        return function_name(self._bound.fn) if self._bound else self.summary.function
+        return self._bound.name if self._bound else self.summary.function
 
     @property
     def argument_inputs(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
@@ -70,6 +80,11 @@ class Plan(Figures):
             return tuple((t.name, t.shape) for t in traced.graph.inputs[: traced.in_tree.num_leaves])
         inputs = self.file.signature.inputs
         return tuple((name, shape) for name, shape, _ in inputs if not name.startswith(CONSTANT))
+
+    @property
+    def gap_tolerance(self) -> float | None:
+        """The gap at which its search was to end; None if it is not known: of a file by an older version."""
+        return self._bound.settings.options.gap_tolerance if self._bound else self.file.signature.gap_tolerance
 
     @property
     def data_inputs(self) -> tuple[int, ...]:
@@ -84,8 +99,8 @@ class Plan(Figures):
 
     def jax_mesh(self, devices: Sequence[Any] | None = None) -> Mesh:
         """The mesh over `devices` (None: see `check_devices`), row-major."""
-        explicit = self.bound.traced.explicit_axes(self.mesh) if self.is_bound else ()
-        return device_mesh(self.mesh, self.check_devices(devices), explicit)
+        given = self.check_devices(devices)
+        return device_mesh(self.mesh, given, ()) if self._bound is None else self._bound.jax_mesh(given)
 
     def in_shardings(self, mesh: Mesh | None = None) -> Any:
         """The arguments' NamedShardings on `mesh`, as a tuple with the structure of the arguments."""
@@ -145,9 +160,7 @@ class Plan(Figures):
           DifferentValues: the devices belong to several processes, which do not all pass the same.
           AutoparError: for a loaded plan.
         """
-        from autopar.api.placing import place
-
-        return place(self, tree, argument, self.check_devices(devices))
+        return place(self.bound, tree, argument, self.check_devices(devices))
 
     def init(
         self,
@@ -173,9 +186,10 @@ class Plan(Figures):
           SignatureMismatch: it gives something else; names the first array that differs.
           AutoparError: for a loaded plan, or as `autopar.plan`.
         """
-        from autopar.api.birth import Maker, init
+        from autopar.api.compiled import Compiled  # late: what it compiles to makes plans itself
 
-        return init(self, Maker.of(make_state, args, kwargs), argument, self.check_devices(devices))
+        maker = Maker.of(make_state, args, kwargs)
+        return init(self.bound, maker, argument, self.check_devices(devices), Compiled)
 
     def program(self) -> ShardedProgram:
         """The explicit program: local operators and collectives, in order."""
@@ -225,9 +239,7 @@ class Plan(Figures):
         Raises:
           AutoparError: as `autopar.plan`; for a loaded plan.
         """
-        from autopar.api.resolving import resolved
-
-        return resolved(self, constraints, memory_limit_bytes, cluster)
+        return Plan.of(self.bound.resolved(constraints, memory_limit_bytes, cluster))
 
     def constraint_prices(self) -> tuple[ConstraintPrice, ...]:
         """What each constraint costs: how much less the objective is without it. Solves once for each, when asked."""
@@ -289,10 +301,8 @@ class Plan(Figures):
         Raises:
           AutoparError: for a loaded plan.
         """
-        from autopar.api.make import priced_for
-
         bound = self.bound
-        return Timeline(self.summary.function, self.program(), step_schedule(bound.planned, priced_for(bound)))
+        return Timeline(self.summary.function, self.program(), step_schedule(bound.planned, bound.priced_for))
 
     def compile(self, fn: Callable[..., Any] | None = None, *, devices: Sequence[Any] | None = None) -> Compiled:
         """The function that runs this plan on `devices` (None: see `check_devices`).
@@ -301,7 +311,7 @@ class Plan(Figures):
         """
         if fn is None and not self.is_bound:
             raise AutoparError("a loaded plan knows no function: call plan.compile(fn) with the one it was made for")
-        from autopar.api.compiled import compiled_from
+        from autopar.api.compiled import compiled_from  # late: what it compiles to makes plans itself
 
         return compiled_from(self, fn, self.check_devices(devices))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,12 +13,11 @@ from uuid import uuid4
 from pydantic import ValidationError
 
 from autopar._compat import jax_version
-from autopar.api.packed_plan import PlanField, Strict
-from autopar.api.packed_text import packed_text, unpacked_text
+from autopar.api.packed_plan import PlanField, Strict, packed_text, unpacked_text
 from autopar.api.plan_file import autopar_version
 from autopar.core.mesh import DeviceMesh
 from autopar.core.plan import Plan
-from autopar.errors import InvalidOption, PlanCacheWarning, users_level
+from autopar.errors import PlanCacheWarning, users_level
 from autopar.search.constraints import At, Constraint, Follow, Forbid, Pin, Replicate, Tie
 from autopar.search.task import Task
 from autopar.trace import Traced, fingerprint
@@ -108,24 +106,6 @@ def _write_at_once(path: Path, text: str) -> None:
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
-
-
-def checked_cache(given: object) -> Path | None:
-    """The directory of the cache that the option `cache` names; None for none.
-
-    Raises:
-      InvalidOption: if it is no directory.
-    """
-    if given is None:
-        given = os.environ.get("AUTOPAR_CACHE") or False
-    if given is False:
-        return None
-    if not isinstance(given, str | Path) or not str(given):
-        raise InvalidOption(f"cache is {given!r}: pass a directory, False for none, or None for that of AUTOPAR_CACHE")
-    path = Path(given).expanduser()
-    if path.exists() and not path.is_dir():
-        raise InvalidOption(f"cache is {str(given)!r}, which is no directory: name one, which is made if it is missing")
-    return path
 
 
 def _key(traces: Sequence[Traced], tasks: Sequence[Task], cluster: Cluster, meshes: Sequence[DeviceMesh]) -> str:

@@ -1,7 +1,7 @@
 """Plan files: a plan with its costs, its cluster and the signature of its function, as validated JSON.
 
 A plan comes in and a file goes out, or the other way round. Nothing in a file is executed. Most of a plan says the same
-again and again, so a file holds its text compressed (`packed_text`); one that holds the text as it is can be read too.
+again and again, so a file holds its text compressed (`packed_plan`); one that holds the text as it is can be read too.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_core import from_json
 
-from autopar.api.packed_plan import PlanField, Strict
-from autopar.api.packed_text import packed_text, unpacked_text
+from autopar.api.packed_plan import PlanField, Strict, packed_text, unpacked_text
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
 from autopar.core.plan import Plan
@@ -38,12 +37,13 @@ Size = Annotated[int, Field(ge=0)]
 
 
 @dataclass(frozen=True)
-class Signature:
+class PlanSignature:
     """What a plan's function takes and gives: (path, shape, dtype) of every flat input, (shape, dtype) of outputs.
 
     Inputs are those of the graph: the flattened arguments, then the hoisted constants. The rest says how it is
     called, as in `autopar.compile`, how often its while loops were held to go round, to which constraints the plan is
-    held, those of its mode included, and which inputs are `data`.
+    held, those of its mode included, which inputs are `data`, and the gap at which the search was to end. Of that
+    older files say nothing: None.
     """
 
     inputs: tuple[tuple[str, tuple[Size, ...], str], ...]
@@ -56,6 +56,7 @@ class Signature:
     data: tuple[int, ...] = ()
     static_argnames: tuple[str, ...] = ()
     donate_argnames: tuple[str, ...] = ()
+    gap_tolerance: Annotated[float, Field(ge=0, lt=1)] | None = None
 
 
 class PlanFile(Strict):
@@ -68,7 +69,7 @@ class PlanFile(Strict):
 
     format_version: Literal[1] = FORMAT_VERSION
     autopar_version: str
-    signature: Signature
+    signature: PlanSignature
     plan: PlanField
     report: Report
     cluster: dict[str, Any]
@@ -95,7 +96,7 @@ class PlanFile(Strict):
         if plan.lower_bound_s > plan.objective_s:
             raise ValueError(f"the lower bound {plan.lower_bound_s} is above the objective {plan.objective_s}")
         if report.mesh != plan.stage.mesh.whole.axes:
-            raise ValueError(f"the report is for mesh {report.mesh}, the plan for {plan.stage.mesh.whole.axes}")
+            raise ValueError(f"the report is for mesh {DeviceMesh(report.mesh)}, the plan for {plan.stage.mesh}")
         devices = Cluster.from_dict(self.cluster).topology.device_count
         if plan.stage.mesh.size > devices:
             raise ValueError(f"the plan is for mesh {plan.stage.mesh}, the cluster has {devices} devices")
@@ -110,7 +111,7 @@ class PlanFile(Strict):
         return self
 
 
-def plan_file(plan: Plan, report: Report, cluster: Mapping[str, Any], signature: Signature) -> PlanFile:
+def plan_file(plan: Plan, report: Report, cluster: Mapping[str, Any], signature: PlanSignature) -> PlanFile:
     """The file of `plan`: `report` is its summary, `cluster` what `Cluster.to_dict` gives."""
     return PlanFile(
         autopar_version=autopar_version(), signature=signature, plan=plan, report=report, cluster=dict(cluster)

@@ -7,22 +7,19 @@ from typing import Any
 from jax.sharding import Mesh
 
 from autopar._compat import is_tracing, untyped_jax
-from autopar.api.agreement import agreed
-from autopar.api.binding import bind
 from autopar.api.call import Signature, call_signature, is_call_of, read_call
-from autopar.api.dispatch import Dispatch
 from autopar.api.following import devices_of
-from autopar.api.host_values import check_global_shapes
-from autopar.api.make import Function, make_plan, name_of
+from autopar.api.make import bind, make_plan
+from autopar.api.options import Function, Settings
 from autopar.api.plan import Plan
-from autopar.api.runner import Runner
-from autopar.api.settings import Settings
+from autopar.api.processes import agreed, check_global_shapes
+from autopar.api.runner import Dispatch, Runner
 from autopar.api.transforms.entry import PlannedCall, planned_call
 from autopar.api.transforms.planned import Late
 from autopar.core.mesh import DeviceMesh
 from autopar.emit.several import in_order
 from autopar.emit.wrap import device_mesh
-from autopar.trace.arguments import read_arguments
+from autopar.trace.arguments import function_name, read_arguments
 from autopar.trace.flat import FlatFunction
 
 Args = tuple[Any, ...]
@@ -46,7 +43,7 @@ class Pure:
         self._runners: dict[object, Runner] = {}
         self._calls: dict[object, PlannedCall] = {}
         self.dispatch = Dispatch(
-            name_of(self.fn), self.settings, self.runner, tells=not isinstance(self.fn, FlatFunction)
+            function_name(self.fn), self.settings, self.runner, tells=not isinstance(self.fn, FlatFunction)
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -1,51 +1,28 @@
-"""Shardings: `in_shardings` and `out_shardings` as jax.jit takes them, which are pins of inputs and outputs."""
+"""Shardings as pins: `in_shardings` and `out_shardings` as jax.jit takes them, and arrays kept where they lie."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from autopar._compat import untyped_jax
+from autopar.api.call import is_sharded
 from autopar.api.constraints import pin
-from autopar.api.settings import Settings
-from autopar.errors import InvalidOption
-from autopar.search.constraints import Constraint
+from autopar.api.options import Settings, is_sharding
+from autopar.core.mesh import DeviceMesh
+from autopar.core.pins import Spec
+from autopar.errors import InvalidConstraint, InvalidMesh, InvalidOption
+from autopar.search.constraints import Constraint, Follow, Layout, Named, Pin
 from autopar.trace import Traced
+from autopar.trace.arguments import named_leaves
 from autopar.trace.returned import result_of
 
-_ORDINARY_MEMORY = None, "device", "unpinned_host"
 _UNPINNED = object()
-
-
-def with_mesh_of_shardings(settings: Settings) -> Settings:
-    """`settings` on the mesh that its NamedShardings name, where no other is asked for.
-
-    Raises:
-      InvalidOption: for what is no sharding of several devices, or shardings on several meshes.
-    """
-    meshes: list[Any] = []
-    for name in ("in_shardings", "out_shardings"):
-        for leaf in untyped_jax.tree.leaves(getattr(settings, name), is_leaf=_is_sharding):
-            _check(name, leaf)
-            if isinstance(leaf, NamedSharding) and leaf.mesh not in meshes:
-                meshes.append(leaf.mesh)
-    if len(meshes) > 1:
-        raise InvalidOption(f"in_shardings and out_shardings are on several meshes, {meshes}: a plan has one")
-    if not meshes:
-        return settings
-    mesh = meshes[0]
-    if settings.mesh is not None:
-        asked = settings.mesh.shape if isinstance(settings.mesh, Mesh) else settings.mesh
-        if dict(asked) != dict(mesh.shape):
-            raise InvalidOption(
-                f"in_shardings and out_shardings are on mesh {dict(mesh.shape)}, and mesh {dict(asked)} is asked for: "
-                f"leave out mesh, or pass PartitionSpecs of its axes"
-            )
-        return settings
-    return replace(settings, mesh=mesh if isinstance(mesh, Mesh) else dict(mesh.shape))
+AnyMesh = Mesh | AbstractMesh
+_KEEP = "shardings='keep'"
 
 
 @dataclass(frozen=True)
@@ -97,9 +74,9 @@ def _pins(what: str, prefix: Any, positions: Any, names: Sequence[str]) -> Itera
     """A pin for each leaf of `positions` over which `prefix` has a sharding."""
     if prefix is None:
         return
-    marked = untyped_jax.tree.map(_marked, prefix, is_leaf=_is_sharding)
+    marked = untyped_jax.tree.map(_marked, prefix, is_leaf=is_sharding)
     try:
-        shardings = untyped_jax.tree.broadcast(marked, positions, is_leaf=_is_sharding)
+        shardings = untyped_jax.tree.broadcast(marked, positions, is_leaf=is_sharding)
     except ValueError as error:
         reason = str(error).strip().splitlines()[0]
         side = "arguments" if what == "in_shardings" else "results"
@@ -107,7 +84,7 @@ def _pins(what: str, prefix: Any, positions: Any, names: Sequence[str]) -> Itera
             f"{what} is no prefix of the {side}: {reason}. Give one sharding for all, or their structure down to where "
             f"one holds for all below"
         ) from error
-    leaves: list[Any] = untyped_jax.tree.leaves(shardings, is_leaf=_is_sharding)
+    leaves: list[Any] = untyped_jax.tree.leaves(shardings, is_leaf=is_sharding)
     numbers: list[int] = untyped_jax.tree.leaves(positions)
     for sharding, position in zip(leaves, numbers, strict=True):
         if sharding is not _UNPINNED:
@@ -118,18 +95,71 @@ def _marked(sharding: Any) -> Any:
     return _UNPINNED if sharding is None else sharding
 
 
-def _is_sharding(value: Any) -> bool:
-    return value is None or isinstance(value, Sharding | PartitionSpec)
+# Arrays kept where they lie -------------------------------------------------------------------------------------------
 
 
-def _check(what: str, leaf: Any) -> None:
-    if leaf is None or isinstance(leaf, PartitionSpec):
-        return
-    if not isinstance(leaf, NamedSharding):
-        raise InvalidOption(
-            f"{what} holds {leaf!r}: pass a jax.sharding.NamedSharding, a PartitionSpec, or None for what is searched"
+def kept(settings: Settings, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Settings:
+    """`settings` with a pin for every argument that is sharded, on the mesh of these, if sharded ones are kept.
+
+    Raises:
+      InvalidConstraint: an argument is sharded otherwise than by a NamedSharding.
+      InvalidMesh: the arguments are on several meshes, or on another than was asked for.
+    """
+    if settings.shardings != "keep":
+        return settings
+    named = named_leaves(fn, args, kwargs, settings.static_argnums)
+    lying = {name: _named(name, leaf.sharding) for name, leaf in named if is_sharded(leaf)}
+    if not lying:
+        return settings
+    pins = tuple(Pin(Named(name), Layout(_dims(sharding.spec))) for name, sharding in lying.items())
+    return replace(settings, mesh=_mesh_of(settings, lying), constraints=(*settings.constraints, Follow(_KEEP, pins)))
+
+
+def _named(name: str, sharding: Any) -> NamedSharding:
+    if not isinstance(sharding, NamedSharding):
+        raise InvalidConstraint(
+            f"{_KEEP}: argument {name} lies as {sharding}: only a NamedSharding can be kept. Put it by "
+            f"jax.device_put, or pass shardings='move'."
         )
-    if leaf.memory_kind not in _ORDINARY_MEMORY:
-        raise InvalidOption(
-            f"{what} holds {leaf!r}: a plan places arrays in the memory of devices, not {leaf.memory_kind}"
+    return sharding
+
+
+def _mesh_of(settings: Settings, lying: dict[str, NamedSharding]) -> Any:
+    (first, sharding), *others = lying.items()
+    for name, other in others:
+        if not _are_one(sharding.mesh, other.mesh):
+            raise InvalidMesh(
+                f"{_KEEP}: argument {first} lies on {_show(sharding.mesh)}, argument {name} on {_show(other.mesh)}: a "
+                f"plan has one mesh. Put them on one, or pass shardings='move'."
+            )
+    asked = settings.mesh
+    if asked is None:
+        return sharding.mesh if isinstance(sharding.mesh, Mesh) else dict(sharding.mesh.shape)
+    is_same = _are_one(asked, sharding.mesh) if isinstance(asked, Mesh) else _axes(asked) == _axes(sharding.mesh.shape)
+    if not is_same:
+        shown = _show(asked) if isinstance(asked, Mesh) else DeviceMesh(_axes(asked))
+        raise InvalidMesh(
+            f"{_KEEP}: argument {first} lies on {_show(sharding.mesh)}, and mesh {shown} is asked for. Leave out "
+            f"mesh, or pass shardings='move'."
         )
+    return asked
+
+
+def _are_one(a: AnyMesh, b: AnyMesh) -> bool:
+    """Whether two meshes have the same axes, over the same devices where both have any."""
+    if _axes(a.shape) != _axes(b.shape):
+        return False
+    return not (isinstance(a, Mesh) and isinstance(b, Mesh)) or list(a.devices.flat) == list(b.devices.flat)
+
+
+def _axes(shape: Any) -> tuple[tuple[str, int], ...]:
+    return tuple((str(name), int(size)) for name, size in shape.items())
+
+
+def _show(mesh: AnyMesh) -> str:
+    devices = f" over devices {[device.id for device in mesh.devices.flat]}" if isinstance(mesh, Mesh) else ""
+    return f"mesh {DeviceMesh(_axes(mesh.shape))}{devices}"
+
+
+def _dims(spec: PartitionSpec) -> Spec:
+    return tuple(() if entry is None else (entry,) if isinstance(entry, str) else tuple(entry) for entry in spec)

@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 import autopar
-from autopar.api import host_values
+from autopar.api import processes
 from autopar.emit import several
 from benchmarks import hosts
 
@@ -97,13 +97,13 @@ def values_that_differ(number: int, devices: Any) -> dict[str, Any]:
     told = [row.decode().split("|") for row in several.gathered("|".join(messages).encode(), devices)]
 
     counted: list[int] = []
-    gathered_rows, host_values.gathered_rows = host_values.gathered_rows, lambda own, _: counted.append(len(own)) or {}
+    gathered_rows, processes.gathered_rows = processes.gathered_rows, lambda own, _: counted.append(len(own)) or {}
     rows = jax.make_array_from_process_local_data(run.plan(W, X, 0.5).in_shardings()[1], X)
     rate = jax.device_put(0.5, loss.sharding)
     run(state, rows, rate)
     counts = [len(counted)]
     run(state, rows, 0.5)
-    host_values.gathered_rows = gathered_rows
+    processes.gathered_rows = gathered_rows
     return {"told": told, "counted": [*counts, *counted], "noisy": noisy}
 
 

@@ -18,9 +18,8 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import autopar
-from autopar.api import host_values
-from autopar.api.host_values import same_everywhere
-from autopar.api.in_slices import slices_of
+from autopar.api import processes as module
+from autopar.api.processes import same_everywhere, slices_of
 from autopar.errors import DifferentValues, InvalidMesh
 from tests.api.same import SLOW, W, X, layer
 
@@ -57,7 +56,7 @@ def told(names: list[str], values: list[list[Any]]) -> tuple[list[str], list[int
         return ""
 
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(len(values)) as threads:
-        patch.setattr(host_values, "gathered_rows", exchange.gathered_rows)
+        patch.setattr(module, "gathered_rows", exchange.gathered_rows)
         return list(threads.map(process, range(len(values)))), exchange.lengths
 
 

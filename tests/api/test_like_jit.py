@@ -123,7 +123,7 @@ SHARDINGS: list[tuple[dict[str, Any], str]] = [
         "in_shardings holds SingleDevice.*: pass a",
     ),
     ({"in_shardings": "a"}, "in_shardings holds 'a': pass a jax.sharding.NamedSharding"),
-    ({"in_shardings": named("a"), "mesh": {"a": 8}}, r"on mesh \{'a': 2, 'b': 4\}, and mesh \{'a': 8\} is asked for"),
+    ({"in_shardings": named("a"), "mesh": {"a": 8}}, r"on mesh \(a=2, b=4\), and mesh a=8 is asked for"),
     ({"in_shardings": PartitionSpec("z")}, "names mesh axis 'z'|axis 'z'"),
 ]
 

@@ -2,21 +2,63 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from dataclasses import fields
 from typing import Any
 
 import jax
 import pytest
+from autopar.api.settings import Settings
 
 import autopar
-from autopar.api.options import Options
-from autopar.api.settings import Settings
+from autopar.api.options import PlanOptions, Settings
 from autopar.errors import InvalidOption, NoFeasiblePlan, UnknownOption
 from tests.api.same import SLOW, W, X, layer
 
 
 def test_every_option_is_a_setting() -> None:
-    assert list(Options.__annotations__) == [field.name for field in fields(Settings)]
+    assert list(PlanOptions.__annotations__) == [field.name for field in fields(Settings)]
+
+
+def test_every_option_is_documented() -> None:
+    meanings = (PlanOptions.__doc__ or "").partition("Attributes:\n")[2]
+    assert re.findall(r"^      (\w+): ", meanings, re.MULTILINE) == list(PlanOptions.__annotations__)
+
+
+@pytest.mark.parametrize("function", [autopar.compile, autopar.plan, autopar.front], ids=lambda one: one.__name__)
+def test_signatures_and_help_show_the_options(function: Any) -> None:
+    parameters = inspect.signature(function).parameters
+    options = {name: one for name, one in parameters.items() if name in PlanOptions.__annotations__}
+    assert list(options) == list(PlanOptions.__annotations__)
+    assert all(one.kind is one.KEYWORD_ONLY and one.default is not one.empty for one in options.values())
+    assert options["mode"].default == "auto"
+    assert options["cluster"].annotation == "ClusterLike"
+    assert "memory_limit_bytes: what a device may use" in function.__doc__
+    assert not any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+
+
+@pytest.mark.parametrize("name", ["options", "follow", "devices", "pricing", "mesh", "cluster", "dump"])
+def test_an_option_that_is_none_is_its_default(name: str) -> None:
+    assert Settings.of({name: None}) == Settings.of({})
+
+
+@pytest.mark.parametrize("ask", [autopar.plan, autopar.front], ids=lambda one: one.__name__)
+def test_what_is_nearly_an_option_and_no_argument(ask: Any) -> None:
+    message = r"memory_limit is no option of autopar\.plan, and layer has no such argument; did you mean memory_limit_b"
+    with pytest.raises(UnknownOption, match=message):
+        ask(layer, W, X, cluster=SLOW, memory_limit="1GB")
+
+
+def test_what_is_nearly_an_option_and_an_argument() -> None:
+    def fn(x: Any, *, meshes: Any) -> Any:
+        return x @ meshes
+
+    def takes_all(x: Any, **keywords: Any) -> Any:
+        return fn(x, **keywords)
+
+    for function in (fn, takes_all):
+        assert list(autopar.plan(function, X, meshes=W, cluster=SLOW).placements) == ["x", "meshes"]
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import autopar
-from autopar.api.birth import settings_of_state
-from autopar.api.placing import slot_of
+from autopar.api.placing import settings_of_state, slot_of
 from autopar.errors import AutoparError, SignatureMismatch
 from tests.api.same import SLOW, assert_same
 
@@ -166,7 +165,9 @@ def test_a_state_larger_than_a_device_is_never_whole() -> None:
     step = autopar.compile(train, cluster=small, mesh=MESH, donate_argnums=0)
     plan = step.plan(whole, jax.ShapeDtypeStruct((16, 256), jnp.float32))
     devices = plan.check_devices(None)
-    born = autopar.Compiled(lambda key: make_state(key, 256), settings_of_state(plan, slot_of(plan, 0), devices))
+    born = autopar.Compiled(
+        lambda key: make_state(key, 256), settings_of_state(plan.bound, slot_of(plan.bound, 0), devices)
+    )
     assert born.plan(KEY).peak_memory_bytes <= limit < size
     program = born.lower(KEY).compile()
     spent = program.memory_analysis()

@@ -136,6 +136,21 @@ def test_a_loaded_plan_runs_as_the_one_that_was_saved(tmp_path: Path) -> None:
     assert list(state["w"].sharding.mesh.devices.flat) == jax.devices()[::-1]
 
 
+def test_a_file_keeps_the_tolerance_of_its_search(tmp_path: Path) -> None:
+    """Of which files of older versions say nothing: they are read, and run."""
+    plan = autopar.plan(layer, W, X, cluster=SLOW, options=autopar.SearchOptions(gap_tolerance=0.25))
+    loaded = saved(plan, tmp_path)
+    assert loaded.gap_tolerance == plan.gap_tolerance == 0.25
+    assert loaded.compile(layer).plan(W, X).gap_tolerance == 0.25
+
+    older = json.loads(to_json(plan.file))
+    del older["signature"]["gap_tolerance"]
+    (tmp_path / "older.json").write_text(json.dumps(older))
+    old = autopar.Plan.load(tmp_path / "older.json")
+    assert old.gap_tolerance is None
+    assert_same(old.compile(layer)(W, X), layer(W, X))
+
+
 def test_a_loaded_plan_is_called_as_it_was_planned(tmp_path: Path) -> None:
     def fn(n: int, state: Any, x: Any) -> Any:
         return (state * n + x.max(), state + n)

@@ -19,7 +19,7 @@ from jax.sharding import PartitionSpec as P
 
 import autopar
 from autopar.api import make
-from autopar.api.packed_text import packed_text, unpacked_text
+from autopar.api.packed_plan import packed_text, unpacked_text
 from autopar.cost.pricing import Roofline
 from autopar.errors import InvalidOption, PlanCacheWarning
 from tests.api.same import PARAMS, SLOW, X, assert_same, step

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from autopar.api.packed_plan import PackedPlan, PackedStrategy
-from autopar.api.plan_file import PlanFile, Signature, dump, load, plan_file, to_json
+from autopar.api.plan_file import PlanFile, PlanSignature, dump, load, plan_file, to_json
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
 from autopar.core.plan import Plan, Stage
@@ -98,7 +98,7 @@ def file_of(plan: Plan, shapes: list[tuple[int, ...]], time_s: float = 1.5) -> P
         collectives=(CollectiveRow("all_reduce", ("x",), 4, time_s, "mirror", "", "", ("x[0]",)),),
         peak=rows,
     )
-    signature = Signature(
+    signature = PlanSignature(
         tuple((row.name, row.shape, row.dtype) for row in rows), tuple((row.shape, row.dtype) for row in rows)
     )
     return plan_file(plan, report, CLUSTER.to_dict(), signature)
@@ -225,7 +225,7 @@ def test_a_changed_byte_is_refused_or_changes_nothing(
 
 
 def test_contents_that_would_fill_the_memory_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autopar.api.packed_text.MOST_BYTES", 100)
+    monkeypatch.setattr("autopar.api.packed_plan.MOST_BYTES", 100)
     path = tmp_path / "plan.json"
     dump(example(), path)
     assert "its contents are more than 100 bytes" in refused(path, path.read_bytes())

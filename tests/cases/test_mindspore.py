@@ -17,13 +17,13 @@ from autopar.core.graph import OpNode
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
 from autopar.core.strategy import Strategy
-from autopar.cost.mindspore import MindSpore
 from autopar.cost.pricing import MakePricing
 from autopar.errors import TraceError
 from autopar.operators import KEEP, l2_normalize
 from autopar.ops.rules.enumerate import enumerate_strategies
 from autopar.ops.rules.registry import rule_of
 from autopar.trace import trace
+from tests.cases.mindspore_pricing import MindSpore
 
 Cuts = tuple[tuple[int, ...], ...]
 Chosen = list[tuple[str, Cuts]]

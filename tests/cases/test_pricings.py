@@ -16,12 +16,12 @@ from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
 from autopar.core.strategy import Strategy
 from autopar.cost.alpa import Alpa
-from autopar.cost.mindspore import MindSpore
 from autopar.ops.rules.enumerate import enumerate_strategies
 from autopar.ops.rules.registry import rule_of
 from autopar.redistribute.step import StepKind
 from autopar.trace import trace
 from tests import small_models as models
+from tests.cases.mindspore_pricing import MindSpore
 
 MESH = DeviceMesh.of({"x": 4, "y": 2})
 ALPA = Alpa(MESH, (1.0, 3.0), (1.0, 0.5))

@@ -17,7 +17,6 @@ from autopar.core.plan import Stage
 from autopar.core.program import Compute, ShardedProgram
 from autopar.core.strategy import MIRROR, NEXT, PREVIOUS, Exchange, Strategy
 from autopar.cost.alpa import alpa_pricing
-from autopar.cost.mindspore import MindSpore
 from autopar.cost.pricing import Roofline, cost_of, restricted
 from autopar.errors import ProgramError
 from autopar.memory.account import account
@@ -29,6 +28,7 @@ from autopar.redistribute.route import Router
 from autopar.search.space import build_space
 from autopar.trace import trace
 from cost_models import load_cluster
+from tests.cases.mindspore_pricing import MindSpore
 from tests.passes.build import MESH, price
 
 

@@ -15,8 +15,7 @@ from types import MethodType
 from typing import Any, cast
 
 from autopar._compat import untyped_jax
-from autopar.api.adapters.names import named_leaves
-from autopar.api.adapters.protocol import Args, Keeps, Kwargs, Opened, Parts
+from autopar.api.adapters.protocol import Args, Keeps, Kwargs, Opened, Parts, named_leaves
 from autopar.trace.returned import Leaves, Returned, held_leaves, put_back
 
 tree: Any = untyped_jax.tree

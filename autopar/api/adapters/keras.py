@@ -14,8 +14,7 @@ from functools import update_wrapper
 from typing import Any
 
 from autopar._compat import untyped_jax
-from autopar.api.adapters.names import named_leaves
-from autopar.api.adapters.protocol import Args, Keeps, Kwargs, Opened, Parts
+from autopar.api.adapters.protocol import Args, Keeps, Kwargs, Opened, Parts, named_leaves
 from autopar.trace.returned import Leaves, Returned, held_leaves, put_back
 
 tree: Any = untyped_jax.tree

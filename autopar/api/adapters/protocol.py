@@ -7,6 +7,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from autopar._compat import untyped_jax
+from autopar.trace.arguments import positional_names
+
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
 Keeps = Callable[[str], bool]
@@ -59,3 +62,16 @@ class Adapter(Protocol):
     def open(self, parts: Parts, keeps: Keeps) -> AbstractContextManager[Opened]:
         """The call with arrays for its objects, to be closed within the context."""
         ...
+
+
+def named_leaves(fn: Any, args: Args, kwargs: Kwargs, is_leaf: Callable[[Any], bool]) -> list[tuple[str, Any]]:
+    """The leaves of the arguments of `fn` with their names, in the order of `jax.tree.leaves((args, kwargs))`."""
+    positional = positional_names(fn, len(args))
+    keyed, _ = untyped_jax.tree_util.tree_flatten_with_path((args, kwargs), is_leaf=is_leaf)
+    return [(_name(path, positional), leaf) for path, leaf in keyed]
+
+
+def _name(path: Any, positional: list[str]) -> str:
+    side, which = path[0].idx, path[1]
+    inside = untyped_jax.tree_util.keystr(path[2:])
+    return f"{which.key}{inside}" if side else f"{positional[which.idx]}{inside}"

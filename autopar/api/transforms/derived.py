@@ -18,8 +18,7 @@ import jax.numpy as jnp
 from autopar import _compat
 from autopar._compat import untyped_jax
 from autopar._mesh import spec_of
-from autopar.api.transforms.constraints import mapped_constraints, settings_for
-from autopar.api.transforms.planned import Planned, at, merged, spread
+from autopar.api.transforms.planned import Planned, at, mapped_constraints, merged, settings_for, spread
 from autopar.trace.flat import TRACING, FlatFunction
 
 Positions = tuple[int, ...]

@@ -11,11 +11,10 @@ import jax.numpy as jnp
 from autopar import _compat
 from autopar._compat import untyped_jax
 from autopar._mesh import spec_of
-from autopar.api.opened import Opened
-from autopar.api.settings import Settings
+from autopar.api.bound import leading_arguments
+from autopar.api.options import Settings
 from autopar.api.shardings import Shapes, pinned
-from autopar.api.transforms.constraints import settings_for
-from autopar.api.transforms.planned import Call, Planned, Runs, as_they_are
+from autopar.api.transforms.planned import ArgsKwargs, Planned, Runs, as_they_are, settings_for
 from autopar.api.transforms.primitive import call
 from autopar.trace.arguments import Arguments, positions, read_arguments
 from autopar.trace.capture import known_state, make_jaxpr
@@ -75,7 +74,7 @@ def planned_call(fn: Callable[..., Any], compiled: Runs, args: tuple[Any, ...], 
         tuple(sorted(known_state(arguments, results, _carry(compiled.settings, arguments, results)))),
     )
     narrow = _compat.computes_with(closed, _is_narrow)
-    leading = fn.leading if isinstance(fn, Opened) else 0
+    leading = leading_arguments(fn)
     shapes = Shapes(arguments.tree, arguments.leaf_names, results.tree, flat.outputs)
     settings = pinned(compiled.settings, shapes, leading)
     effects = frozenset(closed.effects)
@@ -101,11 +100,11 @@ def _on_leaves(fn: Callable[..., Any], arguments: Arguments) -> Callable[..., Se
     return function
 
 
-def _call_of(arguments: Arguments) -> Callable[[Sequence[Any]], Call]:
+def _call_of(arguments: Arguments) -> Callable[[Sequence[Any]], ArgsKwargs]:
     """What makes the arguments of the call of its flat inputs."""
     tree = arguments.tree
 
-    def unflatten(leaves: Sequence[Any]) -> Call:
+    def unflatten(leaves: Sequence[Any]) -> ArgsKwargs:
         dynamic, kwargs = untyped_jax.tree.unflatten(tree, leaves)
         values = list(dynamic)
         for position, value in arguments.static:

@@ -22,10 +22,9 @@ from jax import ad_checkpoint
 from autopar import _compat
 from autopar._compat import untyped_jax
 from autopar._mesh import spec_of
-from autopar.api.settings import Settings
-from autopar.api.transforms.constraints import settings_for
+from autopar.api.options import Settings
 from autopar.api.transforms.derived import Positions, gradient_names, inexact, tangent_aval, tangent_names
-from autopar.api.transforms.planned import Call, Planned, at, merged
+from autopar.api.transforms.planned import ArgsKwargs, Planned, at, merged, settings_for
 from autopar.core.placement import Placement
 from autopar.operators import KEEP
 from autopar.search.constraints import Layout, Named, Pin
@@ -209,7 +208,7 @@ def _joint(planned: Planned, moving: Positions, avals: Sequence[Any], split: Spl
     return replace(whole, unflatten=partial(_example, tuple(map(spec_of, specs))))
 
 
-def _example(specs: tuple[Any, ...], _operands: Sequence[Any]) -> Call:
+def _example(specs: tuple[Any, ...], _operands: Sequence[Any]) -> ArgsKwargs:
     return specs, {}
 
 

@@ -6,8 +6,8 @@ import tomllib
 from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.resources import files
 from math import prod
+from pathlib import Path
 
 from autopar.core.graph import OpGraph, OpNode, TensorInfo
 from autopar.core.mesh import DeviceMesh
@@ -16,7 +16,7 @@ from autopar.core.strategy import Strategy
 from autopar.cost.pricing import without_exchanges
 from autopar.ops.traits import traits_of
 
-_C: dict[str, float] = tomllib.loads(files("autopar.cost").joinpath("mindspore_r1.toml").read_text())
+_C: dict[str, float] = tomllib.loads(Path(__file__).with_name("mindspore_r1.toml").read_text())
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,10 @@ from autopar.api.target import Target
 from autopar.core.graph import OpGraph
 from autopar.core.mesh import DeviceMesh
 from autopar.core.plan import Plan as PlanRecord
+from autopar.cost.pricing import MakePricing, Pricing, Roofline
 from autopar.discover import find_rule
 from autopar.emit.wrap import device_mesh
 from autopar.errors import InvalidOption
-from autopar.price.pricing import MakePricing, Pricing, Roofline
 from autopar.report.summary import Report, summarise
 from autopar.search.carried import released
 from autopar.search.constraints import Constraint

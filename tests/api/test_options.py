@@ -9,7 +9,6 @@ from typing import Any
 
 import jax
 import pytest
-from autopar.api.settings import Settings
 
 import autopar
 from autopar.api.options import PlanOptions, Settings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
@@ -156,9 +157,9 @@ class Attempt:
     def _may_recompute(self) -> bool:
         return self.task.options.recompute != "never" and bool(recomputable(self.task.graph))
 
-    def time_of(self, op: int, planned: Planned) -> int:
-        """The Problem's time of an operator of the graph that the plan is of; of their number, the end."""
-        return op
+    def times_of(self, planned: Planned) -> Sequence[int]:
+        """The Problem's time of every operator of the graph that the plan is of, and of the end."""
+        return range(len(planned.graph.ops) + 1)
 
     def variable_of(self, op: int) -> int:
         """The Problem's node that an operator's strategy is chosen by."""

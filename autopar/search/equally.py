@@ -7,6 +7,7 @@ proven of plans that place alike what repeats, and of no others.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from autopar.search.attempt import Attempt
@@ -38,9 +39,9 @@ class EqualAttempt(Attempt):
         """The plan that a choice of the quotient is."""
         return replace(self.whole.planned(self.lifted(solution)), solution=solution)
 
-    def time_of(self, op: int, planned: Planned) -> int:
+    def times_of(self, planned: Planned) -> Sequence[int]:
         """As of the whole Problem."""
-        return self.whole.time_of(op, planned)
+        return self.whole.times_of(planned)
 
     def variable_of(self, op: int) -> int:
         """The node of the quotient that an operator's strategy is chosen by."""

@@ -27,10 +27,10 @@ from autopar.core.dataflow import dataflow
 from autopar.core.mesh import DeviceMesh
 from autopar.errors import AutoparError, InvalidConstraint, NoFeasiblePlan, Unsolved
 from autopar.search.along import Along, Lane
-from autopar.search.misfit import explained
+from autopar.search.misfit import explained, refusal
 from autopar.search.place import Place
 from autopar.search.race import TIE, Finish, race
-from autopar.search.search import announced, contained, nameable, refusal, settled
+from autopar.search.search import announced, contained, nameable, settled
 from autopar.search.task import Planned, Task, begun
 
 _HALVINGS = 4

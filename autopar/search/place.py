@@ -11,11 +11,11 @@ from autopar.errors import InvalidConstraint, NoFeasiblePlan, Unsolved, Unsuppor
 from autopar.search.attempt import Attempt
 from autopar.search.constraints import show, step_kinds_of
 from autopar.search.ground import Ground
+from autopar.search.memory_limit import plan_within
 from autopar.search.misfit import Misfit
 from autopar.search.race import Entrant, Progress, reaches
 from autopar.search.restriction import Restriction, restriction
 from autopar.search.task import Planned, Task, roughly
-from autopar.search.within import plan_within
 from autopar.solve import Infeasible, NothingCheaper, SolveOptions
 
 Found = tuple[Attempt, Planned]

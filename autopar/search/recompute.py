@@ -31,12 +31,12 @@ from autopar.price.pricing import pack_price, restricted
 from autopar.price.remembered import Remembered
 from autopar.search.attempt import Attempt, account_of
 from autopar.search.ground import Ground
+from autopar.search.memory_limit import plan_within
 from autopar.search.place import Place
 from autopar.search.race import Finish, reaches
 from autopar.search.recomputable import recomputable
 from autopar.search.restriction import Restriction, each_alone, restriction
 from autopar.search.task import Planned, Task, quickly
-from autopar.search.within import plan_within
 from autopar.solve import Edge, Group, Infeasible, NothingCheaper, Problem, Solution
 from autopar.solve.problem.problem import derived
 
@@ -275,10 +275,11 @@ class RecomputeAttempt(Attempt):
         """It holds both choices; where tensors alone are counted nothing is proven, so less is looked into."""
         return not self.by_tensors
 
-    def time_of(self, op: int, planned: Planned) -> int:
-        """Where an operator of the graph of a plan runs in the one that holds every twin."""
+    def times_of(self, planned: Planned) -> Sequence[int]:
+        """Where the operators of the graph of a plan run in the one that holds every twin."""
+        place = {key: n for n, key in enumerate(self.rewritten.keys)}
         keys = with_recomputed(self.task.graph, planned.plan.recomputed).keys
-        return self.rewritten.keys.index(keys[op]) if op < len(keys) else len(self.rewritten.keys)
+        return [*(place[key] for key in keys), len(place)]
 
     def decoded(self, choice: Sequence[int]) -> tuple[Rewritten, Stage]:
         """The graph that recomputes what `choice` says, and the stage of it."""

@@ -12,7 +12,7 @@ from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import StepKind
 from autopar.core.plan import Plan
 from autopar.core.recompute import Recomputed, with_recomputed
-from autopar.errors import AutoparError, NoFeasiblePlan, PlanFileError, Unsolved
+from autopar.errors import AutoparError, PlanFileError
 from autopar.passes.pipeline import build_program, program_states, write_dump
 from autopar.price.pricing import pack_price, restricted
 from autopar.price.remembered import Remembered
@@ -20,7 +20,7 @@ from autopar.search.attempt import WORTH, account_of
 from autopar.search.constraints import show, step_kinds_of
 from autopar.search.ground import Ground
 from autopar.search.mesh_shapes import refines
-from autopar.search.misfit import explained
+from autopar.search.misfit import explained, refusal
 from autopar.search.narrowing import axes_of
 from autopar.search.place import Place
 from autopar.search.race import TIE, Finish, race, reaches
@@ -166,17 +166,6 @@ def contained(task: Task, grounds: Sequence[Ground]) -> list[list[int]]:
     if named or not task.prices_devices or len(step_kinds_of(task.all_constraints)) > 1:
         return [[] for _ in meshes]
     return [[n for n, coarse in enumerate(meshes) if coarse != fine and refines(fine, coarse)] for fine in meshes]
-
-
-def refusal(misfits: Sequence[AutoparError]) -> AutoparError:
-    """Why there is no plan at all: the misfit with the smallest peak, else the first; of what proves nothing, if any.
-
-    Where it is not known of one mesh whether it has a plan, it is not known of all of them.
-    """
-    unknown = [misfit for misfit in misfits if isinstance(misfit, Unsolved)]
-    told = unknown or misfits
-    peaks = [m for m in told if isinstance(m, NoFeasiblePlan | Unsolved) and m.min_peak_bytes is not None]
-    return min(peaks, key=lambda misfit: misfit.min_peak_bytes or 0) if peaks else told[0]
 
 
 def described(

@@ -188,9 +188,3 @@ def quickly(options: SolveOptions) -> SolveOptions:
     little = replace(options, max_price_steps=min(options.max_price_steps, 2), max_rounds=min(options.max_rounds, 1))
     few = replace(little, anneal_passes=min(options.anneal_passes, 100), region_steps=min(options.region_steps, 1000))
     return replace(few, cp_sat_work=min(options.cp_sat_work, 0.5), cp_sat_workers=1, branch_entries=0)
-
-
-def barely(options: SolveOptions) -> SolveOptions:
-    """Less work still: what is spent on an error's figures."""
-    little = replace(roughly(options), max_sweeps=20, max_rounds=1, anneal_passes=100, region_steps=1000)
-    return replace(little, max_cp_sat_entries=0, fixing=options.fixing, primal=options.primal)

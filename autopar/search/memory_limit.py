@@ -21,7 +21,6 @@ from autopar.search.tried import Tried, descend, entries_of, focused, peak_of
 from autopar.solve import Infeasible, NothingCheaper, Problem, Solution, SolveOptions
 from autopar.solve.parametric.archive import met_as
 from autopar.solve.parametric.single_limit import Focus
-from autopar.solve.problem.clock import ending_at
 from autopar.solve.problem.problem import objective, peak
 from autopar.solve.problem.rows import least_use
 from autopar.solve.problem.verifier import TOLERANCE
@@ -42,17 +41,17 @@ def plan_within(attempt: Attempt, limit: int, free: Planned, below: float = inf)
       NothingCheaper: none was found that costs less than `below`.
       KeyboardInterrupt: the search was interrupted before.
     """
-    if not attempt.task.halt.within(attempt.task.options.solver).gap_tolerance:
+    if not attempt.task.stop.within(attempt.task.options.solver).gap_tolerance:
         return FullSolves(attempt, limit, free, below).plan()
     equal = equally(attempt) if entries_of(attempt) > FEW_ENTRIES else None
     if equal is not None:
-        with ending_at(attempt.task.halt.ends):
+        with attempt.task.stop.current():
             return Equal(attempt, equal, limit, free, below).plan()
     try:
-        with ending_at(attempt.task.halt.ends):
+        with attempt.task.stop.current():
             return MemoryLoop(attempt, limit, free, below).plan()
     except Unsolved:
-        if entries_of(attempt) > FEW_ENTRIES or attempt.task.halt.is_over:
+        if entries_of(attempt) > FEW_ENTRIES or attempt.task.stop.is_over:
             raise
     return FullSolves(attempt, limit, free, below, options=quickly(attempt.task.options.solver)).plan()
 
@@ -72,7 +71,7 @@ class Equal:
 
         Raises: as `plan_within`.
         """
-        least, halt = least_use(self._problem), self.attempt.task.halt
+        least, stop = least_use(self._problem), self.attempt.task.stop
         if least > self.limit * (1 + TOLERANCE):
             raise nothing_fits(self.attempt, self.limit, self.free, least)
         loop = MemoryLoop(self.equal, self.limit, self.free, self.below)
@@ -84,8 +83,8 @@ class Equal:
             self.attempt.met.extend(map(self.equal.lifted, self.equal.met))
         met = replace(found, solution=self.equal.lifted(_solution(found)), problem=self._problem)
         bound = min(self.free.plan.lower_bound_s, met.plan.objective_s)
-        is_enough = bound >= met.plan.objective_s * (1 - halt.within(self.attempt.task.options.solver).gap_tolerance)
-        if is_enough or halt.is_over:
+        is_enough = bound >= met.plan.objective_s * (1 - stop.within(self.attempt.task.options.solver).gap_tolerance)
+        if is_enough or stop.is_over:
             return replace(met, plan=replace(met.plan, lower_bound_s=bound))
         focus = self._focus()
         solution = focus.bounded(_solution(met), float(self.limit))
@@ -170,7 +169,7 @@ class FullSolves(Tried):
         """The loop: what `choose` gives within what may be counted, and whether it is the last; less is `left` then."""
         tight = float(self.limit)
         for _ in range(self.attempt.task.options.max_tightenings):
-            if self.attempt.task.halt.is_over and tight < self.limit:
+            if self.attempt.task.stop.is_over and tight < self.limit:
                 return None
             found, is_last = choose(tight)
             if found is None:

@@ -89,7 +89,7 @@ class MemoryLoop(Tried):
         except Infeasible as proof:
             raise nothing_fits(self.attempt, self.limit, self.smallest, proof.least_peak_bytes) from None
         except KeyboardInterrupt:
-            self.attempt.task.halt.note("keyboard")
+            self.attempt.task.stop.note("keyboard")
             if not self.fitting:
                 raise
         best = min(self.fitting, key=lambda met: met.cost, default=None)
@@ -153,7 +153,7 @@ class MemoryLoop(Tried):
         for n in range(_MOST_AIMS):
             aim = self._aim() if self.fitting else min(self._aim(), aimed * (1 - _LOWER))
             is_enough = self.fitting and (n >= _AIMS or abs(aim - aimed) <= _CLOSE * aim)
-            if self.attempt.task.halt.is_over or is_enough:
+            if self.attempt.task.stop.is_over or is_enough:
                 return
             self.focus.turn_to(aim)
             self._prove()
@@ -189,7 +189,7 @@ class MemoryLoop(Tried):
         hidden = HiddenBytes(self.attempt)
         for _ in range(lessons):
             choice = chosen_at_prices(self.attempt, hidden, float(self.limit))
-            if choice is None or self.attempt.task.halt.is_over or self._is_spent:
+            if choice is None or self.attempt.task.stop.is_over or self._is_spent:
                 return
             cost = objective(hidden.problem(float(self.limit)), choice)
             if not self._is_news(cost) or self._is_learnt(hidden, choice):
@@ -245,7 +245,7 @@ class MemoryLoop(Tried):
         """Whether a gap is left, and the Problem is small enough, and this is the last that is looked into."""
         is_far = self._is_far(0.0 if self._entries <= _FEW_SOLVED else _FAR)
         is_small = self._entries <= min(_MOST_SOLVED, _MOST_PRICED)
-        is_wanted = is_far and is_small and not self.attempt.task.halt.is_over
+        is_wanted = is_far and is_small and not self.attempt.task.stop.is_over
         return is_wanted and self.attempt.is_last(self.free, self.cost)
 
     def _is_far(self, gap: float) -> bool:

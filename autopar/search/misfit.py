@@ -92,8 +92,8 @@ def unsolved(planned: Planned, limit_bytes: int, where: str) -> Unsolved:
 
     `where` is the mesh.
     """
-    program, smallest, halt = planned.program, planned.account.peak_memory_bytes, planned.task.halt
-    ended = f", until the search was ended by {halt}" if halt.reason else ""
+    program, smallest, stop = planned.program, planned.account.peak_memory_bytes, planned.task.stop
+    ended = f", until the search was ended by {stop}" if stop.reason else ""
     largest = [program.values[v] for v in planned.account.peak_values[:_SHOWN]]
     names = ", ".join(
         f"{shown(planned.graph, v.tensor)} {v.placement} ({program.local_bytes(v.id):,} bytes)" for v in largest

@@ -153,7 +153,7 @@ def _met(planned: Planned, limit: int | None) -> Progress[Planned]:
 def _unsolved(task: Task, ground: Ground, error: Unsolved) -> Unsolved:
     """That the solver found neither a plan nor a proof that there is none, whatever the memory limit."""
     held = f" under {show(task.all_constraints)}" if task.all_constraints else ""
-    held += f" until the search was ended by {task.halt}" if task.halt.reason else ""
+    held += f" until the search was ended by {task.stop}" if task.stop.reason else ""
     return Unsolved(
         f"no plan was found on mesh {ground.mesh}{held}, and none was proven impossible: {error}. Raise the limits on "
         f"work (options=autopar.SearchOptions(...)), or choose another mesh."

@@ -116,12 +116,12 @@ def _bound(again: RecomputeAttempt, limit: int, free: Planned, cheapest: float) 
     """
     bound, least = again.bound_within(limit), free.plan.lower_bound_s
     is_enough = bound >= least or cheapest == inf or bound >= cheapest * (1 - _ENOUGH)
-    if is_enough or again.task.halt.is_over:
+    if is_enough or again.task.stop.is_over:
         return bound
     try:
         return max(bound, again.bound_without_limit(least))
     except KeyboardInterrupt:
-        again.task.halt.note("keyboard")
+        again.task.stop.note("keyboard")
         return bound
 
 

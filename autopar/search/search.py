@@ -105,15 +105,15 @@ def _raced(places: Sequence[Place]) -> tuple[Finish[Planned], tuple[DeviceMesh, 
         if len(places) > 1:
             places[position].ground.forget()
 
-    finish = race(runs, inside, halt=task.halt, gap_tolerance=task.options.gap_tolerance, ruled_out=ruled_out)
-    if finish.found is not None and task.halt.is_over:
+    finish = race(runs, inside, stop=task.stop, gap_tolerance=task.options.gap_tolerance, ruled_out=ruled_out)
+    if finish.found is not None and task.stop.is_over:
         return finish, ()
     try:
         return or_recomputed(places, finish, inside, worth)
     except KeyboardInterrupt:
         if finish.found is None:
             raise
-        task.halt.note("keyboard")
+        task.stop.note("keyboard")
         return finish, ()
 
 
@@ -151,7 +151,7 @@ def settled(
         planned.plan,
         lower_bound_s=max(0.0, min(least, *finish.bounds)),
         space=described(task, planned.plan.step_kinds, searched, ruled_out, recomputed, cut_off),
-        stopped=str(task.halt),
+        stopped=str(task.stop),
     )
     return replace(planned, plan=plan)
 

@@ -47,7 +47,7 @@ class Tried:
         self.attempt.met.append(solution)
         planned = self.made[met] = self.attempt.planned(solution)
         if self.fits(met):
-            self.attempt.task.halt.tell(self.attempt.ground.mesh, self.limit, met.cost, self.bound)
+            self.attempt.task.tell(self.attempt.ground.mesh, self.limit, met.cost, self.bound)
         return planned
 
     def fits(self, met: Met) -> bool:
@@ -121,12 +121,12 @@ def focused(attempt: Attempt, problem: Problem) -> Focus:
       Infeasible: proven: there is no choice at all.
     """
     task = attempt.task
-    return Focus(problem, task.options.solver, lambda: not task.halt.is_over)
+    return Focus(problem, task.options.solver, lambda: not task.stop.is_over)
 
 
 def may_ask_cp_sat(attempt: Attempt) -> bool:
     """Whether the Problem is small enough for CP-SAT to find the least memory that can be counted."""
-    return entries_of(attempt) <= attempt.task.options.solver.max_cp_sat_entries and not attempt.task.halt.is_over
+    return entries_of(attempt) <= attempt.task.options.solver.max_cp_sat_entries and not attempt.task.stop.is_over
 
 
 def chosen_at_prices(attempt: Attempt, hidden: HiddenBytes, limit: float) -> Choice | None:
@@ -158,7 +158,7 @@ def descend(tried: Tried, search: Callable[[int], Tried]) -> float:
         low = max(1.0, least)
         for _ in range(_HALVINGS if entries_of(attempt) <= _MOST_HALVED else _FEW_HALVINGS):
             middle = int((low * smallest) ** 0.5)
-            if tried.fitting or middle <= low or middle >= smallest or attempt.task.halt.is_over:
+            if tried.fitting or middle <= low or middle >= smallest or attempt.task.stop.is_over:
                 break
             found = search(middle)
             tried.made |= found.made

@@ -15,10 +15,10 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 
 from autopar.solve.elimination.min_sum import MinSum
-from autopar.solve.problem.clock import keep_on
 from autopar.solve.problem.options import SolveOptions
 from autopar.solve.problem.problem import Floats, Problem
 from autopar.solve.problem.reduction import Choice
+from autopar.solve.problem.stop import keep_on
 
 
 @dataclass(frozen=True)

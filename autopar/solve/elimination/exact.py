@@ -12,12 +12,12 @@ from autopar.solve.elimination.bucket_elimination import minimise_exactly, plan_
 from autopar.solve.presolve.batched import reduce_alike
 from autopar.solve.presolve.reduce import reduce_cheaply, reduce_fully
 from autopar.solve.presolve.variable_elimination import contract_chains
-from autopar.solve.problem.clock import TimeUp, is_up
 from autopar.solve.problem.factored_matrix import finite_entries
 from autopar.solve.problem.options import SolveOptions
 from autopar.solve.problem.problem import Infeasible, Problem
 from autopar.solve.problem.reduction import Reduction, shrank, unchanged
 from autopar.solve.problem.rows import drop_slack
+from autopar.solve.problem.stop import TimeUp, is_up
 from autopar.solve.trws.ascent import Answer
 
 NOTHING = Answer(None, np.inf, np.inf)

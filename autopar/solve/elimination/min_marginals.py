@@ -14,9 +14,9 @@ import math
 import numpy as np
 
 from autopar.solve.elimination.bucket_elimination import Bucket, Elimination
-from autopar.solve.problem.clock import keep_on
 from autopar.solve.problem.options import SolveOptions
 from autopar.solve.problem.problem import Floats
+from autopar.solve.problem.stop import keep_on
 
 
 def min_marginals(elimination: Elimination, options: SolveOptions) -> list[Floats | None]:

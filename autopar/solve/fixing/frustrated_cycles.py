@@ -18,8 +18,8 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 
 from autopar.solve.elimination.min_sum import Axes, MinSum
-from autopar.solve.problem.clock import is_up
 from autopar.solve.problem.problem import Floats
+from autopar.solve.problem.stop import is_up
 from autopar.solve.trws.dual import Certificate
 
 _WINDOWS = (0.03, 0.01, 0.003)  # of the gap: a knot of a wider one says more

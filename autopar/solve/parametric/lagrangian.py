@@ -20,12 +20,12 @@ from autopar.solve.elimination.min_marginals import min_marginals
 from autopar.solve.presolve.reduce import reduce_cheaply, reduce_fully
 from autopar.solve.presolve.variable_elimination import contract_chains
 from autopar.solve.primal.repair import LocalSearch
-from autopar.solve.problem.clock import TimeUp, is_up
 from autopar.solve.problem.incumbent import Inner, Watch
 from autopar.solve.problem.options import SolveOptions
 from autopar.solve.problem.problem import Floats, Problem, derived
 from autopar.solve.problem.reduction import Bools, Reduction, kept, restrict, unchanged
 from autopar.solve.problem.rows import Rows, memory_rows
+from autopar.solve.problem.stop import TimeUp, is_up
 from autopar.solve.trws.ascent import Answer, Prices, better, is_closed
 
 _SHRUNK = 0.9

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from autopar.solve.elimination.min_sum import MinSum
-from autopar.solve.problem.clock import is_up
 from autopar.solve.problem.hash_consing import NONE, Kinds, ascending, distinct, is_among, present
 from autopar.solve.problem.problem import Edge, Floats, Problem, derived
 from autopar.solve.problem.reduction import Bools, Ints
+from autopar.solve.problem.stop import is_up
 
 NOWHERE = -1
 """In place of a node or a pair: there is none."""

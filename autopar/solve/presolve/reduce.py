@@ -10,10 +10,10 @@ from autopar.solve.presolve.arc_consistency import drop_forbidden
 from autopar.solve.presolve.dead_end_elimination import drop_dominated
 from autopar.solve.presolve.functional_edges import contract_functional
 from autopar.solve.presolve.merging import drop_lone, fold_constant, merge_parallel, share_equal
-from autopar.solve.problem.clock import is_up
 from autopar.solve.problem.options import PresolveOptions
 from autopar.solve.problem.problem import Problem
 from autopar.solve.problem.reduction import Reduction, shrank, unchanged
+from autopar.solve.problem.stop import is_up
 
 Step = Callable[[Problem], Reduction]
 

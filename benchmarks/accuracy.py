@@ -39,7 +39,7 @@ from autopar.passes.program import Compute, Instruction, Move, ShardedProgram
 from autopar.price.local_steps import FUSED_S
 from autopar.price.pricing import Roofline
 from autopar.redistribute.step import changes_inside
-from autopar.search.attempt import account_of
+from autopar.search.limited_solve import account_of
 from benchmarks import models, sparse_models
 from benchmarks.accuracy_figures import (
     Figures,

@@ -38,7 +38,7 @@ from autopar.emit.wrap import device_mesh, wrap
 from autopar.passes.account import Account
 from autopar.passes.pipeline import build_program
 from autopar.passes.program import ShardedProgram
-from autopar.search.attempt import account_of
+from autopar.search.limited_solve import account_of
 from benchmarks.memory_models import MODELS, Measured
 from benchmarks.record import Screen, add_record_option, record
 from tests.equivalence.cases import Case

@@ -17,7 +17,7 @@ from autopar.api.make import name_of
 from autopar.api.placing import Selector, Slot, place, slot_of
 from autopar.api.settings import Settings
 from autopar.errors import SignatureMismatch
-from autopar.search.constraints import Follow, Layout, Named, Pin
+from autopar.search.constraints.records import Follow, Layout, Named, Pin
 from autopar.trace.returned import Returned
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from autopar.api.settings import Settings
 from autopar.core.mesh import DeviceMesh
 from autopar.core.pins import Spec
 from autopar.errors import InvalidConstraint, InvalidMesh
-from autopar.search.constraints import Follow, Layout, Named, Pin
+from autopar.search.constraints.records import Follow, Layout, Named, Pin
 from autopar.trace.arguments import named_leaves
 
 AnyMesh = Mesh | AbstractMesh

@@ -25,9 +25,9 @@ from autopar.errors import NoFeasiblePlan, PlanFileError, Unsolved
 from autopar.operators import KEEP
 from autopar.report.summary import Report, summarise
 from autopar.search.alternatives import search_best
-from autopar.search.carried import released
-from autopar.search.modes import constraints_of
-from autopar.search.part import constraints_of_part
+from autopar.search.constraints.carried import released
+from autopar.search.constraints.modes import constraints_of
+from autopar.search.constraints.part import constraints_of_part
 from autopar.search.pinned import own_mesh
 from autopar.search.resolve import found_rules
 from autopar.search.search import announced, find_on, restore

@@ -14,7 +14,7 @@ from autopar.api.shardings import with_mesh_of_shardings
 from autopar.api.sizes import limit_of
 from autopar.errors import InvalidOption, UnknownOption
 from autopar.price.pricing import MakePricing
-from autopar.search.constraints import Constraint
+from autopar.search.constraints.records import Constraint
 from autopar.search.task import SearchOptions
 
 if TYPE_CHECKING:

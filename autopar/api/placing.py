@@ -16,7 +16,7 @@ from autopar.api.host_values import same_everywhere
 from autopar.emit.several import all_placed, spans_processes
 from autopar.emit.wrap import of_keys, shardings
 from autopar.errors import SignatureMismatch
-from autopar.search.carried import keys_of
+from autopar.search.constraints.carried import keys_of
 
 if TYPE_CHECKING:
     from autopar.api.plan import Plan

@@ -12,7 +12,7 @@ from autopar.api.plan import Plan
 from autopar.api.settings import ClusterLike
 from autopar.api.sizes import limit_of
 from autopar.errors import InvalidOption
-from autopar.search.constraints import Constraint
+from autopar.search.constraints.records import Constraint
 from autopar.search.replan import replan
 
 

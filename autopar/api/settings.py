@@ -16,7 +16,7 @@ from autopar.core.mesh import DeviceMesh
 from autopar.emit.several import in_order
 from autopar.errors import InvalidMesh, UnknownCluster
 from autopar.price.pricing import MakePricing, Pricing, Roofline
-from autopar.search.constraints import Constraint
+from autopar.search.constraints.records import Constraint
 from autopar.search.mesh_shapes import mesh_shapes
 from autopar.search.task import SearchOptions
 from cost_models import Cluster, ProfileError, UnknownClusterError, cluster_of_devices, load_cluster

@@ -12,7 +12,7 @@ from autopar._compat import untyped_jax
 from autopar.api.constraints import pin
 from autopar.api.settings import Settings
 from autopar.errors import InvalidOption
-from autopar.search.constraints import Constraint
+from autopar.search.constraints.records import Constraint
 from autopar.trace import Traced
 from autopar.trace.returned import result_of
 

@@ -26,8 +26,8 @@ from math import inf
 from autopar.core.dataflow import dataflow
 from autopar.core.mesh import DeviceMesh
 from autopar.errors import AutoparError, InvalidConstraint, NoFeasiblePlan, Unsolved
-from autopar.search.along import Along, Lane
-from autopar.search.misfit import explained, refusal
+from autopar.search.explain_infeasible import explained, refusal
+from autopar.search.front_curve import FrontCurve, Lane
 from autopar.search.place import Place
 from autopar.search.race import TIE, Finish, race
 from autopar.search.search import announced, contained, nameable, settled
@@ -269,9 +269,9 @@ class _Sweep:
         return bool(self.task.options.front_gap) and self.along.is_worth_it
 
     @cached_property
-    def along(self) -> Along:
+    def along(self) -> FrontCurve:
         """The meshes whose plans are not all among another's, along all limits."""
-        return Along(tuple(self.lanes.values()))
+        return FrontCurve(tuple(self.lanes.values()))
 
     @cached_property
     def lanes(self) -> dict[int, Lane]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from autopar.passes.program import Compute
-from autopar.search.attempt import Attempt
+from autopar.search.limited_solve import LimitedSolve
 from autopar.search.task import Planned
 from autopar.solve import Problem, Usage
 from autopar.solve.problem.problem import derived, usage_over_time
@@ -31,7 +31,7 @@ class HiddenBytes:
     If it `guesses`, kinds that are not known are taken to hold the least of those that are.
     """
 
-    attempt: Attempt
+    attempt: LimitedSolve
     guesses: bool = True
     learnt: dict[tuple[int, int], dict[Kind, float]] = field(
         default_factory=dict[tuple[int, int], dict[Kind, float]], init=False

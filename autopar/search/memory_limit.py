@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from autopar.errors import NoFeasiblePlan, Unsolved
-from autopar.search.attempt import FEW_ENTRIES, Attempt
-from autopar.search.equally import EqualAttempt, equally
+from autopar.search.equal_layers import EqualLayersSolve, equally
+from autopar.search.explain_infeasible import unsolved
+from autopar.search.limited_solve import FEW_ENTRIES, LimitedSolve
 from autopar.search.memory_loop import MemoryLoop, nothing_fits, within_less
-from autopar.search.misfit import unsolved
 from autopar.search.task import Planned, quickly
 from autopar.search.tried import Tried, descend, entries_of, focused, peak_of
 from autopar.solve import Infeasible, NothingCheaper, Problem, Solution, SolveOptions
@@ -29,7 +29,7 @@ _MOST_WHOLE = 2_000_000  # entries of a Problem that is aimed at as a whole as w
 _FAR = 0.05  # of the cost: a gap at which plans that do not place alike what repeats are aimed at too
 
 
-def plan_within(attempt: Attempt, limit: int, free: Planned, below: float = inf) -> Planned:
+def plan_within(attempt: LimitedSolve, limit: int, free: Planned, below: float = inf) -> Planned:
     """A plan whose program peaks within `limit`; `free` is the best without one.
 
     Where a gap may be left (`gap_tolerance`) it is aimed at; elsewhere the Problem is solved within tighter
@@ -46,7 +46,7 @@ def plan_within(attempt: Attempt, limit: int, free: Planned, below: float = inf)
     equal = equally(attempt) if entries_of(attempt) > FEW_ENTRIES else None
     if equal is not None:
         with attempt.task.stop.current():
-            return Equal(attempt, equal, limit, free, below).plan()
+            return EqualLayers(attempt, equal, limit, free, below).plan()
     try:
         with attempt.task.stop.current():
             return MemoryLoop(attempt, limit, free, below).plan()
@@ -57,11 +57,11 @@ def plan_within(attempt: Attempt, limit: int, free: Planned, below: float = inf)
 
 
 @dataclass(eq=False)
-class Equal:
+class EqualLayers:
     """The plan that places alike what repeats, and what is proven of all plans within the limit."""
 
-    attempt: Attempt
-    equal: EqualAttempt
+    attempt: LimitedSolve
+    equal: EqualLayersSolve
     limit: int
     free: Planned
     below: float = inf

@@ -17,10 +17,10 @@ from functools import cached_property, partial
 from math import inf, isfinite
 
 from autopar.errors import NoFeasiblePlan, Unsolved
-from autopar.search.attempt import FEW_ENTRIES, Attempt
-from autopar.search.equally import equally
+from autopar.search.equal_layers import equally
+from autopar.search.explain_infeasible import NothingFits
 from autopar.search.hidden_bytes import HiddenBytes
-from autopar.search.misfit import NothingFits
+from autopar.search.limited_solve import FEW_ENTRIES, LimitedSolve
 from autopar.search.task import Planned, quickly
 from autopar.search.tried import Tried, chosen_at_prices, descend, entries_of, focused, may_ask_cp_sat, peak_of
 from autopar.solve import Infeasible, NothingCheaper, Solution
@@ -296,7 +296,7 @@ class MemoryLoop(Tried):
         return replace(planned, solution=solution, problem=self.attempt.problem(float(self.limit)))
 
 
-def within_less(attempt: Attempt, free: Planned, focus: Focus) -> Callable[[int], Tried]:
+def within_less(attempt: LimitedSolve, free: Planned, focus: Focus) -> Callable[[int], Tried]:
     """What the loop tries within smaller limits, at prices that go on from one to the next."""
     made = dict[Met, Planned]()
     unbounded = replace(free, plan=replace(free.plan, lower_bound_s=0.0))
@@ -312,7 +312,7 @@ def within_less(attempt: Attempt, free: Planned, focus: Focus) -> Callable[[int]
     return search
 
 
-def nothing_fits(attempt: Attempt, limit: int, planned: Planned, least_bytes: float | None) -> NothingFits:
+def nothing_fits(attempt: LimitedSolve, limit: int, planned: Planned, least_bytes: float | None) -> NothingFits:
     """That it is proven that nothing fits in `limit`; `planned` has the smallest peak that is known so far.
 
     A smaller one is looked for if the user is told: where things repeat, among plans that place alike what does.

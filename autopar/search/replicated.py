@@ -23,7 +23,7 @@ from autopar.rules import rule_of
 from autopar.rules.enumerate import enumerate_strategies
 from autopar.rules.notation import show
 from autopar.rules.registry import has_rule, whole
-from autopar.search.constraints import Constraint, Pin
+from autopar.search.constraints.records import Constraint, Pin
 from autopar.search.resolve import FindRule, found_rules, note_of
 
 _STREAMS = frozenset({"rng_bit_generator", "rng_uniform"})

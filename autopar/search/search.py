@@ -16,17 +16,17 @@ from autopar.errors import AutoparError, PlanFileError
 from autopar.passes.pipeline import build_program, program_states, write_dump
 from autopar.price.pricing import pack_price, restricted
 from autopar.price.remembered import Remembered
-from autopar.search.attempt import WORTH, account_of
-from autopar.search.constraints import show, step_kinds_of
+from autopar.search.constraints.narrowing import axes_of
+from autopar.search.constraints.records import show, step_kinds_of
+from autopar.search.constraints.restriction import can_name, holds
+from autopar.search.explain_infeasible import explained, refusal
 from autopar.search.ground import Ground
+from autopar.search.limited_solve import WORTH, account_of
 from autopar.search.mesh_shapes import refines
-from autopar.search.misfit import explained, refusal
-from autopar.search.narrowing import axes_of
 from autopar.search.place import Place
 from autopar.search.race import TIE, Finish, race, reaches
 from autopar.search.recompute import or_recomputed
 from autopar.search.replicated import warn_unpriced, warn_unsplit, warn_unwritten, warn_whole_bits
-from autopar.search.restriction import can_name, holds
 from autopar.search.space import check_strategies
 from autopar.search.task import Planned, Task, begun
 

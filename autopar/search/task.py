@@ -19,10 +19,10 @@ from autopar.errors import InvalidOption
 from autopar.passes.account import Account
 from autopar.passes.program import ShardedProgram
 from autopar.price.pricing import MakePricing, Pricing
-from autopar.search.constraints import Constraint, out_of_order
+from autopar.search.constraints.modes import constraints_of
+from autopar.search.constraints.records import Constraint, out_of_order
 from autopar.search.ground import Ground
 from autopar.search.mesh_shapes import MAX_AXES
-from autopar.search.modes import constraints_of
 from autopar.search.progress import OnProgress, SearchProgress
 from autopar.search.resolve import FindRule, no_rule
 from autopar.solve import Problem, Solution, SolveOptions

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from autopar.errors import Unsolved
-from autopar.search.attempt import CLASH_WORK, Attempt
+from autopar.search.explain_infeasible import unsolved
 from autopar.search.hidden_bytes import HiddenBytes
-from autopar.search.misfit import unsolved
+from autopar.search.limited_solve import CLASH_WORK, LimitedSolve
 from autopar.search.race import reaches
 from autopar.search.task import Planned
 from autopar.solve import Infeasible, NothingCheaper, Problem, Solution
@@ -33,7 +33,7 @@ class Tried:
     `free` is the best plan without a limit; what costs less than `below` by more than the tolerance is wanted.
     """
 
-    attempt: Attempt
+    attempt: LimitedSolve
     limit: int
     free: Planned
     below: float = inf
@@ -109,12 +109,12 @@ def counted_share(spent: Sequence[tuple[int, float]], limit: float) -> float:
     return min(1.0, counted / top) if top else 1.0
 
 
-def entries_of(attempt: Attempt) -> int:
+def entries_of(attempt: LimitedSolve) -> int:
     """Of all edges of the Problem."""
     return sum(edge.matrix.size for edge in attempt.problem(0.0).edges)
 
 
-def focused(attempt: Attempt, problem: Problem) -> Focus:
+def focused(attempt: LimitedSolve, problem: Problem) -> Focus:
     """Prices of memory on a Problem of an attempt, until the search is stopped.
 
     Raises:
@@ -124,12 +124,12 @@ def focused(attempt: Attempt, problem: Problem) -> Focus:
     return Focus(problem, task.options.solver, lambda: not task.stop.is_over)
 
 
-def may_ask_cp_sat(attempt: Attempt) -> bool:
+def may_ask_cp_sat(attempt: LimitedSolve) -> bool:
     """Whether the Problem is small enough for CP-SAT to find the least memory that can be counted."""
     return entries_of(attempt) <= attempt.task.options.solver.max_cp_sat_entries and not attempt.task.stop.is_over
 
 
-def chosen_at_prices(attempt: Attempt, hidden: HiddenBytes, limit: float) -> Choice | None:
+def chosen_at_prices(attempt: LimitedSolve, hidden: HiddenBytes, limit: float) -> Choice | None:
     """The cheapest choice met within a limit, hidden bytes counted; where there is none, without guesses."""
     while True:
         met = None

@@ -33,7 +33,7 @@ from autopar.price.pricing import Pricing, Roofline, arrival_cost, cost_of
 from autopar.price.variables import Caches
 from autopar.price.work import is_fusible, materialised, recomputed, workspace_bytes
 from autopar.redistribute.route import Router
-from autopar.search.attempt import account_of
+from autopar.search.limited_solve import account_of
 from autopar.search.space import build_space
 from autopar.solve import Problem, Usage
 from autopar.solve.problem.problem import objective, peak, usage_over_time

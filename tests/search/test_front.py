@@ -24,10 +24,10 @@ from autopar.passes.pipeline import build_program
 from autopar.price.assemble import placement_choice
 from autopar.price.pricing import Pricing, Roofline
 from autopar.search import front as front_module
-from autopar.search.along import Along, Lane
-from autopar.search.attempt import account_of
 from autopar.search.front import Point, find_front, limits, monotone, thinned
+from autopar.search.front_curve import FrontCurve, Lane
 from autopar.search.ground import Ground
+from autopar.search.limited_solve import account_of
 from autopar.search.mesh_shapes import mesh_shapes
 from autopar.search.progress import SearchProgress
 from autopar.search.task import SearchOptions, Task
@@ -221,7 +221,7 @@ def test_along_several_meshes_one_that_costs_too_much_is_not_drawn(monkeypatch: 
     sweep.best(None)
     attempt = sweep.places[0].attempt()
     near, far = Lane(attempt, 0.0), Lane(attempt, 1e9)
-    along = Along((far, near))
+    along = FrontCurve((far, near))
     assert along.choices.met
     assert (near.drawn, far.drawn) == (True, False)
     assert far.bound_s(1) == 1e9

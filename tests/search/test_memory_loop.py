@@ -12,8 +12,8 @@ import pytest
 
 from autopar.errors import NoFeasiblePlan, Unsolved
 from autopar.search import memory_limit, memory_loop, tried
-from autopar.search.attempt import Attempt
 from autopar.search.hidden_bytes import HiddenBytes
+from autopar.search.limited_solve import LimitedSolve
 from autopar.search.memory_loop import MemoryLoop
 from autopar.search.place import Place
 from autopar.search.search import find_plan
@@ -40,7 +40,7 @@ def found_within(case: int, limit: int | None, options: SearchOptions | None = N
     return find_plan(replace(task, memory_limit_bytes=limit, options=options or SearchOptions()), [FOUR])
 
 
-def attempt_at(case: int) -> Attempt:
+def attempt_at(case: int) -> LimitedSolve:
     free = found_within(case, None)
     return Place(free.task, free.ground).attempt()
 
@@ -298,7 +298,7 @@ def test_other_strategies_are_taken_to_hold_what_some_do() -> None:
 def test_where_nothing_fits_more_programs_are_learnt_from(monkeypatch: pytest.MonkeyPatch, is_last: bool) -> None:
     """Not where recomputation is looked into next, or something fits."""
     monkeypatch.setattr(memory_loop, "_MOST_PRICED", 30_000)
-    monkeypatch.setattr(Attempt, "is_last", lambda *_: is_last)
+    monkeypatch.setattr(LimitedSolve, "is_last", lambda *_: is_last)
     free, limit = found_within(2, None), limits_of(2)[-1]
     search = MemoryLoop(attempt_at(2), limit, free)
     assert search._lessons == memory_loop._LESSONS + memory_loop._MOST_LESSONS * is_last

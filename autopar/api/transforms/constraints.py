@@ -10,8 +10,8 @@ from typing import Any
 from autopar.api.settings import Settings
 from autopar.api.transforms.planned import Planned
 from autopar.errors import InvalidConstraint
-from autopar.search.constraints import Constraint, Forbid, Layout, Named, Pin, Replicate
-from autopar.search.matching import matches
+from autopar.search.constraints.matching import matches
+from autopar.search.constraints.records import Constraint, Forbid, Layout, Named, Pin, Replicate
 
 
 def settings_for(

@@ -1,4 +1,4 @@
-"""Attempt: what constraints leave on one mesh, solved with and without a memory limit, and lowered to programs."""
+"""LimitedSolve: what constraints leave on one mesh, solved with and without a memory limit, and lowered to programs."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from autopar.passes.program import ShardedProgram
 from autopar.price.assemble import placement_choice
 from autopar.price.pricing import Pricing, compiler_of, pack_price
 from autopar.price.work import materialised, recomputed, workspace_bytes
+from autopar.search.constraints.restriction import Restriction, each_alone
+from autopar.search.explain_infeasible import Moments, blame
 from autopar.search.ground import Ground
-from autopar.search.misfit import Moments, blame
 from autopar.search.recomputable import recomputable
-from autopar.search.restriction import Restriction, each_alone
 from autopar.search.task import Planned, Task
 from autopar.solve import (
     Group,
@@ -46,7 +46,7 @@ CLASH_WORK = 2.0
 
 
 @dataclass(frozen=True, eq=False)
-class Attempt:
+class LimitedSolve:
     """Solving what constraints leave on one ground, with and without a memory limit.
 
     Under one limit after another the Problem is the same but for the limit: what was met under one is where the next

@@ -1,4 +1,4 @@
-"""Misfit: why there is no plan, in the user's words: which constraints clash, with the memory limit at which operators.
+"""NoPlan: why there is no plan, in the user's words: which constraints clash, with the memory limit at which operators.
 
 An error is raised as soon as it is known that a mesh has no plan; what clashes is looked for only if that is all there
 is to tell the user, since it takes some further solving (`explained`).
@@ -20,7 +20,7 @@ from autopar.solve import Clash, Problem
 _SHOWN = 3
 
 
-class Misfit(NoFeasiblePlan):
+class NoPlan(NoFeasiblePlan):
     """Proven: there is no plan. `clash` finds out what clashes, as a sentence; `advice` is what to do."""
 
     def __init__(self, what: str, clash: Callable[[], str], advice: str, min_peak_bytes: int | None = None) -> None:
@@ -32,7 +32,7 @@ class Misfit(NoFeasiblePlan):
         return NoFeasiblePlan(f"{self.what}. {self.clash()} {self.advice}", self.min_peak_bytes)
 
 
-class NothingFits(Misfit):
+class NothingFits(NoPlan):
     """Proven: no plan keeps within a memory limit.
 
     `planned` has the smallest peak that is known; `look` finds a smaller one, if there is, and what any plan needs.
@@ -61,12 +61,12 @@ class NothingFits(Misfit):
         found, least = self.look()
         proven = max(self.least_bytes or 0.0, least if isfinite(least) else 0.0)
         told = NothingFits(self.where, self.limit, found, proven or None, self.look, self.clash)
-        return Misfit.explained(told)
+        return NoPlan.explained(told)
 
 
 def explained(error: AutoparError) -> AutoparError:
-    """`error`; a Misfit as the error that names what clashes."""
-    return error.explained() if isinstance(error, Misfit) else error
+    """`error`; a NoPlan as the error that names what clashes."""
+    return error.explained() if isinstance(error, NoPlan) else error
 
 
 def refusal(misfits: Sequence[AutoparError]) -> AutoparError:

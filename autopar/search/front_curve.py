@@ -1,4 +1,4 @@
-"""Along: plans within all memory limits, on all meshes, from one curve of each (`solve.curve`)."""
+"""FrontCurve: plans within all memory limits, on all meshes, from one curve of each (`solve.curve`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import pairwise
 from math import inf, log
 
-from autopar.search.attempt import Attempt
+from autopar.search.limited_solve import LimitedSolve
 from autopar.search.race import TIE
 from autopar.search.task import Planned
 from autopar.solve import Infeasible
@@ -37,7 +37,7 @@ class Lane:
     It is `drawn` once it was looked into. No plan costs less than `bound_s` then; before that, than `known_s`.
     """
 
-    attempt: Attempt
+    attempt: LimitedSolve
     known_s: float
     _curves: list[Curve] = field(default_factory=list[Curve], init=False)
     _refused: bool = field(default=False, init=False)
@@ -83,7 +83,7 @@ class Lane:
 
 
 @dataclass(eq=False)
-class Along:
+class FrontCurve:
     """Attempts along all memory limits, those of the least bounds first.
 
     A program holds more than the Problem counts, by about the same factor where peaks are close: so choices are asked

@@ -188,7 +188,8 @@ class MemoryLoop(Tried):
         """Makes the programs of the cheapest choices beside what programs were seen to hide, until one fits."""
         hidden = HiddenBytes(self.attempt)
         for _ in range(lessons):
-            choice = chosen_at_prices(self.attempt, hidden, float(self.limit))
+            is_last = not self.fitting and self.attempt.is_last(self.free, inf)
+            choice = chosen_at_prices(self.attempt, hidden, float(self.limit), is_last)
             if choice is None or self.attempt.task.stop.is_over or self._is_spent:
                 return
             cost = objective(hidden.problem(float(self.limit)), choice)

@@ -129,8 +129,11 @@ def may_ask_cp_sat(attempt: LimitedSolve) -> bool:
     return entries_of(attempt) <= attempt.task.options.solver.max_cp_sat_entries and not attempt.task.stop.is_over
 
 
-def chosen_at_prices(attempt: LimitedSolve, hidden: HiddenBytes, limit: float) -> Choice | None:
-    """The cheapest choice met within a limit, hidden bytes counted; where there is none, without guesses."""
+def chosen_at_prices(attempt: LimitedSolve, hidden: HiddenBytes, limit: float, is_last: bool) -> Choice | None:
+    """The cheapest choice met within a limit, hidden bytes counted.
+
+    Where there is none, without guesses, if this `is_last` of what is looked into.
+    """
     while True:
         met = None
         try:
@@ -140,7 +143,7 @@ def chosen_at_prices(attempt: LimitedSolve, hidden: HiddenBytes, limit: float) -
             met = focus.best(limit)
         except Infeasible:
             pass  # what was learnt may leave nothing
-        if met is not None or not hidden.stop_guessing():
+        if met is not None or not is_last or not hidden.stop_guessing():
             return None if met is None else met.whole
 
 

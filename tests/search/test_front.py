@@ -176,7 +176,7 @@ def test_more_memory_never_costs_more_and_bounds_go_to_tighter_limits() -> None:
 def test_along_all_limits_bounds_are_below_all_plans_and_plans_keep_within(
     case: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("autopar.search.along._MOST_ANEW", 0)
+    monkeypatch.setattr("autopar.search.front_curve._MOST_ANEW", 0)
     fn, shapes, bandwidth = CASES[case]
     plans = every_plan(case)
     found = find_front([task_of(fn, shapes, cluster_of(4, bandwidth))], [FOUR], 6)
@@ -192,7 +192,7 @@ def test_along_all_limits_bounds_are_below_all_plans_and_plans_keep_within(
 
 @pytest.mark.parametrize("case", range(len(CASES)))
 def test_along_several_meshes_bounds_are_below_all_plans_of_each(case: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autopar.search.along._MOST_ANEW", 0)
+    monkeypatch.setattr("autopar.search.front_curve._MOST_ANEW", 0)
     fn, shapes, bandwidth = CASES[case]
     meshes = (FOUR, DeviceMesh.of({"x": 2, "y": 2}))
     task = task_of(fn, shapes, cluster_of(4, bandwidth))
@@ -214,7 +214,7 @@ def test_along_several_meshes_bounds_are_below_all_plans_of_each(case: int, monk
 
 def test_along_several_meshes_one_that_costs_too_much_is_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """On the mesh whose bound is above all that the other costs, no curve is drawn, and its bound stays."""
-    monkeypatch.setattr("autopar.search.along._MOST_ANEW", 0)
+    monkeypatch.setattr("autopar.search.front_curve._MOST_ANEW", 0)
     fn, shapes, bandwidth = CASES[2]
     task = task_of(fn, shapes, cluster_of(4, bandwidth))
     sweep = front_module._Sweep(task, (FOUR,))
@@ -254,7 +254,7 @@ def test_a_lane_proves_what_its_curve_does_and_what_was_known(case: int) -> None
 
 
 def test_progress_is_told_of_every_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autopar.search.along._MOST_ANEW", 0)
+    monkeypatch.setattr("autopar.search.front_curve._MOST_ANEW", 0)
     fn, shapes, bandwidth = CASES[2]
     told: list[SearchProgress] = []
     options = SearchOptions(on_progress=told.append)
@@ -269,7 +269,7 @@ def test_progress_is_told_of_every_limit(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize("most_entries", [0, 30_000])
 def test_an_interrupted_front_is_the_points_found_so_far(most_entries: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autopar.search.along._MOST_ANEW", most_entries)
+    monkeypatch.setattr("autopar.search.front_curve._MOST_ANEW", most_entries)
     fn, shapes, bandwidth = CASES[2]
     task = task_of(fn, shapes, cluster_of(4, bandwidth))
     whole, calls = find_front([task], [FOUR], 6), 0

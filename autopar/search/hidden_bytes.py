@@ -1,7 +1,7 @@
 """Hidden bytes: what programs hold that the Problem does not count, by time, as learnt from programs over a limit.
 
 A program holds the buffers of redistributions and buckets at some times only. Where one exceeds the limit, what it
-holds beside the bytes counted is counted from then on, at every such time: so other choices are looked for, and all
+holds at its peak beside the bytes counted is counted there from then on: so other choices are looked for, and all
 other times keep their room. It is counted for the strategies of the operator that runs which want its operands where
 the chosen one does. The others are taken to hold the least that some were seen to, as long as that leaves a choice.
 All this says nothing of other choices, so it proves nothing.
@@ -38,17 +38,21 @@ class HiddenBytes:
     )
 
     def learn(self, planned: Planned, limit: float) -> None:
-        """Counts what the program of `planned` hides wherever it holds more than `limit`: more than was counted."""
+        """Counts what the program of `planned` hides at its peak, if that is above `limit`: more than was counted.
+
+        Not at other times above it: what hides little there may be kept by a cheaper choice.
+        """
         assert planned.solution is not None
-        choice = planned.solution.choice
+        choice, held = planned.solution.choice, self._held(planned)
+        time = max(held, key=lambda at: held[at])
+        if held[time] <= limit:
+            return
         counted = usage_over_time(self.attempt.problem(0.0), choice)
-        for time, held in self._held(planned).items():
-            if held > limit:
-                node, kinds = self._kinds(time)
-                known = self.learnt.setdefault((time, node), {})
-                kind = next(kind for kind in kinds if choice[node] in kind)
-                hidden = held - (float(counted[time]) if time < len(counted) else 0.0)
-                known[kind] = max(hidden, known.get(kind, 0.0) + 1)
+        node, kinds = self._kinds(time)
+        known = self.learnt.setdefault((time, node), {})
+        kind = next(kind for kind in kinds if choice[node] in kind)
+        hidden = held[time] - (float(counted[time]) if time < len(counted) else 0.0)
+        known[kind] = max(hidden, known.get(kind, 0.0) + 1)
 
     def stop_guessing(self) -> bool:
         """From now on kinds that are not known hold nothing; whether one was taken to hold something."""

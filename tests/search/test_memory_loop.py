@@ -22,7 +22,7 @@ from autopar.solve import NothingCheaper, Problem, Solution, SolveOptions, verif
 from autopar.solve.cp_sat.bottleneck import LeastPeak, least_peak
 from autopar.solve.parametric import single_limit
 from autopar.solve.parametric.single_limit import Focus
-from autopar.solve.problem.problem import objective, peak, usage_over_time
+from autopar.solve.problem.problem import objective, peak
 from tests.search.test_front import CASES, FOUR, cluster_of, every_plan, task_of
 
 
@@ -236,26 +236,6 @@ def test_what_is_learnt_of_a_program_rules_out_its_choice(case: int) -> None:
         assert peak(learnt.problem(top - 1), choice) == top
         learnt.learn(planned, top - 1)
         assert peak(learnt.problem(top - 1), choice) == top + 1
-
-
-@pytest.mark.parametrize("case", [1, 2])
-def test_every_time_at_which_a_program_exceeds_the_limit_is_learnt_at_once(case: int) -> None:
-    """At each of them the choice then uses what the program holds."""
-    attempt, several = attempt_at(case), 0
-    plans = hidden(case)
-    for planned in plans[:: max(1, len(plans) // 20)]:
-        assert planned.solution is not None
-        held = HiddenBytes(attempt)._held(planned)
-        limit = min(held.values()) - 1
-        learnt = HiddenBytes(attempt)
-        learnt.learn(planned, limit)
-        times = [time for time, size in held.items() if size > limit]
-        assert sorted(time for time, _ in learnt.learnt) == sorted(times)
-        counted = usage_over_time(attempt.problem(0.0), planned.solution.choice)
-        used = usage_over_time(learnt.problem(limit), planned.solution.choice)
-        assert all(used[time] == max(held[time], counted[time] + 1) for time in times)
-        several += len(times) > 1
-    assert several
 
 
 @pytest.mark.parametrize("case", [1, 2])

@@ -39,7 +39,7 @@ from autopar.cost.pricing import Roofline
 from autopar.emit.measure import use_virtual_devices
 from autopar.memory.account import Account
 from autopar.redistribute.step import changes_inside
-from autopar.search.attempt import account_of
+from autopar.search.limited_solve import account_of
 from benchmarks import models, sparse_models
 from benchmarks.accuracy_figures import (
     Figures,

@@ -40,7 +40,7 @@ from autopar.inspect.hlo import peak_memory_bytes
 from autopar.memory.account import Account
 from autopar.ops.workspace import workspace_bytes
 from autopar.passes.pipeline import build_program
-from autopar.search.attempt import account_of
+from autopar.search.limited_solve import account_of
 from benchmarks.memory_models import MODELS, Measured
 from benchmarks.record import Screen, add_record_option, record
 from tests.equivalence.cases import Case

@@ -58,15 +58,15 @@ STAGES: dict[str, tuple[tuple[str, str], ...]] = {
     "rules": (("autopar.search.search", "dataflow"), ("autopar.search.ground", "build_space")),
     "price": (("autopar.search.ground", "assemble"),),
     "solve": (
-        ("autopar.search.attempt", "solve"),
+        ("autopar.search.limited_solve", "solve"),
         ("autopar.search.ground", "standing"),
         ("autopar.solve.pipeline.incremental:Standing", "solve"),
-        ("autopar.search.aim", "Focus"),
-        ("autopar.search.aim", "least_peak"),
+        ("autopar.search.tried", "Focus"),
+        ("autopar.search.tried", "least_peak"),
         ("autopar.solve.parametric.single_limit:Focus", "turn_to"),
         ("autopar.solve.parametric.single_limit:Focus", "mix"),
     ),
-    "program": (("autopar.search.attempt", "build_program"), ("autopar.search.attempt", "account")),
+    "program": (("autopar.search.limited_solve", "build_program"), ("autopar.search.limited_solve", "account")),
 }
 """The functions whose calls make up a stage of planning, by module and name."""
 

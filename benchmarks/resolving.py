@@ -32,7 +32,7 @@ from rich.table import Table
 import autopar
 from autopar.api.bound import Bound
 from autopar.errors import NoFeasiblePlan, Unsolved
-from autopar.search import attempt
+from autopar.search import limited_solve
 from autopar.search.ground import Ground
 from autopar.solve.parametric.single_limit import Focus
 from autopar.solve.pipeline.incremental import Standing
@@ -46,14 +46,14 @@ ANOTHER = "state['params']['blocks'][1]['out']['kernel']"
 EVERY = "state['params']['blocks'][*]['fc1']['kernel']"
 TIGHT_TENTHS = (9, 5, 3)
 PARTS: tuple[tuple[object, str, str], ...] = (
-    (attempt, "solve", "solve_s"),
+    (limited_solve, "solve", "solve_s"),
     (Ground, "standing", "solve_s"),
     (Standing, "solve", "solve_s"),
     (Focus, "__init__", "solve_s"),
     (Focus, "turn_to", "solve_s"),
     (Focus, "mix", "solve_s"),
-    (attempt, "build_program", "program_s"),
-    (attempt, "account_of", "program_s"),
+    (limited_solve, "build_program", "program_s"),
+    (limited_solve, "account_of", "program_s"),
     (Bound, "report", "summary_s"),
 )
 

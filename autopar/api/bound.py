@@ -24,9 +24,9 @@ from autopar.discover import find_rule
 from autopar.emit.wrap import device_mesh
 from autopar.errors import InvalidOption
 from autopar.report.summary import Report, summarise
-from autopar.search.carried import released
-from autopar.search.constraints import Constraint
-from autopar.search.modes import constraints_of
+from autopar.search.constraints.carried import released
+from autopar.search.constraints.modes import constraints_of
+from autopar.search.constraints.records import Constraint
 from autopar.search.replan import replan
 from autopar.search.resolve import found_rules
 from autopar.search.task import Planned, Task

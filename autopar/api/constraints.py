@@ -1,4 +1,4 @@
-"""Constraints as users write them: PartitionSpecs and strings in, records of `autopar.search.constraints` out."""
+"""Constraints as users write them: PartitionSpecs and strings in, records (`search.constraints.records`) out."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from autopar.core.placement import Placement
 from autopar.errors import InvalidConstraint
-from autopar.search import modes
-from autopar.search.constraints import At, Constraint, Forbid, Layout, Named, Pin, Replicate, Target, Tie
+from autopar.search.constraints.records import At, Constraint, Forbid, Layout, Named, Pin, Replicate, Target, Tie, modes
 
 TargetLike = str | Target
 LayoutLike = PartitionSpec | Placement | NamedSharding

@@ -14,8 +14,8 @@ from autopar.api.plan import Plan
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
 from autopar.errors import InvalidMesh, InvalidOption
-from autopar.search.carried import keys_of
-from autopar.search.constraints import Follow, Layout, Named, Pin
+from autopar.search.constraints.carried import keys_of
+from autopar.search.constraints.records import Follow, Layout, Named, Pin
 from autopar.trace import input_signature
 from cost_models import Cluster
 

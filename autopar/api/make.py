@@ -19,7 +19,7 @@ from autopar.core.regions import LOOPS
 from autopar.errors import NoFeasiblePlan, PlanFileError, SignatureMismatch, Unsolved
 from autopar.operators import KEEP
 from autopar.search.alternatives import search_best
-from autopar.search.part import constraints_of_part
+from autopar.search.constraints.part import constraints_of_part
 from autopar.search.search import announced, find_on, restore
 from autopar.search.task import Task
 from autopar.trace import (

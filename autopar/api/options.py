@@ -19,7 +19,7 @@ from autopar.api.sizes import limit_of
 from autopar.core.mesh import DeviceMesh
 from autopar.cost.pricing import MakePricing
 from autopar.errors import InvalidMesh, InvalidOption, UnknownOption
-from autopar.search.constraints import Constraint
+from autopar.search.constraints.records import Constraint
 from autopar.search.task import SearchOptions
 from autopar.trace.arguments import function_name
 from cost_models import Cluster

@@ -21,8 +21,8 @@ from autopar.api.processes import same_everywhere
 from autopar.emit.several import all_placed, spans_processes
 from autopar.emit.wrap import of_keys, shardings
 from autopar.errors import SignatureMismatch
-from autopar.search.carried import keys_of
-from autopar.search.constraints import Follow, Layout, Named, Pin
+from autopar.search.constraints.carried import keys_of
+from autopar.search.constraints.records import Follow, Layout, Named, Pin
 from autopar.trace.arguments import function_name
 from autopar.trace.returned import Returned
 

@@ -32,10 +32,10 @@ from autopar.report.explain import explain
 from autopar.report.render import text
 from autopar.report.summary import Report, step_schedule
 from autopar.report.timeline import Timeline
-from autopar.search.constraints import Constraint, Follow
-from autopar.search.recheck import Recheck, recheck
+from autopar.search.constraints.records import Constraint, Follow
+from autopar.search.constraints.stated import stated
 from autopar.search.replan import ConstraintPrice, carry_price, constraint_prices
-from autopar.search.stated import stated
+from autopar.search.verify_plan import Recheck, verify_plan
 from autopar.trace import CONSTANT
 
 if TYPE_CHECKING:
@@ -283,7 +283,7 @@ class Plan(Figures):
           InvalidSolution: the bound is not proven: a bug.
           AutoparError: for a plan that was loaded: it holds no proof.
         """
-        found = recheck(self.bound.planned, self.summary.lower_bound_s, search_work)
+        found = verify_plan(self.bound.planned, self.summary.lower_bound_s, search_work)
         if found is None:
             raise AutoparError(
                 "this plan holds no proof of its bound, as it was loaded or kept in a cache: plan anew, with "

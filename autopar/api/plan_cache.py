@@ -18,7 +18,7 @@ from autopar.api.plan_file import autopar_version
 from autopar.core.mesh import DeviceMesh
 from autopar.core.plan import Plan
 from autopar.errors import PlanCacheWarning, users_level
-from autopar.search.constraints import At, Constraint, Follow, Forbid, Pin, Replicate, Tie
+from autopar.search.constraints.records import At, Constraint, Follow, Forbid, Pin, Replicate, Tie
 from autopar.search.task import Task
 from autopar.trace import Traced, fingerprint
 from cost_models import Cluster

@@ -23,7 +23,7 @@ from autopar.core.plan import Plan
 from autopar.core.regions import WHILE_TRIPS
 from autopar.errors import PlanFileError
 from autopar.report.summary import Report
-from autopar.search.constraints import Constraint
+from autopar.search.constraints.records import Constraint
 from cost_models import Cluster
 
 FORMAT_VERSION = 1

@@ -15,7 +15,7 @@ from autopar.api.options import Settings, is_sharding
 from autopar.core.mesh import DeviceMesh
 from autopar.core.pins import Spec
 from autopar.errors import InvalidConstraint, InvalidMesh, InvalidOption
-from autopar.search.constraints import Constraint, Follow, Layout, Named, Pin
+from autopar.search.constraints.records import Constraint, Follow, Layout, Named, Pin
 from autopar.trace import Traced
 from autopar.trace.arguments import named_leaves
 from autopar.trace.returned import result_of

@@ -12,7 +12,7 @@ from autopar.core.program import Compute, Instruction, Move, ShardedProgram
 from autopar.ops.rules.kernels import has_no_price
 from autopar.passes.schedule import Schedule, schedule
 from autopar.report.errors import ErrorShare, error_shares, standard_error_s
-from autopar.search.carried import CarriedGroup, carried_groups
+from autopar.search.constraints.carried import CarriedGroup, carried_groups
 from autopar.search.task import Planned
 from cost_models import Cluster
 

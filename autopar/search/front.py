@@ -26,11 +26,11 @@ from math import inf
 from autopar.core.dataflow import dataflow
 from autopar.core.mesh import DeviceMesh
 from autopar.errors import AutoparError, InvalidConstraint, NoFeasiblePlan, Unsolved
-from autopar.search.along import Along, Lane
-from autopar.search.misfit import explained
+from autopar.search.explain_infeasible import explained, refusal
+from autopar.search.front_curve import FrontCurve, Lane
 from autopar.search.place import Place
 from autopar.search.race import TIE, Finish, race
-from autopar.search.search import announced, contained, nameable, refusal, settled
+from autopar.search.search import announced, contained, nameable, settled
 from autopar.search.task import Planned, Task, begun
 
 _HALVINGS = 4
@@ -55,7 +55,7 @@ def find_front(tasks: Sequence[Task], meshes: Sequence[DeviceMesh], points: int)
       NoFeasiblePlan: nothing fits in the tasks' own limit.
     """
     sweeps = [_Sweep(_content(task), meshes) for task in begun(tasks)]
-    outer, halt = tasks[0].memory_limit_bytes, sweeps[0].task.halt
+    outer, stop = tasks[0].memory_limit_bytes, sweeps[0].task.stop
     try:
         fastest = _best(sweeps, outer)
     except NoFeasiblePlan as error:
@@ -66,23 +66,23 @@ def find_front(tasks: Sequence[Task], meshes: Sequence[DeviceMesh], points: int)
     try:
         found.extend(_others(sweeps, fastest.planned, points))  # what came before an interruption stays
     except KeyboardInterrupt:
-        halt.note("keyboard")
+        stop.note("keyboard")
     told = thinned(monotone(sorted(found, key=lambda point: (point.limit_bytes, _cost(point)))))
-    return tuple(_stopped(point, str(halt)) for point in _spread(told, points))
+    return tuple(_stopped(point, str(stop)) for point in _spread(told, points))
 
 
 def _others(sweeps: Sequence[_Sweep], fastest: Planned, points: int) -> Iterator[Point]:
-    """The points of less memory than the fastest plan, until the search is halted."""
-    halt = sweeps[0].task.halt
+    """The points of less memory than the fastest plan, until the search is stopped."""
+    stop = sweeps[0].task.stop
     if any(sweep.is_large for sweep in sweeps):
         for sweep in sweeps:
             sweep.is_along = True
         for limit in _peaks(sweeps, fastest, points):
-            if halt.is_over:
+            if stop.is_over:
                 return
             yield _best(sweeps, limit)
         return
-    if halt.is_over:
+    if stop.is_over:
         return
     found, most = list[Point](), fastest.account.peak_memory_bytes
     for point in _lowest(sweeps, most):
@@ -90,7 +90,7 @@ def _others(sweeps: Sequence[_Sweep], fastest: Planned, points: int) -> Iterator
         yield point
     least = min([most, *(point.planned.account.peak_memory_bytes for point in found)])
     for limit in limits(least, most, points)[1:-1]:
-        if halt.is_over:
+        if stop.is_over:
             return
         yield _best(sweeps, limit)
 
@@ -237,7 +237,7 @@ class _Sweep:
         known = min(self._fitting(limit), key=lambda planned: planned.plan.objective_s, default=None)
         runs = [place.run(limit, roughly=len(self.places) > 1) for place in self.places]
         below = inf if known is None else known.plan.objective_s
-        finish = race(runs, self.inside, below=below, halt=task.halt, gap_tolerance=task.options.gap_tolerance)
+        finish = race(runs, self.inside, below=below, stop=task.stop, gap_tolerance=task.options.gap_tolerance)
         self.bounds = [max(pair) for pair in zip(self.bounds, finish.bounds, strict=True)]
         found = finish.found or known
         if found is None:
@@ -269,9 +269,9 @@ class _Sweep:
         return bool(self.task.options.front_gap) and self.along.is_worth_it
 
     @cached_property
-    def along(self) -> Along:
+    def along(self) -> FrontCurve:
         """The meshes whose plans are not all among another's, along all limits."""
-        return Along(tuple(self.lanes.values()))
+        return FrontCurve(tuple(self.lanes.values()))
 
     @cached_property
     def lanes(self) -> dict[int, Lane]:

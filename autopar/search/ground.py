@@ -22,8 +22,8 @@ from autopar.search.resolve import FindRule, no_rule
 from autopar.search.space import build_space
 from autopar.solve import Problem, SolveOptions
 from autopar.solve.pipeline.incremental import Standing, standing
-from autopar.solve.problem.clock import is_up
 from autopar.solve.problem.problem import derived
+from autopar.solve.problem.stop import is_up
 
 StepKinds = tuple[StepKind, ...]
 

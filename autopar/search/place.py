@@ -8,17 +8,17 @@ from math import inf
 
 from autopar.core.placement import StepKind
 from autopar.errors import InvalidConstraint, NoFeasiblePlan, Unsolved, UnsupportedPrimitive
-from autopar.search.attempt import Attempt
-from autopar.search.constraints import show, step_kinds_of
+from autopar.search.constraints.records import show, step_kinds_of
+from autopar.search.constraints.restriction import Restriction, restriction
+from autopar.search.explain_infeasible import NoPlan
 from autopar.search.ground import Ground
-from autopar.search.misfit import Misfit
+from autopar.search.limited_solve import LimitedSolve
+from autopar.search.memory_limit import plan_within
 from autopar.search.race import Entrant, Progress, reaches
-from autopar.search.restriction import Restriction, restriction
 from autopar.search.task import Planned, Task, roughly
-from autopar.search.within import plan_within
 from autopar.solve import Infeasible, NothingCheaper, SolveOptions
 
-Found = tuple[Attempt, Planned]
+Found = tuple[LimitedSolve, Planned]
 """A plan, and the attempt that found it."""
 
 
@@ -59,7 +59,7 @@ class Place:
         except Unsolved as error:
             yield Progress(-inf, misfit=error)
 
-    def attempt(self) -> Attempt:
+    def attempt(self) -> LimitedSolve:
         """The attempt that finds the best plan without a memory limit; that is searched only if there are several.
 
         Raises: as `free`.
@@ -72,7 +72,7 @@ class Place:
         """The best plan without a memory limit, if `free` found it."""
         return self._free[0][1] if self._free else None
 
-    def binding(self, limit: int) -> tuple[Attempt, Planned] | None:
+    def binding(self, limit: int) -> tuple[LimitedSolve, Planned] | None:
         """What `free` is, if it was found and exceeds `limit`."""
         return next((found for found in self._free if found[1].account.peak_memory_bytes > limit), None)
 
@@ -132,10 +132,10 @@ class Place:
             f"no plan on mesh {self.ground.mesh} satisfies the constraints of mode {task.mode!r}{held}: no sequence of "
             f"steps takes some tensor from where it is made to where it is pinned"
         )
-        raise Misfit(what, partial(self._attempt(()).clash, None), "Pin less, or choose another mode.")
+        raise NoPlan(what, partial(self._attempt(()).clash, None), "Pin less, or choose another mode.")
 
-    def _attempt(self, step_kinds: tuple[StepKind, ...]) -> Attempt:
-        return Attempt(self.task, self.ground, self._left, step_kinds, self.near)
+    def _attempt(self, step_kinds: tuple[StepKind, ...]) -> LimitedSolve:
+        return LimitedSolve(self.task, self.ground, self._left, step_kinds, self.near)
 
     @cached_property
     def _left(self) -> Restriction:
@@ -153,7 +153,7 @@ def _met(planned: Planned, limit: int | None) -> Progress[Planned]:
 def _unsolved(task: Task, ground: Ground, error: Unsolved) -> Unsolved:
     """That the solver found neither a plan nor a proof that there is none, whatever the memory limit."""
     held = f" under {show(task.all_constraints)}" if task.all_constraints else ""
-    held += f" until the search was ended by {task.halt}" if task.halt.reason else ""
+    held += f" until the search was ended by {task.stop}" if task.stop.reason else ""
     return Unsolved(
         f"no plan was found on mesh {ground.mesh}{held}, and none was proven impossible: {error}. Raise the limits on "
         f"work (options=autopar.SearchOptions(...)), or choose another mesh."

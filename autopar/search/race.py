@@ -16,7 +16,7 @@ from math import inf
 from typing import Generic, TypeVar
 
 from autopar.errors import AutoparError
-from autopar.search.halt import Halt
+from autopar.solve.problem.stop import StopToken
 
 TIE = 1e-9
 """Sums of equal costs in another order differ by rounding: within this share two objectives are equal."""
@@ -64,27 +64,27 @@ def race(
     contained: Sequence[Collection[int]],
     below: float = inf,
     bounds: Sequence[float] | None = None,
-    halt: Halt | None = None,
+    stop: StopToken | None = None,
     gap_tolerance: float = 0.0,
     ruled_out: Callable[[int], None] = lambda _: None,
 ) -> Finish[Found]:
     """The cheapest that any entrant finds, if it is cheaper than `below`; of equals the first found.
 
-    It ends early where `halt` says so, or the keyboard, once anything is found.
+    It ends early where `stop` says so, or the keyboard, once anything is found.
 
     Args:
       entrants: what raises ends the race.
       contained: for every entrant those whose findings are all among its own, by position.
       bounds: what is known of every entrant before; None: nothing.
       below: what is to be undercut.
-      halt: what may end it early; None: nothing.
+      stop: what may end it early; None: nothing.
       gap_tolerance: the share of its cost that the cheapest may cost more than another for all that is proven.
       ruled_out: told the position of every entrant that cannot find anything cheaper, and found nothing that stands.
 
     Raises:
       KeyboardInterrupt: interrupted before anything was found.
     """
-    halt = halt or Halt()
+    stop = stop or StopToken()
     known = list(bounds) if bounds is not None else [-inf] * len(entrants)
     enough = max(TIE, gap_tolerance)
     started, finished = [False] * len(entrants), [False] * len(entrants)
@@ -96,7 +96,7 @@ def race(
         for n in {*last}.difference(running, [winner], compress(last, (finished[n] for n in last))):
             ruled_out(n)
         last = running
-        if not running or (found is not None and halt.is_over):
+        if not running or (found is not None and stop.is_over):
             reasons = tuple(misfits[n] for n in sorted(misfits))
             return Finish(winner, found, best, tuple(known), tuple(finished), reasons)
         leader = min(running, key=lambda n: (known[n], n))
@@ -105,7 +105,7 @@ def race(
         except KeyboardInterrupt:
             if found is None:
                 raise
-            halt.note("keyboard")
+            stop.note("keyboard")
             continue
         except StopIteration:
             finished[leader] = True

@@ -29,14 +29,14 @@ from autopar.cost.cached_pricing import Remembered
 from autopar.cost.pricing import pack_price, restricted
 from autopar.errors import NoFeasiblePlan, Unsolved
 from autopar.passes.pipeline import build_program
-from autopar.search.attempt import Attempt, account_of
+from autopar.search.constraints.restriction import Restriction, each_alone, restriction
 from autopar.search.ground import Ground
+from autopar.search.limited_solve import LimitedSolve, account_of
+from autopar.search.memory_limit import plan_within
 from autopar.search.place import Place
 from autopar.search.race import Finish, reaches
 from autopar.search.recomputable import recomputable
-from autopar.search.restriction import Restriction, each_alone, restriction
 from autopar.search.task import Planned, Task, quickly
-from autopar.search.within import plan_within
 from autopar.solve import Edge, Group, Infeasible, NothingCheaper, Problem, Solution
 from autopar.solve.problem.problem import derived
 
@@ -72,7 +72,7 @@ def or_recomputed(
         with_twins = rewritten[id(graph)]
         if with_twins is None:
             continue
-        again = recompute_attempt(places[n].task, attempt, with_twins)
+        again = recompute_solve(places[n].task, attempt, with_twins)
         found = _better(again, limit, free, n, finish)
         if found is not None:
             finish, tried[n] = found, again.ground.mesh
@@ -88,7 +88,7 @@ def _with_twins(graph: OpGraph) -> Rewritten | None:
 
 
 def _better(
-    again: RecomputeAttempt, limit: int, free: Planned, position: int, finish: Finish[Planned]
+    again: RecomputeSolve, limit: int, free: Planned, position: int, finish: Finish[Planned]
 ) -> Finish[Planned] | None:
     """`finish` after `again` was solved too, which is at `position`; None where the solver's work did not suffice."""
     try:
@@ -109,23 +109,23 @@ def _better(
     return replace(finish, winner=position, found=planned, objective=planned.plan.objective_s)
 
 
-def _bound(again: RecomputeAttempt, limit: int, free: Planned, cheapest: float) -> float:
+def _bound(again: RecomputeSolve, limit: int, free: Planned, cheapest: float) -> float:
     """What is proven of all plans within the limit, the cheapest known of which costs `cheapest`.
 
     If much is left, and the best that keeps everything costs more without a limit, what is proven without one too.
     """
     bound, least = again.bound_within(limit), free.plan.lower_bound_s
     is_enough = bound >= least or cheapest == inf or bound >= cheapest * (1 - _ENOUGH)
-    if is_enough or again.task.halt.is_over:
+    if is_enough or again.task.stop.is_over:
         return bound
     try:
         return max(bound, again.bound_without_limit(least))
     except KeyboardInterrupt:
-        again.task.halt.note("keyboard")
+        again.task.stop.note("keyboard")
         return bound
 
 
-def _within(again: RecomputeAttempt, limit: int, free: Planned, finish: Finish[Planned]) -> Planned:
+def _within(again: RecomputeSolve, limit: int, free: Planned, finish: Finish[Planned]) -> Planned:
     """The plan within the limit; where none is met, and none known, one that is met where tensors alone are counted.
 
     These are counted at times at which a program has let go of them: so nothing is proven there.
@@ -148,14 +148,14 @@ def _within(again: RecomputeAttempt, limit: int, free: Planned, finish: Finish[P
     return replace(met, solution=solution)  # bounds come from `again` alone
 
 
-def recompute_attempt(task: Task, attempt: Attempt, rewritten: Rewritten) -> RecomputeAttempt:
+def recompute_solve(task: Task, attempt: LimitedSolve, rewritten: Rewritten) -> RecomputeSolve:
     """The attempt at `rewritten`, which holds every twin, on the mesh and with the steps of `attempt`."""
     base, graph = attempt.ground, rewritten.graph
     flow = dataflow(graph)
     ground = task.ground(graph, flow, base.mesh)
     space = _with_common_copies(rewritten, flow, ground.space)
     left = restriction(graph, space, task.all_constraints)
-    return RecomputeAttempt(task, ground.holding(space), left, attempt.step_kinds, base=base, rewritten=rewritten)
+    return RecomputeSolve(task, ground.holding(space), left, attempt.step_kinds, base=base, rewritten=rewritten)
 
 
 def _with_common_copies(rewritten: Rewritten, flow: Dataflow, space: Space) -> Space:
@@ -201,7 +201,7 @@ def padded(left: Restriction, counts: Sequence[int]) -> Restriction:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class RecomputeAttempt(Attempt):
+class RecomputeSolve(LimitedSolve):
     """Solving for what to keep and what to compute once more.
 
     `ground` is that of `rewritten`, `base` that of the graph which keeps everything. If `by_tensors`, only tensors are
@@ -223,10 +223,10 @@ class RecomputeAttempt(Attempt):
             raise Infeasible("without a memory limit nothing is recomputed")
         return replace(self.assembled(tensors_only).problem, usage_limit=limit_bytes)
 
-    def of_tensors(self) -> RecomputeAttempt:
+    def of_tensors(self) -> RecomputeSolve:
         """The same, where only tensors are counted, and what nobody reads may be kept: more is met."""
         ground, left = self.ground, self.left
-        return RecomputeAttempt(
+        return RecomputeSolve(
             self.task, ground, left, self.step_kinds, base=self.base, rewritten=self.rewritten, by_tensors=True
         )
 
@@ -275,10 +275,11 @@ class RecomputeAttempt(Attempt):
         """It holds both choices; where tensors alone are counted nothing is proven, so less is looked into."""
         return not self.by_tensors
 
-    def time_of(self, op: int, planned: Planned) -> int:
-        """Where an operator of the graph of a plan runs in the one that holds every twin."""
+    def times_of(self, planned: Planned) -> Sequence[int]:
+        """Where the operators of the graph of a plan run in the one that holds every twin."""
+        place = {key: n for n, key in enumerate(self.rewritten.keys)}
         keys = with_recomputed(self.task.graph, planned.plan.recomputed).keys
-        return self.rewritten.keys.index(keys[op]) if op < len(keys) else len(self.rewritten.keys)
+        return [*(place[key] for key in keys), len(place)]
 
     def decoded(self, choice: Sequence[int]) -> tuple[Rewritten, Stage]:
         """The graph that recomputes what `choice` says, and the stage of it."""

@@ -6,9 +6,9 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from math import inf
 
-from autopar.search.carried import carried_groups
-from autopar.search.constraints import Complete, Steps
-from autopar.search.restriction import holds
+from autopar.search.constraints.carried import carried_groups
+from autopar.search.constraints.records import Complete, Steps
+from autopar.search.constraints.restriction import holds
 from autopar.search.search import Outcome, described, find_on, on_ground
 from autopar.search.task import Planned, Task, begun
 

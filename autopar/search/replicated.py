@@ -23,7 +23,7 @@ from autopar.ops.rules.enumerate import enumerate_strategies
 from autopar.ops.rules.kernels import has_no_price
 from autopar.ops.rules.notation import show
 from autopar.ops.rules.registry import has_rule, whole
-from autopar.search.constraints import Constraint, Pin
+from autopar.search.constraints.records import Constraint, Pin
 from autopar.search.resolve import FindRule, found_rules, note_of
 
 _STREAMS = frozenset({"rng_bit_generator", "rng_uniform"})

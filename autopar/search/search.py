@@ -14,19 +14,19 @@ from autopar.core.plan import Plan
 from autopar.core.recompute import Recomputed, with_recomputed
 from autopar.cost.cached_pricing import Remembered
 from autopar.cost.pricing import pack_price, restricted
-from autopar.errors import AutoparError, NoFeasiblePlan, PlanFileError, Unsolved
+from autopar.errors import AutoparError, PlanFileError
 from autopar.passes.pipeline import build_program, program_states, write_dump
-from autopar.search.attempt import WORTH, account_of
-from autopar.search.constraints import show, step_kinds_of
+from autopar.search.constraints.narrowing import axes_of
+from autopar.search.constraints.records import show, step_kinds_of
+from autopar.search.constraints.restriction import can_name, holds
+from autopar.search.explain_infeasible import explained, refusal
 from autopar.search.ground import Ground
+from autopar.search.limited_solve import WORTH, account_of
 from autopar.search.mesh_shapes import refines
-from autopar.search.misfit import explained
-from autopar.search.narrowing import axes_of
 from autopar.search.place import Place
 from autopar.search.race import TIE, Finish, race, reaches
 from autopar.search.recompute import or_recomputed
 from autopar.search.replicated import warn_unpriced, warn_unsplit, warn_unwritten, warn_whole_bits
-from autopar.search.restriction import can_name, holds
 from autopar.search.space import check_strategies
 from autopar.search.task import Planned, Task, begun
 
@@ -105,15 +105,15 @@ def _raced(places: Sequence[Place]) -> tuple[Finish[Planned], tuple[DeviceMesh, 
         if len(places) > 1:
             places[position].ground.forget()
 
-    finish = race(runs, inside, halt=task.halt, gap_tolerance=task.options.gap_tolerance, ruled_out=ruled_out)
-    if finish.found is not None and task.halt.is_over:
+    finish = race(runs, inside, stop=task.stop, gap_tolerance=task.options.gap_tolerance, ruled_out=ruled_out)
+    if finish.found is not None and task.stop.is_over:
         return finish, ()
     try:
         return or_recomputed(places, finish, inside, worth)
     except KeyboardInterrupt:
         if finish.found is None:
             raise
-        task.halt.note("keyboard")
+        task.stop.note("keyboard")
         return finish, ()
 
 
@@ -151,7 +151,7 @@ def settled(
         planned.plan,
         lower_bound_s=max(0.0, min(least, *finish.bounds)),
         space=described(task, planned.plan.step_kinds, searched, ruled_out, recomputed, cut_off),
-        stopped=str(task.halt),
+        stopped=str(task.stop),
     )
     return replace(planned, plan=plan)
 
@@ -166,17 +166,6 @@ def contained(task: Task, grounds: Sequence[Ground]) -> list[list[int]]:
     if named or not task.prices_devices or len(step_kinds_of(task.all_constraints)) > 1:
         return [[] for _ in meshes]
     return [[n for n, coarse in enumerate(meshes) if coarse != fine and refines(fine, coarse)] for fine in meshes]
-
-
-def refusal(misfits: Sequence[AutoparError]) -> AutoparError:
-    """Why there is no plan at all: the misfit with the smallest peak, else the first; of what proves nothing, if any.
-
-    Where it is not known of one mesh whether it has a plan, it is not known of all of them.
-    """
-    unknown = [misfit for misfit in misfits if isinstance(misfit, Unsolved)]
-    told = unknown or misfits
-    peaks = [m for m in told if isinstance(m, NoFeasiblePlan | Unsolved) and m.min_peak_bytes is not None]
-    return min(peaks, key=lambda misfit: misfit.min_peak_bytes or 0) if peaks else told[0]
 
 
 def described(

@@ -18,8 +18,7 @@ from autopar.core.space import Space, carried_out
 from autopar.core.strategy import Strategy
 from autopar.errors import PlanFileError
 from autopar.ops.rules.enumerate import enumerate_strategies
-from autopar.search.by_hand import strategies_by_hand
-from autopar.search.pinned import filled, pinned_strategies
+from autopar.search.pinned import filled, pinned_strategies, strategies_by_hand
 from autopar.search.resolve import FindRule, no_rule, resolve
 
 Sides = dict[tuple[int, int], tuple[Placement, ...]]

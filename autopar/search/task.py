@@ -19,14 +19,14 @@ from autopar.core.regions import WHILE_TRIPS
 from autopar.cost.pricing import MakePricing, Pricing
 from autopar.errors import InvalidOption
 from autopar.memory.account import Account
-from autopar.search.constraints import Constraint, out_of_order
+from autopar.search.constraints.modes import constraints_of
+from autopar.search.constraints.records import Constraint, out_of_order
 from autopar.search.ground import Ground
-from autopar.search.halt import Halt
 from autopar.search.mesh_shapes import MAX_AXES
-from autopar.search.modes import constraints_of
-from autopar.search.progress import OnProgress
+from autopar.search.progress import OnProgress, SearchProgress
 from autopar.search.resolve import FindRule, no_rule
 from autopar.solve import Problem, Solution, SolveOptions
+from autopar.solve.problem.stop import StopToken, now
 
 GAP_TOLERANCE = 5e-3
 """Of the objective. Prices are 5 to 20 % off: half a percent is worth a second; to prove the rest may take minutes."""
@@ -141,7 +141,7 @@ class Task:
     """What is to be planned: a graph, how it is priced, under which constraints; `find` finds rules by trial.
 
     `constraints` stand beside those of `mode`. `prices_devices` says that prices depend on which devices compute and
-    talk, whatever the mesh is called: then a plan costs the same on every mesh that can express it. `halt` is what may
+    talk, whatever the mesh is called: then a plan costs the same on every mesh that can express it. `stop` is what may
     end the search early.
     """
 
@@ -155,7 +155,8 @@ class Task:
     dump: Path | None = None
     find: FindRule = no_rule
     prices_devices: bool = False
-    halt: Halt = field(default_factory=Halt)
+    stop: StopToken = field(default_factory=StopToken)
+    began: float = field(default_factory=now)
 
     @cached_property
     def all_constraints(self) -> tuple[Constraint, ...]:
@@ -167,12 +168,19 @@ class Task:
         stated = out_of_order(self.all_constraints, mesh)
         return Ground(graph, flow, mesh, self.make_pricing, self.strict, self.find, stated)
 
+    def tell(self, mesh: DeviceMesh, limit_bytes: float | None, objective_s: float, lower_bound_s: float) -> None:
+        """Tells whoever watches what is known of the plans on one mesh within one limit."""
+        if self.options.on_progress is not None:
+            progress = SearchProgress(now() - self.began, mesh, limit_bytes, objective_s, lower_bound_s)
+            self.options.on_progress(progress)
+
 
 def begun(tasks: Sequence[Task]) -> list[Task]:
     """`tasks`, which are one search, at its beginning: the time limit runs from now."""
     options = tasks[0].options
-    halt = Halt(options.solve.time_limit_s, on_progress=options.on_progress)
-    return [replace(task, halt=halt) for task in tasks]
+    began = now()
+    stop = StopToken.after(options.solve.time_limit_s)
+    return [replace(task, stop=stop, began=began) for task in tasks]
 
 
 def roughly(options: SolveOptions) -> SolveOptions:
@@ -188,9 +196,3 @@ def quickly(options: SolveOptions) -> SolveOptions:
     little = replace(options, max_rounds=min(options.max_rounds, 1))
     few = replace(little, anneal_passes=min(options.anneal_passes, 100), region_steps=min(options.region_steps, 1000))
     return replace(few, cp_sat_work=min(options.cp_sat_work, 0.5), cp_sat_workers=1, branch_entries=0)
-
-
-def barely(options: SolveOptions) -> SolveOptions:
-    """Less work still: what is spent on an error's figures."""
-    little = replace(roughly(options), max_sweeps=20, max_rounds=1, anneal_passes=100, region_steps=1000)
-    return replace(little, max_cp_sat_entries=0, fixing=options.fixing, primal=options.primal)

@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 
 import autopar
 from autopar.core.placement import Placement
-from autopar.search.constraints import Constraint
+from autopar.search.constraints.records import Constraint
 from tests.api.same import PARAMS, SLOW, X, check, step
 
 SQUARE = jax.ShapeDtypeStruct((64, 64), jnp.float32)

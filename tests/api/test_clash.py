@@ -13,8 +13,8 @@ from jax.sharding import PartitionSpec as P
 
 import autopar
 from autopar.errors import InvalidConstraint, NoFeasiblePlan, Unsolved
-from autopar.search import attempt
-from autopar.search.misfit import blame
+from autopar.search import limited_solve
+from autopar.search.explain_infeasible import blame
 from autopar.solve import Clash, Infeasible
 
 PARAMS = {
@@ -110,14 +110,14 @@ def test_several_meshes_are_one_error() -> None:
 @pytest.mark.parametrize("mesh", [{"a": 8}, None])
 def test_an_unknown_is_not_called_infeasible(mesh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A solver that gives up under a limit: nothing is proven, and the error says so."""
-    solve = attempt.solve
+    solve = limited_solve.solve
 
     def forgetful(problem: Any, **options: Any) -> Any:
         if problem.usage_limit is None:
             return solve(problem, **options)
         raise Unsolved("no choice found")
 
-    monkeypatch.setattr(attempt, "solve", forgetful)
+    monkeypatch.setattr(limited_solve, "solve", forgetful)
     with pytest.raises(Unsolved, match="none was proven impossible") as error:
         planned(7 * MEBI, autopar.replicate("params"), mesh=mesh, options=SOLVED)
     assert not isinstance(error.value, NoFeasiblePlan)
@@ -148,7 +148,7 @@ def _outcome(limit: int) -> Any:
 
 def test_one_mesh_of_which_nothing_is_known_leaves_all_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     """Proven of all shapes but one."""
-    solve, given_up = attempt.solve, list[Any]()
+    solve, given_up = limited_solve.solve, list[Any]()
 
     def forgetful(problem: Any, **options: Any) -> Any:
         try:
@@ -159,7 +159,7 @@ def test_one_mesh_of_which_nothing_is_known_leaves_all_unknown(monkeypatch: pyte
             given_up.append(problem.counts)
             raise Unsolved("no choice found") from None
 
-    monkeypatch.setattr(attempt, "solve", forgetful)
+    monkeypatch.setattr(limited_solve, "solve", forgetful)
     constraints = autopar.replicate("params['w1']"), autopar.replicate("params['w2']")
     options = replace(SOLVED, recompute="never")
     with pytest.raises(Unsolved):

@@ -23,7 +23,7 @@ import autopar
 from autopar import SearchOptions, SearchProgress, SolveOptions
 from autopar.api.plan_file import to_json
 from autopar.errors import NoFeasiblePlan, PlanFileError, Unsolved
-from autopar.search import attempt, ground
+from autopar.search import ground, limited_solve
 from autopar.solve import Edge, Infeasible, NothingCheaper, Problem, solve, verify
 from autopar.solve.certificate.proof import Exhaust
 from autopar.solve.cp_sat.finish import solver_of
@@ -33,7 +33,7 @@ from tests.solve.draw import tangled
 PARAMS = [jax.ShapeDtypeStruct((128, 128), jnp.float32) for _ in range(3)]
 X = jax.ShapeDtypeStruct((64, 128), jnp.float32)
 TWO = {"a": 4, "b": 2}
-STAGES = [(ground, "build_space"), (ground, "assemble"), (attempt, "build_program")]
+STAGES = [(ground, "build_space"), (ground, "assemble"), (limited_solve, "build_program")]
 AT_ONCE = SearchOptions(gap_tolerance=0.0, solve=SolveOptions(time_limit_s=0.0))
 
 
@@ -131,7 +131,7 @@ def test_ctrl_c_while_the_second_mesh_is_to_undercut_the_first(monkeypatch: pyte
         return solve(problem, **options)
 
     no_standing(monkeypatch)
-    monkeypatch.setattr(attempt, "solve", interrupted)
+    monkeypatch.setattr(limited_solve, "solve", interrupted)
     plan = planned(mesh=None)
     assert [cutoff < np.inf for cutoff in cutoffs] == [False, True]
     assert plan.summary.stopped == "the keyboard"
@@ -172,7 +172,7 @@ def test_time_that_is_up_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None
 
     limit = planned().peak_memory_bytes - 1
     no_standing(monkeypatch)
-    monkeypatch.setattr(attempt, "solve", slow)
+    monkeypatch.setattr(limited_solve, "solve", slow)
     with pytest.raises(Unsolved, match="none was proven impossible, until the search was ended by the time limit"):
         planned(memory_limit_bytes=limit, options=AT_ONCE)
 
@@ -188,10 +188,10 @@ def test_limits_are_not_tightened_when_the_time_is_up(monkeypatch: pytest.Monkey
     def larger(*args: Any) -> Any:
         return replace(account_of(*args), peak_memory_bytes=10**10)
 
-    account_of = attempt.account_of
+    account_of = limited_solve.account_of
     no_standing(monkeypatch)
-    monkeypatch.setattr(attempt, "account_of", larger)
-    monkeypatch.setattr(attempt, "solve", counted)
+    monkeypatch.setattr(limited_solve, "account_of", larger)
+    monkeypatch.setattr(limited_solve, "solve", counted)
     with pytest.raises(Unsolved, match="until the search was ended by the time limit"):
         planned(memory_limit_bytes=10**9, options=AT_ONCE)
     assert len(limits) == 1

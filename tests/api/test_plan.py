@@ -18,7 +18,7 @@ import pytest
 import autopar
 from autopar.api.plan_file import to_json
 from autopar.errors import NoFeasiblePlan
-from autopar.search.recheck import recheck
+from autopar.search.verify_plan import verify_plan
 from tests.api.same import PARAMS, SLOW, W, X, arrays, assert_same, check, layer, step
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -90,7 +90,7 @@ def test_what_is_proven_without_the_limit_is_proven_within_it() -> None:
     planned = replace(plan.bound.planned, unlimited=free.bound.planned)
     assert planned.solution is not None
     idle = replace(planned, solution=replace(planned.solution, lower_bound=0.0, witness=()))
-    alone, beside = (recheck(each, free.lower_bound_s, 0.0) for each in (replace(idle, unlimited=None), idle))
+    alone, beside = (verify_plan(each, free.lower_bound_s, 0.0) for each in (replace(idle, unlimited=None), idle))
     assert alone is not None
     assert beside is not None
     assert alone.bound_s < beside.bound_s == pytest.approx(free.lower_bound_s, rel=1e-9)

@@ -15,7 +15,7 @@ import pytest
 from autopar.core.mesh import DeviceMesh
 from autopar.cost.alpa import Alpa, alpa_pricing
 from autopar.cost.pricing import restricted
-from autopar.search.constraints import Named, Replicate
+from autopar.search.constraints.records import Named, Replicate
 from autopar.search.search import search
 from autopar.search.task import Planned, Task
 from autopar.trace import trace

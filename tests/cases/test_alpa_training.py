@@ -12,7 +12,7 @@ import pytest
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
 from autopar.cost.alpa import Alpa
-from autopar.search.constraints import Constraint, Layout, Named, Pin
+from autopar.search.constraints.records import Constraint, Layout, Named, Pin
 from autopar.search.search import Planned, Task, search
 from autopar.trace import trace
 from tests import small_models as models

@@ -35,7 +35,7 @@ from autopar.ops.traits import is_fusible
 from autopar.ops.workspace import workspace_bytes
 from autopar.passes.pipeline import program_states
 from autopar.redistribute.route import Router
-from autopar.search.attempt import account_of
+from autopar.search.limited_solve import account_of
 from autopar.search.space import build_space
 from autopar.solve import Problem, Usage
 from autopar.solve.problem.problem import objective, peak, usage_over_time

@@ -21,7 +21,7 @@ from autopar.cost.pricing import Roofline
 from autopar.search.ground import Ground
 from autopar.search.place import Place
 from autopar.search.recomputable import recomputable
-from autopar.search.recompute import RecomputeAttempt, recompute_attempt
+from autopar.search.recompute import RecomputeSolve, recompute_solve
 from autopar.search.task import Task
 from autopar.solve import Edge, Problem, Solution, SolveOptions, Usage, solve
 from autopar.solve.problem.problem import objective, peak
@@ -66,15 +66,15 @@ SEEDS = 4
 
 
 @lru_cache
-def attempt_at(name: str) -> RecomputeAttempt:
+def attempt_at(name: str) -> RecomputeSolve:
     fn, args = MODELS[name]()
     graph = trace(fn, args, donate_argnums=(0,)).graph
     task = Task(graph, lambda graph, mesh: Roofline(graph, mesh, CLUSTER), memory_limit_bytes=10**12)
     attempt, _ = Place(task, Ground(graph, dataflow(graph), MESH, task.make_pricing)).free()
-    return recompute_attempt(task, attempt, with_recomputed(graph, recomputable(graph), residuals=True))
+    return recompute_solve(task, attempt, with_recomputed(graph, recomputable(graph), residuals=True))
 
 
-def builder_of(attempt: RecomputeAttempt) -> RecomputeBuilder:
+def builder_of(attempt: RecomputeSolve) -> RecomputeBuilder:
     return attempt.assembled().builder
 
 

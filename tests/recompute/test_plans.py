@@ -21,9 +21,9 @@ from autopar.inspect.hlo import peak_memory_bytes
 from autopar.passes.pipeline import build_program
 from autopar.redistribute.route import Router
 from autopar.search import recompute
-from autopar.search.recheck import recheck
 from autopar.search.recomputable import recomputable
 from autopar.search.space import build_space
+from autopar.search.verify_plan import verify_plan
 from autopar.solve import InvalidSolution, NothingCheaper
 from tests.recompute.steps import arrays, scanned, specs, unrolled
 
@@ -82,7 +82,7 @@ def test_where_nothing_is_met_tensors_alone_are_counted(monkeypatch: pytest.Monk
         raise Unsolved("nothing was met")
 
     monkeypatch.setattr(recompute, "plan_within", failing)
-    monkeypatch.setattr(recompute.RecomputeAttempt, "bound_without_limit", lambda *_: 0.0)
+    monkeypatch.setattr(recompute.RecomputeSolve, "bound_without_limit", lambda *_: 0.0)
     plan = autopar.plan(scanned, *specs(scanned, ARGS)[1], **SETTING, memory_limit_bytes=limit)
     assert asked == [False, True]
     assert plan.peak_memory_bytes <= limit
@@ -131,7 +131,7 @@ def test_a_false_bound_of_a_plan_that_recomputes_is_refused() -> None:
     false += [replace(planned, solution=replace(solution, lower_bound=solution.objective))] if solution.gap else []
     for plan in false:
         with pytest.raises(InvalidSolution, match="but its witness proves"):
-            recheck(plan, plan.plan.lower_bound_s, 20.0)
+            verify_plan(plan, plan.plan.lower_bound_s, 20.0)
 
 
 def test_its_values_are_the_plain_functions() -> None:
@@ -194,7 +194,7 @@ def test_where_much_is_left_to_prove_what_holds_without_a_limit_is_proven(monkey
         options = autopar.SearchOptions(gap_tolerance=0.0)
         return autopar.plan(scanned, *specs(scanned, ARGS)[1], **SETTING, memory_limit_bytes=limit, options=options)
 
-    monkeypatch.setattr(recompute.RecomputeAttempt, "bound_within", lambda *_: 0.0)
+    monkeypatch.setattr(recompute.RecomputeSolve, "bound_within", lambda *_: 0.0)
     found = plan()
     assert found.record.recomputed == expected
     assert found.lower_bound_s == pytest.approx(free().lower_bound_s, rel=1e-6)
@@ -203,7 +203,7 @@ def test_where_much_is_left_to_prove_what_holds_without_a_limit_is_proven(monkey
     def interrupted(*_: object) -> float:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(recompute.RecomputeAttempt, "bound_without_limit", interrupted)
+    monkeypatch.setattr(recompute.RecomputeSolve, "bound_without_limit", interrupted)
     found = plan()
     assert found.record.recomputed == expected
     assert (found.lower_bound_s, found.summary.stopped) == (0.0, "the keyboard")

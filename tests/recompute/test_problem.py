@@ -23,7 +23,7 @@ from autopar.cost.pricing import Roofline
 from autopar.search.ground import Ground
 from autopar.search.place import Place
 from autopar.search.recomputable import recomputable
-from autopar.search.recompute import RecomputeAttempt, recompute_attempt
+from autopar.search.recompute import RecomputeSolve, recompute_solve
 from autopar.search.space import build_space
 from autopar.search.task import SearchOptions, Task
 from autopar.solve import Infeasible, Problem, Solution, SolveOptions, solve
@@ -88,13 +88,13 @@ class Setting:
     recomputed: tuple[Recomputed, ...]
 
     @cached_property
-    def attempt(self) -> RecomputeAttempt:
+    def attempt(self) -> RecomputeSolve:
         task = Task(
             self.graph, lambda graph, mesh: Roofline(graph, mesh, CLUSTER), memory_limit_bytes=10**12, options=PROVEN
         )
         ground = Ground(self.graph, dataflow(self.graph), MESH, task.make_pricing)
         attempt, _ = Place(task, ground).free()
-        return recompute_attempt(task, attempt, with_recomputed(self.graph, self.recomputed, residuals=True))
+        return recompute_solve(task, attempt, with_recomputed(self.graph, self.recomputed, residuals=True))
 
     @lru_cache  # noqa: B019 - as long as the test runs
     def alone(self, recomputed: tuple[Recomputed, ...]) -> Problem | None:

@@ -27,10 +27,10 @@ from autopar.core.placement import Placement
 from autopar.core.plan import Stage
 from autopar.cost.pricing import Roofline
 from autopar.errors import InvalidConstraint, InvalidOption, NoFeasiblePlan, UnsplitDataWarning
-from autopar.search.constraints import ALL_AXES, Complete, Constraint, Layout, Steps, step_kinds_of
+from autopar.search.constraints.modes import constraints_of
+from autopar.search.constraints.records import ALL_AXES, Complete, Constraint, Layout, Steps, step_kinds_of
+from autopar.search.constraints.restriction import Restriction, holds, restriction
 from autopar.search.ground import Ground
-from autopar.search.modes import constraints_of
-from autopar.search.restriction import Restriction, holds, restriction
 from autopar.search.search import search
 from autopar.search.task import Planned, Task
 from autopar.solve.problem.problem import objective

@@ -20,8 +20,8 @@ from autopar.cost.pricing import Roofline
 from autopar.passes.pipeline import build_program
 from autopar.redistribute.route import Router
 from autopar.search import space as space_module
-from autopar.search.attempt import account_of
 from autopar.search.ground import Ground
+from autopar.search.limited_solve import account_of
 from autopar.solve import SolveOptions
 from autopar.trace import trace
 from cost_models import load_cluster

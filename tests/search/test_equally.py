@@ -12,7 +12,7 @@ import pytest
 from autopar._compat import untyped_jax
 from autopar.cost.pricing import Roofline
 from autopar.errors import NoFeasiblePlan
-from autopar.search import aim, within
+from autopar.search import memory_limit, memory_loop
 from autopar.search.search import find_plan
 from autopar.search.task import Planned, SearchOptions, Task
 from autopar.solve import verify
@@ -62,9 +62,9 @@ def test_layers_lie_alike_without_a_limit(gap_tolerance: float) -> None:
 def test_within_a_limit_they_lie_alike_where_it_costs_little(
     monkeypatch: pytest.MonkeyPatch, most_whole: int, share: float
 ) -> None:
-    monkeypatch.setattr(aim, "FEW_ENTRIES", 0)
-    monkeypatch.setattr(within, "FEW_ENTRIES", 0)
-    monkeypatch.setattr(within, "_MOST_WHOLE", most_whole)
+    monkeypatch.setattr(memory_loop, "FEW_ENTRIES", 0)
+    monkeypatch.setattr(memory_limit, "FEW_ENTRIES", 0)
+    monkeypatch.setattr(memory_limit, "_MOST_WHOLE", most_whole)
     free = find_plan(task(), [FOUR])
     limit = int(share * free.account.peak_memory_bytes)
     found = find_plan(replace(task(), memory_limit_bytes=limit, options=SearchOptions(recompute="never")), [FOUR])
@@ -77,8 +77,8 @@ def test_within_a_limit_they_lie_alike_where_it_costs_little(
 
 
 def test_where_nothing_fits_the_least_that_any_plan_needs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(within, "FEW_ENTRIES", 0)
-    monkeypatch.setattr(within, "_MOST_WHOLE", 0)
+    monkeypatch.setattr(memory_limit, "FEW_ENTRIES", 0)
+    monkeypatch.setattr(memory_limit, "_MOST_WHOLE", 0)
     with pytest.raises(NoFeasiblePlan, match=r"any plan needs [\d,]+ bytes. No constraint is to blame") as refused:
         find_plan(replace(task(), memory_limit_bytes=50_000), [FOUR])
     assert refused.value.min_peak_bytes is not None

@@ -24,10 +24,10 @@ from autopar.cost.pricing import Pricing, Roofline
 from autopar.errors import InvalidOption, NoFeasiblePlan
 from autopar.passes.pipeline import build_program
 from autopar.search import front as front_module
-from autopar.search.along import Along, Lane
-from autopar.search.attempt import account_of
 from autopar.search.front import Point, find_front, limits, monotone, thinned
+from autopar.search.front_curve import FrontCurve, Lane
 from autopar.search.ground import Ground
+from autopar.search.limited_solve import account_of
 from autopar.search.mesh_shapes import mesh_shapes
 from autopar.search.progress import SearchProgress
 from autopar.search.task import SearchOptions, Task
@@ -176,7 +176,7 @@ def test_more_memory_never_costs_more_and_bounds_go_to_tighter_limits() -> None:
 def test_along_all_limits_bounds_are_below_all_plans_and_plans_keep_within(
     case: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("autopar.search.along._MOST_ANEW", 0)
+    monkeypatch.setattr("autopar.search.front_curve._MOST_ANEW", 0)
     fn, shapes, bandwidth = CASES[case]
     plans = every_plan(case)
     found = find_front([task_of(fn, shapes, cluster_of(4, bandwidth))], [FOUR], 6)
@@ -192,7 +192,7 @@ def test_along_all_limits_bounds_are_below_all_plans_and_plans_keep_within(
 
 @pytest.mark.parametrize("case", range(len(CASES)))
 def test_along_several_meshes_bounds_are_below_all_plans_of_each(case: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autopar.search.along._MOST_ANEW", 0)
+    monkeypatch.setattr("autopar.search.front_curve._MOST_ANEW", 0)
     fn, shapes, bandwidth = CASES[case]
     meshes = (FOUR, DeviceMesh.of({"x": 2, "y": 2}))
     task = task_of(fn, shapes, cluster_of(4, bandwidth))
@@ -214,14 +214,14 @@ def test_along_several_meshes_bounds_are_below_all_plans_of_each(case: int, monk
 
 def test_along_several_meshes_one_that_costs_too_much_is_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """On the mesh whose bound is above all that the other costs, no curve is drawn, and its bound stays."""
-    monkeypatch.setattr("autopar.search.along._MOST_ANEW", 0)
+    monkeypatch.setattr("autopar.search.front_curve._MOST_ANEW", 0)
     fn, shapes, bandwidth = CASES[2]
     task = task_of(fn, shapes, cluster_of(4, bandwidth))
     sweep = front_module._Sweep(task, (FOUR,))
     sweep.best(None)
     attempt = sweep.places[0].attempt()
     near, far = Lane(attempt, 0.0), Lane(attempt, 1e9)
-    along = Along((far, near))
+    along = FrontCurve((far, near))
     assert along.choices.met
     assert (near.drawn, far.drawn) == (True, False)
     assert far.bound_s(1) == 1e9
@@ -254,7 +254,7 @@ def test_a_lane_proves_what_its_curve_does_and_what_was_known(case: int) -> None
 
 
 def test_progress_is_told_of_every_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autopar.search.along._MOST_ANEW", 0)
+    monkeypatch.setattr("autopar.search.front_curve._MOST_ANEW", 0)
     fn, shapes, bandwidth = CASES[2]
     told: list[SearchProgress] = []
     options = SearchOptions(on_progress=told.append)
@@ -269,7 +269,7 @@ def test_progress_is_told_of_every_limit(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize("most_entries", [0, 30_000])
 def test_an_interrupted_front_is_the_points_found_so_far(most_entries: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autopar.search.along._MOST_ANEW", most_entries)
+    monkeypatch.setattr("autopar.search.front_curve._MOST_ANEW", most_entries)
     fn, shapes, bandwidth = CASES[2]
     task = task_of(fn, shapes, cluster_of(4, bandwidth))
     whole, calls = find_front([task], [FOUR], 6), 0

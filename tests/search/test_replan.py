@@ -11,16 +11,16 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import PartitionSpec as P
 
-import autopar.search.attempt as attempt_module
 import autopar.search.ground as ground_module
+import autopar.search.limited_solve as attempt_module
 from autopar.api.constraints import data_parallel, forbid, pin, replicate, tie
 from autopar.core.mesh import DeviceMesh
 from autopar.cost.pricing import MakePricing, Roofline
 from autopar.errors import InvalidConstraint, NoFeasiblePlan
-from autopar.search.constraints import Constraint
+from autopar.search.constraints.records import Constraint
+from autopar.search.constraints.restriction import holds
 from autopar.search.ground import Ground
 from autopar.search.replan import constraint_prices, replan
-from autopar.search.restriction import holds
 from autopar.search.search import search
 from autopar.search.task import Planned, SearchOptions, Task
 from autopar.solve import Problem, Solution, SolveOptions, solve

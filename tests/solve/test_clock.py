@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from autopar.solve import Infeasible, Problem, Solution, SolveOptions, Unsolved, solve, verify
 from autopar.solve.pipeline.incremental import standing
-from autopar.solve.problem import clock
+from autopar.solve.problem import stop
 from autopar.solve.problem.incumbent import Best
 from autopar.solve.problem.rows import memory_rows
 from autopar.solve.trws import ascent
@@ -31,7 +31,7 @@ from tests.solve.paths import PATHS, outcome
 def looks(patch: pytest.MonkeyPatch) -> None:
     """From now on a second passes whenever anything looks at the clock."""
     ticks = count()
-    patch.setattr(clock, "monotonic", lambda: float(next(ticks)))
+    patch.setattr(stop, "monotonic", lambda: float(next(ticks)))
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -78,7 +78,7 @@ def test_what_stands_when_the_time_is_up_is_right_or_nothing(problem: Problem, s
     try:
         with pytest.MonkeyPatch.context() as patch:
             looks(patch)
-            with clock.ending_at(clock.now() + seconds):
+            with stop.ending_at(stop.now() + seconds):
                 found = standing(problem, SolveOptions(max_table_entries=4))
         solution = None if found is None else found.solve(problem)
     except Infeasible:
@@ -101,7 +101,7 @@ def test_a_limit_on_time_holds(limit: float | None, monkeypatch: pytest.MonkeyPa
     solve(replace(chain_with_skips(24, 4, 6, 1, memory=True), usage_limit=60.0), options=few)
     solve(tangled(1, nodes=30, strategies=20), options=replace(few, cp_sat_work=0.2, branch_entries=100_000))
     Single(Dual(problem, memory_rows(problem))).settled(10, lambda: True, lambda _: None)
-    monkeypatch.setattr(clock, "monotonic", process_time)
+    monkeypatch.setattr(stop, "monotonic", process_time)
     gc.collect()
     gc.freeze()
     try:

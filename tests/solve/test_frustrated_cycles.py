@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from autopar.solve.fixing.node_merging import frustrated_cycles
-from autopar.solve.problem import clock
+from autopar.solve.problem import stop
 from autopar.solve.problem.problem import Edge, Problem
 from autopar.solve.problem.rows import memory_rows
 from autopar.solve.trws.dual import Certificate, Dual
@@ -62,8 +62,8 @@ def test_looking_for_knots_ends_with_the_time() -> None:
     for seconds in range(0, 400, 5):
         ticks = count()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(clock, "monotonic", lambda ticks=ticks: float(next(ticks)))
-            with clock.ending_at(clock.now() + seconds):
+            patch.setattr(stop, "monotonic", lambda ticks=ticks: float(next(ticks)))
+            with stop.ending_at(stop.now() + seconds):
                 met = frustrated_cycles(certificate, GAP)
         assert next(ticks) <= seconds + 20
         assert not any(_fits(edges, cycle) for cycle in met)

@@ -16,7 +16,7 @@ from autopar.solve.certificate.proof import Eliminate, Join, Proof
 from autopar.solve.fixing import fixed_point
 from autopar.solve.fixing.node_merging import cycles_merged, has_few_pairs, joined
 from autopar.solve.presolve.reduce import merge_parallel
-from autopar.solve.problem import clock
+from autopar.solve.problem import stop
 from autopar.solve.problem.reduction import unchanged
 from tests.solve.draw import problems
 from tests.solve.oracle import choices, cost_of, optimum, peak_of
@@ -90,7 +90,7 @@ def test_untied_knots_have_no_cycle_and_the_rest_is_as_it_was() -> None:
     assert len(joins) == 4
     assert solve(untied_.problem).objective == solve(problem).objective == 0.0
     assert cycles_merged(problem, [frozenset({7, 8, 9})], 100.0).problem is problem
-    with clock.ending_at(clock.now()):
+    with stop.ending_at(stop.now()):
         assert cycles_merged(problem, [frozenset(range(6))], 100.0).problem is problem
 
 

@@ -27,7 +27,7 @@ from autopar.api.transforms.derived import Positions, gradient_names, inexact, t
 from autopar.api.transforms.planned import ArgsKwargs, Planned, at, merged, settings_for
 from autopar.core.placement import Placement
 from autopar.operators import KEEP
-from autopar.search.constraints import Layout, Named, Pin
+from autopar.search.constraints.records import Layout, Named, Pin
 from autopar.trace import CONSTANT
 from autopar.trace.flat import TRACING, FlatFunction
 

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 from autopar._compat import untyped_jax
 from autopar.api.options import Settings
 from autopar.errors import InvalidConstraint
-from autopar.search.constraints import Constraint, Forbid, Layout, Named, Pin, Replicate
-from autopar.search.matching import matches
+from autopar.search.constraints.matching import matches
+from autopar.search.constraints.records import Constraint, Forbid, Layout, Named, Pin, Replicate
 from autopar.trace.flat import FlatFunction
 
 ArgsKwargs = tuple[tuple[Any, ...], dict[str, Any]]

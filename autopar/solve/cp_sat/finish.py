@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 
 from autopar.solve.cp_sat.interrupt import run
 from autopar.solve.cp_sat.library import cp_model
-from autopar.solve.problem.clock import left_s
 from autopar.solve.problem.factored_matrix import finite_entries
 from autopar.solve.problem.incumbent import Watch
 from autopar.solve.problem.options import SolveOptions
 from autopar.solve.problem.problem import Floats
 from autopar.solve.problem.reduction import Bools, Choice
 from autopar.solve.problem.rows import Rows
+from autopar.solve.problem.stop import left_s
 from autopar.solve.trws.dual import Certificate, rounding_error
 
 _COST_BITS = 42  # of the dearest term: sums of thousands of them stay below 2**63

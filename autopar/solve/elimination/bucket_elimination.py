@@ -21,12 +21,12 @@ from autopar.solve.presolve.arc_consistency import drop_forbidden
 from autopar.solve.presolve.batched_elimination import reduce_alike
 from autopar.solve.presolve.reduce import reduce_cheaply, reduce_fully
 from autopar.solve.presolve.variable_elimination import contract_chains
-from autopar.solve.problem.clock import TimeUp, is_up, keep_on
 from autopar.solve.problem.factored_matrix import finite_entries
 from autopar.solve.problem.options import SolveOptions
 from autopar.solve.problem.problem import Floats, Infeasible, Problem
 from autopar.solve.problem.reduction import Choice, Reduction, shrank, unchanged
 from autopar.solve.problem.rows import drop_slack
+from autopar.solve.problem.stop import TimeUp, is_up, keep_on
 from autopar.solve.trws.ascent import Answer
 
 

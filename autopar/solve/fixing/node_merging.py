@@ -29,10 +29,10 @@ from autopar.solve.elimination.min_sum import Axes, MinSum
 from autopar.solve.fixing.reduced_cost_fixing import pairs_fixed_in_place
 from autopar.solve.presolve.arc_consistency import drop_forbidden
 from autopar.solve.presolve.reduce import merge_parallel
-from autopar.solve.problem.clock import is_up
 from autopar.solve.problem.factored_matrix import finite_entries
 from autopar.solve.problem.problem import Edge, Floats, Problem, Usage, derived
 from autopar.solve.problem.reduction import Choice, Ints, Reduction, unchanged
+from autopar.solve.problem.stop import is_up
 from autopar.solve.trws.dual import Certificate
 
 _MOST_PAIRS = 10_000  # strategies of a node that two become

@@ -9,11 +9,11 @@ import numpy as np
 from autopar.errors import AutoparError, Unsolved
 from autopar.solve.periodic.quotient import chooses_alike, quotient
 from autopar.solve.pipeline.whole import fits, search
-from autopar.solve.problem.clock import ending_at, left_s
 from autopar.solve.problem.incumbent import Best, OnProgress
 from autopar.solve.problem.options import SolveOptions
 from autopar.solve.problem.problem import Infeasible, Problem, Solution, Stopped, objective, peak
 from autopar.solve.problem.reduction import Choice
+from autopar.solve.problem.stop import ending_at, left_s
 from autopar.solve.problem.verifier import TOLERANCE, verify_choice
 
 

@@ -22,12 +22,12 @@ from autopar.solve.presolve.knapsack_filtering import drop_oversized
 from autopar.solve.presolve.reduce import merge_usages, reduce_cheaply, resting
 from autopar.solve.primal.first_choice import first_choice
 from autopar.solve.primal.repair import LocalSearch
-from autopar.solve.problem.clock import ending_at, left_s, now
 from autopar.solve.problem.incumbent import Best, Inner
 from autopar.solve.problem.options import SolveOptions
 from autopar.solve.problem.problem import Infeasible, Problem, objective, peak
 from autopar.solve.problem.reduction import Choice, Reduction, unchanged, without_limit
 from autopar.solve.problem.rows import drop_slack, least_use, memory_rows
+from autopar.solve.problem.stop import ending_at, left_s, now
 from autopar.solve.problem.verifier import TOLERANCE
 from autopar.solve.trws.ascent import Answer, is_closed
 from autopar.solve.trws.dual import Dual

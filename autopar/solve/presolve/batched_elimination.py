@@ -24,11 +24,11 @@ from autopar.solve.certificate.proof import Eliminate
 from autopar.solve.elimination.min_sum import MinSum
 from autopar.solve.presolve.folding import Joined, joined
 from autopar.solve.presolve.reduce import is_at_rest
-from autopar.solve.problem.clock import is_up
 from autopar.solve.problem.hash_consing import NONE, Kinds, ascending, distinct, is_among, present
 from autopar.solve.problem.options import SolveOptions
 from autopar.solve.problem.problem import Edge, Floats, Problem, derived
 from autopar.solve.problem.reduction import Bools, Choice, Ints, Reduction, unchanged
+from autopar.solve.problem.stop import is_up
 
 NOWHERE = -1
 """In place of a node or a pair: there is none."""

@@ -13,9 +13,9 @@ from __future__ import annotations
 import numpy as np
 
 from autopar.solve.certificate.proof import Dominate
-from autopar.solve.problem.clock import is_up
 from autopar.solve.problem.problem import Floats, Problem
 from autopar.solve.problem.reduction import Bools, Ints, Reduction, restrict
+from autopar.solve.problem.stop import is_up
 
 _SAMPLES = 8  # columns of each matrix: they refute nearly all pairs that a whole row would
 _CHUNK_ENTRIES = 1 << 18  # 2 MB: what is compared at a time stays in the cache

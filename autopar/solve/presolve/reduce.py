@@ -12,13 +12,13 @@ from autopar.solve.certificate.proof import Eliminate, Fold, Look
 from autopar.solve.presolve.arc_consistency import drop_forbidden
 from autopar.solve.presolve.dead_end_elimination import drop_dominated
 from autopar.solve.presolve.functional_edges import contract_functional
-from autopar.solve.problem.clock import is_up
 from autopar.solve.problem.factored_matrix import ALL, Matrix, Thin, added, at, entries_of
 from autopar.solve.problem.hash_consing import A, Same
 from autopar.solve.problem.options import PresolveOptions
 from autopar.solve.problem.problem import Edge, Problem, Usage, derived
 from autopar.solve.problem.reduction import Choice, Reduction, compact, shrank, unchanged
 from autopar.solve.problem.rows import memory_rows
+from autopar.solve.problem.stop import is_up
 
 
 def share_equal(problem: Problem) -> Reduction:

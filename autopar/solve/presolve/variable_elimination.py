@@ -16,11 +16,11 @@ from typing import Generic, TypeVar
 
 from autopar.solve.certificate.proof import Eliminate
 from autopar.solve.elimination.min_sum import least_to_one, least_to_two
-from autopar.solve.problem.clock import is_up
 from autopar.solve.problem.factored_matrix import ALL, Matrix, added, at
 from autopar.solve.problem.options import SolveOptions
 from autopar.solve.problem.problem import Edge, Floats, Problem
 from autopar.solve.problem.reduction import Choice, Reduction, compact, unchanged
+from autopar.solve.problem.stop import is_up
 
 _MAX_NEIGHBOURS = 2  # with more, a problem of pairs would not stay one
 

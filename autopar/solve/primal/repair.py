@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from autopar.solve.problem.clock import is_up
 from autopar.solve.problem.options import PrimalOptions
 from autopar.solve.problem.problem import Floats, Problem, objective
 from autopar.solve.problem.reduction import Bools, Choice
 from autopar.solve.problem.rows import Rows
+from autopar.solve.problem.stop import is_up
 
 _MAX_REPAIRS = 300  # moves: what needs more is not repaired by single moves
 _MAX_PASSES = 20  # over all nodes: the last of them move next to nothing

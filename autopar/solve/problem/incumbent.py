@@ -12,9 +12,9 @@ from typing import Protocol
 import numpy as np
 
 from autopar.solve.certificate.proof import Proof
-from autopar.solve.problem.clock import left_s, now
 from autopar.solve.problem.problem import Problem, objective, peak
 from autopar.solve.problem.reduction import Choice, Reduction
+from autopar.solve.problem.stop import left_s, now
 
 
 @dataclass(frozen=True)

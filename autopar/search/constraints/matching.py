@@ -12,7 +12,7 @@ from autopar.core.graph import OpGraph, OpNode
 from autopar.core.placement import Placement
 from autopar.core.space import Space, carried_out
 from autopar.core.strategy import Strategy
-from autopar.search.constraints import At, Named, Target
+from autopar.search.constraints.records import At, Named, Target
 
 _SHOWN = 5
 

@@ -7,9 +7,10 @@ proven of plans that place alike what repeats, and of no others.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from autopar.search.attempt import Attempt
+from autopar.search.limited_solve import LimitedSolve
 from autopar.search.task import Planned
 from autopar.solve import Problem, Solution
 from autopar.solve.periodic.quotient import Quotient, quotient
@@ -17,10 +18,10 @@ from autopar.solve.problem.problem import derived
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class EqualAttempt(Attempt):
+class EqualLayersSolve(LimitedSolve):
     """`whole`, where what repeats is placed alike. Solutions are of the quotient, so are those of its plans."""
 
-    whole: Attempt
+    whole: LimitedSolve
     small: Quotient
 
     def problem(self, limit_bytes: float | None, *, tensors_only: bool = False) -> Problem:
@@ -38,9 +39,9 @@ class EqualAttempt(Attempt):
         """The plan that a choice of the quotient is."""
         return replace(self.whole.planned(self.lifted(solution)), solution=solution)
 
-    def time_of(self, op: int, planned: Planned) -> int:
+    def times_of(self, planned: Planned) -> Sequence[int]:
         """As of the whole Problem."""
-        return self.whole.time_of(op, planned)
+        return self.whole.times_of(planned)
 
     def variable_of(self, op: int) -> int:
         """The node of the quotient that an operator's strategy is chosen by."""
@@ -51,9 +52,9 @@ class EqualAttempt(Attempt):
         return self.whole.is_last(free, cost)
 
 
-def equally(attempt: Attempt) -> EqualAttempt | None:
+def equally(attempt: LimitedSolve) -> EqualLayersSolve | None:
     """`attempt` where what repeats is placed alike; None if little repeats."""
     small = quotient(attempt.problem(0.0))
     if small is None:
         return None
-    return EqualAttempt(attempt.task, attempt.ground, attempt.left, attempt.step_kinds, whole=attempt, small=small)
+    return EqualLayersSolve(attempt.task, attempt.ground, attempt.left, attempt.step_kinds, whole=attempt, small=small)

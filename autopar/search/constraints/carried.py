@@ -9,8 +9,8 @@ from itertools import chain, product
 
 from autopar.core.graph import OpGraph
 from autopar.core.pins import Spec
-from autopar.search.constraints import Constraint, Follow, Layout, Named, Pin, Replicate, Role
-from autopar.search.matching import matches
+from autopar.search.constraints.matching import matches
+from autopar.search.constraints.records import Constraint, Follow, Layout, Named, Pin, Replicate, Role
 
 _WHOLE = Layout(())
 _KEY = re.compile(r"\[[^\]]*\]|[.]?[^.\[]+")

@@ -1,4 +1,4 @@
-"""Recheck: what is proven of a plan, proven anew from its Problem and the witness that came with its bound."""
+"""Verify a plan: what is proven of a plan, proven anew from its Problem and the witness that came with its bound."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Recheck:
         return f"bound re-checked but for what {', '.join(self.stated_by)} searched through: {said}"
 
 
-def recheck(planned: Planned, stated_s: float, search_work: float) -> Recheck | None:
+def verify_plan(planned: Planned, stated_s: float, search_work: float) -> Recheck | None:
     """What the witness of a plan's bound proves, searches done again for `search_work`; None if it was not solved for.
 
     Where the best plan without the limit is known, and its bound is higher, it is that one: it holds within the limit.

@@ -1,7 +1,8 @@
-"""Attempt: what constraints leave on one mesh, solved with and without a memory limit, and lowered to programs."""
+"""LimitedSolve: what constraints leave on one mesh, solved with and without a memory limit, and lowered to programs."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
@@ -17,10 +18,10 @@ from autopar.memory.account import Account, account
 from autopar.ops.fusion import materialised, recomputed
 from autopar.ops.workspace import workspace_bytes
 from autopar.passes.pipeline import build_program
+from autopar.search.constraints.restriction import Restriction, each_alone
+from autopar.search.explain_infeasible import Moments, blame
 from autopar.search.ground import Ground
-from autopar.search.misfit import Moments, blame
 from autopar.search.recomputable import recomputable
-from autopar.search.restriction import Restriction, each_alone
 from autopar.search.task import Planned, Task
 from autopar.solve import (
     Group,
@@ -35,7 +36,6 @@ from autopar.solve import (
     solve,
 )
 from autopar.solve.cp_sat.bottleneck import least_peak
-from autopar.solve.problem.clock import ending_at
 from autopar.solve.problem.problem import objective
 
 FEW_ENTRIES = 30_000
@@ -47,7 +47,7 @@ CLASH_WORK = 2.0
 
 
 @dataclass(frozen=True, eq=False)
-class Attempt:
+class LimitedSolve:
     """Solving what constraints leave on one ground, with and without a memory limit.
 
     Under one limit after another the Problem is the same but for the limit: what was met under one is where the next
@@ -111,11 +111,11 @@ class Attempt:
         """Solved from what stands of it already, unless with little work only."""
         usual = self.task.options.solver
         if options is None and not self.left.ties:
-            with ending_at(self.task.halt.ends):
+            with self.task.stop.current():
                 standing = self.ground.standing(self.step_kinds, usual)
                 found = None if standing is None else standing.solve(problem)
             if found is not None:
-                self.task.halt.tell(self.ground.mesh, None, found.objective, found.lower_bound)
+                self.task.tell(self.ground.mesh, None, found.objective, found.lower_bound)
                 return alike(problem, found, usual)
         return self.solved_by(problem, self.nearby(False), options, below)
 
@@ -123,17 +123,19 @@ class Attempt:
         self, problem: Problem, warm: Solution | None, options: SolveOptions | None = None, below: float = inf
     ) -> Solution:
         """By the solver, within what is left of the time; what ended it early is noted."""
-        halt = self.task.halt
-        options = halt.within(options or self.task.options.solver)
+        stop = self.task.stop
+        options = stop.within(options or self.task.options.solver)
 
         def tell(known: Progress) -> None:
-            halt.tell(self.ground.mesh, problem.usage_limit, known.objective, known.bound)
+            self.task.tell(self.ground.mesh, problem.usage_limit, known.objective, known.bound)
 
         try:
-            return halt.noted(solve(problem, options=options, warm=warm, below=below, on_progress=tell))
+            found = solve(problem, options=options, warm=warm, below=below, on_progress=tell)
         except NothingCheaper as nothing:
-            halt.note(nothing.stopped)
+            stop.note(nothing.stopped)
             raise
+        stop.note(found.stopped)
+        return found
 
     def _within_limit(
         self, problem: Problem, limit_bytes: float, options: SolveOptions | None, below: float
@@ -157,9 +159,9 @@ class Attempt:
     def _may_recompute(self) -> bool:
         return self.task.options.recompute != "never" and bool(recomputable(self.task.graph))
 
-    def time_of(self, op: int, planned: Planned) -> int:
-        """The Problem's time of an operator of the graph that the plan is of; of their number, the end."""
-        return op
+    def times_of(self, planned: Planned) -> Sequence[int]:
+        """The Problem's time of every operator of the graph that the plan is of, and of the end."""
+        return range(len(planned.graph.ops) + 1)
 
     def variable_of(self, op: int) -> int:
         """The Problem's node that an operator's strategy is chosen by."""
@@ -168,7 +170,7 @@ class Attempt:
     def least(self) -> Planned | None:
         """The cheapest plan of the least peak that the Problem counts, as far as found; its bound is for that peak."""
         problem = self.problem(0.0)
-        with ending_at(self.task.halt.ends):
+        with self.task.stop.current():
             found = least_peak(problem, self.task.options.solver)
         if found.choice is None:
             return None
@@ -211,7 +213,7 @@ class Attempt:
     def clash(self, limit_bytes: float | None) -> str:
         """What clashes where nothing keeps to all constraints, within a limit or without: found by solving."""
         problem, groups, options = self.free_problem(limit_bytes), self.groups(), self.task.options.solver
-        with ending_at(self.task.halt.ends):
+        with self.task.stop.current():
             options = replace(options, cp_sat_work=min(options.cp_sat_work, CLASH_WORK))
             found = clashing(
                 problem,

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from autopar.core.graph import OpGraph
-from autopar.search.constraints import At, Constraint, Named, Target, Tie
-from autopar.search.matching import all_names, matches, matching_operators
+from autopar.search.constraints.matching import all_names, matches, matching_operators
+from autopar.search.constraints.records import At, Constraint, Named, Target, Tie
 
 
 def constraints_of_part(constraints: Sequence[Constraint], graph: OpGraph) -> tuple[Constraint, ...]:

@@ -1,4 +1,4 @@
-"""Misfit: why there is no plan, in the user's words: which constraints clash, with the memory limit at which operators.
+"""NoPlan: why there is no plan, in the user's words: which constraints clash, with the memory limit at which operators.
 
 An error is raised as soon as it is known that a mesh has no plan; what clashes is looked for only if that is all there
 is to tell the user, since it takes some further solving (`explained`).
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from math import isfinite
 
 from autopar.core.dataflow import Dataflow
 from autopar.core.graph import OpGraph, TensorInfo
@@ -19,19 +20,71 @@ from autopar.solve import Clash, Problem
 _SHOWN = 3
 
 
-class Misfit(NoFeasiblePlan):
+class NoPlan(NoFeasiblePlan):
     """Proven: there is no plan. `clash` finds out what clashes, as a sentence; `advice` is what to do."""
 
     def __init__(self, what: str, clash: Callable[[], str], advice: str, min_peak_bytes: int | None = None) -> None:
         super().__init__(f"{what}. {advice}", min_peak_bytes)
         self.what, self.clash, self.advice = what, clash, advice
 
+    def explained(self) -> NoFeasiblePlan:
+        """The error that names what clashes."""
+        return NoFeasiblePlan(f"{self.what}. {self.clash()} {self.advice}", self.min_peak_bytes)
+
+
+class NothingFits(NoPlan):
+    """Proven: no plan keeps within a memory limit.
+
+    `planned` has the smallest peak that is known; `look` finds a smaller one, if there is, and what any plan needs.
+    """
+
+    def __init__(
+        self,
+        where: str,
+        limit: int,
+        planned: Planned,
+        least_bytes: float | None,
+        look: Callable[[], tuple[Planned, float]],
+        clash: Callable[[], str],
+    ) -> None:
+        smallest = planned.account.peak_memory_bytes
+        proven = "" if least_bytes is None else f", and any plan needs {int(least_bytes):,} bytes"
+        what = (
+            f"no plan on mesh {where} fits in the memory limit of {limit:,} bytes a device: the smallest peak "
+            f"found is {smallest:,} bytes{proven}"
+        )
+        super().__init__(what, clash, f"{raise_to(smallest)}, {use_less(planned.graph)}.", smallest)
+        self.where, self.limit, self.planned, self.least_bytes, self.look = where, limit, planned, least_bytes, look
+
+    def explained(self) -> NoFeasiblePlan:
+        """The error that names what clashes, and the smallest peak that can be found."""
+        found, least = self.look()
+        proven = max(self.least_bytes or 0.0, least if isfinite(least) else 0.0)
+        told = NothingFits(self.where, self.limit, found, proven or None, self.look, self.clash)
+        return NoPlan.explained(told)
+
 
 def explained(error: AutoparError) -> AutoparError:
-    """`error`; a Misfit as the error that names what clashes."""
-    if not isinstance(error, Misfit):
-        return error
-    return NoFeasiblePlan(f"{error.what}. {error.clash()} {error.advice}", error.min_peak_bytes)
+    """`error`; a NoPlan as the error that names what clashes."""
+    return error.explained() if isinstance(error, NoPlan) else error
+
+
+def refusal(misfits: Sequence[AutoparError]) -> AutoparError:
+    """Why there is no plan at all: where the least memory is needed; of what proves nothing, if any.
+
+    Of equals the last, which may recompute. Where it is not known of one mesh whether it has a plan, it is not known
+    of all of them.
+    """
+    unknown = [misfit for misfit in misfits if isinstance(misfit, Unsolved)]
+    told = unknown or misfits
+    peaks = [m for m in told if isinstance(m, NoFeasiblePlan | Unsolved) and m.min_peak_bytes is not None]
+    return min(reversed(peaks), key=_needs) if peaks else told[0]
+
+
+def _needs(misfit: NoFeasiblePlan | Unsolved) -> tuple[float, float]:
+    """What any plan needs as far as proven, and the smallest peak found."""
+    least = misfit.least_bytes if isinstance(misfit, NothingFits) else None
+    return least or 0.0, misfit.min_peak_bytes or 0
 
 
 def unsolved(planned: Planned, limit_bytes: int, where: str) -> Unsolved:
@@ -39,8 +92,8 @@ def unsolved(planned: Planned, limit_bytes: int, where: str) -> Unsolved:
 
     `where` is the mesh.
     """
-    program, smallest, halt = planned.program, planned.account.peak_memory_bytes, planned.task.halt
-    ended = f", until the search was ended by {halt}" if halt.reason else ""
+    program, smallest, stop = planned.program, planned.account.peak_memory_bytes, planned.task.stop
+    ended = f", until the search was ended by {stop}" if stop.reason else ""
     largest = [program.values[v] for v in planned.account.peak_values[:_SHOWN]]
     names = ", ".join(
         f"{shown(planned.graph, v.tensor)} {v.placement} ({program.local_bytes(v.id):,} bytes)" for v in largest

@@ -1,4 +1,4 @@
-"""Along: plans within all memory limits, on all meshes, from one curve of each (`solve.curve`)."""
+"""FrontCurve: plans within all memory limits, on all meshes, from one curve of each (`solve.curve`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import pairwise
 from math import inf, log
 
-from autopar.search.attempt import Attempt
+from autopar.search.limited_solve import LimitedSolve
 from autopar.search.race import TIE
 from autopar.search.task import Planned
 from autopar.solve import Infeasible
@@ -37,7 +37,7 @@ class Lane:
     It is `drawn` once it was looked into. No plan costs less than `bound_s` then; before that, than `known_s`.
     """
 
-    attempt: Attempt
+    attempt: LimitedSolve
     known_s: float
     _curves: list[Curve] = field(default_factory=list[Curve], init=False)
     _refused: bool = field(default=False, init=False)
@@ -56,7 +56,7 @@ class Lane:
         """The choices met; only bounds are proven where those `known` cost a share of `enough` too much at most."""
         task = self.attempt.task
         try:
-            curve = Curve(self.attempt.problem(0.0), task.options.solver, lambda: not task.halt.is_over)
+            curve = Curve(self.attempt.problem(0.0), task.options.solver, lambda: not task.stop.is_over)
         except Infeasible:
             self._refused = True
             return []
@@ -83,7 +83,7 @@ class Lane:
 
 
 @dataclass(eq=False)
-class Along:
+class FrontCurve:
     """Attempts along all memory limits, those of the least bounds first.
 
     A program holds more than the Problem counts, by about the same factor where peaks are close: so choices are asked
@@ -101,11 +101,11 @@ class Along:
 
     @cached_property
     def choices(self) -> Pareto:
-        """The choices of all lanes but those whose plans all cost more than these, until the search is halted."""
+        """The choices of all lanes but those whose plans all cost more than these, until the search is stopped."""
         found = Pareto()
         for lane in sorted(self.lanes, key=lambda lane: lane.known_s):
             task = lane.attempt.task
-            if not found.met or (lane.known_s < found.met[0].cost and not task.halt.is_over):
+            if not found.met or (lane.known_s < found.met[0].cost and not task.stop.is_over):
                 for met in lane.draw(found, task.options.front_gap):
                     self._lane_of[met] = lane
                     found.meet(met)
@@ -181,7 +181,7 @@ class Along:
         lane = self._lane_of[met]
         planned = lane.bounded(self._lowered[met], limit)
         bound = min(planned.plan.objective_s, *(lane.bound_s(limit) for lane in self.lanes))
-        lane.attempt.task.halt.tell(planned.ground.mesh, limit, planned.plan.objective_s, bound)
+        lane.attempt.task.tell(planned.ground.mesh, limit, planned.plan.objective_s, bound)
         return replace(planned, plan=replace(planned.plan, lower_bound_s=bound))
 
 

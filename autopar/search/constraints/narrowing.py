@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
 from autopar.errors import InvalidConstraint
-from autopar.search.constraints import (
+from autopar.search.constraints.matching import Matcher, Spot
+from autopar.search.constraints.records import (
     ALL_AXES,
     Complete,
     Constraint,
@@ -28,7 +29,6 @@ from autopar.search.constraints import (
     Tie,
     show,
 )
-from autopar.search.matching import Matcher, Spot
 from autopar.solve import Edge
 from autopar.solve.conflict.irreducible import thinned
 

@@ -11,9 +11,10 @@ from math import inf
 import pytest
 
 from autopar.errors import NoFeasiblePlan, Unsolved
-from autopar.search import aim, within
-from autopar.search.attempt import Attempt
-from autopar.search.beside import Beside
+from autopar.search import memory_limit, memory_loop, tried
+from autopar.search.hidden_bytes import HiddenBytes
+from autopar.search.limited_solve import LimitedSolve
+from autopar.search.memory_loop import MemoryLoop
 from autopar.search.place import Place
 from autopar.search.search import find_plan
 from autopar.search.task import Planned, SearchOptions
@@ -27,16 +28,21 @@ from tests.search.test_front import CASES, FOUR, cluster_of, every_plan, task_of
 
 @pytest.fixture(autouse=True)
 def all_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aim, "FEW_ENTRIES", 0)
-    monkeypatch.setattr(within, "FEW_ENTRIES", 0)
-    monkeypatch.setattr(aim, "_MOST_BESIDE", 0)
-    monkeypatch.setattr(aim, "_LEARNT", 0)
+    for module in (memory_loop, memory_limit):
+        monkeypatch.setattr(module, "FEW_ENTRIES", 0)
+    monkeypatch.setattr(memory_loop, "_MOST_PRICED", 0)
+    monkeypatch.setattr(memory_loop, "_LEARNT", 0)
 
 
 def found_within(case: int, limit: int | None, options: SearchOptions | None = None) -> Planned:
     fn, shapes, bandwidth = CASES[case]
     task = task_of(fn, shapes, cluster_of(4, bandwidth))
     return find_plan(replace(task, memory_limit_bytes=limit, options=options or SearchOptions()), [FOUR])
+
+
+def attempt_at(case: int) -> LimitedSolve:
+    free = found_within(case, None)
+    return Place(free.task, free.ground).attempt()
 
 
 def limits_of(case: int) -> list[int]:
@@ -110,19 +116,19 @@ def test_what_takes_long_is_not_asked_of_cp_sat(monkeypatch: pytest.MonkeyPatch,
         asked.append(enough)
         return least_peak(problem, options, enough)
 
-    monkeypatch.setattr(aim, "least_peak", least)
-    monkeypatch.setattr(aim, "least_use", lambda _: 0.0)
+    monkeypatch.setattr(memory_loop, "least_peak", least)
+    monkeypatch.setattr(memory_loop, "least_use", lambda _: 0.0)
     monkeypatch.setattr(Focus, "least_peak", 0.0)
     free = found_within(0, None, SearchOptions(gap_tolerance=1e-2, solve=SolveOptions(max_cp_sat_entries=most)))
     with pytest.raises(NoFeasiblePlan if is_asked else Unsolved):
-        within.plan_within(Place(free.task, free.ground).attempt(), 1, free)
+        memory_limit.plan_within(Place(free.task, free.ground).attempt(), 1, free)
     assert asked == [1] * is_asked
 
 
 @pytest.mark.parametrize("case", range(len(CASES)))
 def test_prices_alone_prove_that_nothing_fits(monkeypatch: pytest.MonkeyPatch, case: int) -> None:
     """Where neither CP-SAT nor the least use of all strategies says so."""
-    monkeypatch.setattr(aim, "least_use", lambda _: 0.0)
+    monkeypatch.setattr(memory_loop, "least_use", lambda _: 0.0)
     options = SearchOptions(gap_tolerance=1e-2, solve=SolveOptions(max_cp_sat_entries=0))
     least = min(used for _, used in every_plan(case))
     with pytest.raises(NoFeasiblePlan, match="any plan needs") as refused:
@@ -133,11 +139,11 @@ def test_prices_alone_prove_that_nothing_fits(monkeypatch: pytest.MonkeyPatch, c
 
 def test_a_gap_that_may_not_be_left_is_worked_on_by_full_solves(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
-        raise AssertionError("a limit was aimed at")
+        raise AssertionError("a limit was priced")
 
-    monkeypatch.setattr(aim.Aim, "plan", refuse)
+    monkeypatch.setattr(MemoryLoop, "plan", refuse)
     limit = limits_of(0)[0]
-    with pytest.raises(AssertionError, match="aimed at"):
+    with pytest.raises(AssertionError, match="priced"):
         found_within(0, limit)
     assert found_within(0, limit, SearchOptions(gap_tolerance=0.0)).account.peak_memory_bytes <= limit
 
@@ -172,13 +178,13 @@ def test_what_is_proven_within_the_tolerance_of_what_is_known_is_no_news(
     """What has to be undercut costs as much more than the bound; the tolerance is 0.005."""
     free, limit = found_within(0, None), limits_of(0)[-1]
     monkeypatch.setattr(Focus, "bound", lambda *_: 1.0)
-    search = aim.Aim(Place(free.task, free.ground).attempt(), limit, free, 1.0 + more)
+    search = MemoryLoop(Place(free.task, free.ground).attempt(), limit, free, 1.0 + more)
     if more < free.task.options.gap_tolerance:
         with pytest.raises(NothingCheaper) as caught:
-            search.prove()
+            search.turn_to_limit()
         assert caught.value.lower_bound == 1.0
     else:
-        search.prove()
+        search.turn_to_limit()
 
 
 def test_as_long_as_no_program_fits_choices_of_lower_peaks_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,13 +194,13 @@ def test_as_long_as_no_program_fits_choices_of_lower_peaks_are_made(monkeypatch:
     turn_to = Focus.turn_to
     monkeypatch.setattr(Focus, "turn_to", lambda focus, aim: turned.append(aim) or turn_to(focus, aim))
     monkeypatch.setattr(Focus, "bound", lambda *_: 0.0)
-    aim.Aim(Place(free.task, free.ground).attempt(), limit, free)._search()
-    assert len(turned) <= 1 + aim._AIMS
+    MemoryLoop(Place(free.task, free.ground).attempt(), limit, free)._search()
+    assert len(turned) <= 1 + memory_loop._AIMS
     turned.clear()
-    monkeypatch.setattr(aim.Aim, "_fits", lambda *_: False)
-    aim.Aim(Place(free.task, free.ground).attempt(), limit, free)._search()
-    assert len(turned) == 1 + aim._MOST_AIMS > 1 + aim._AIMS
-    assert all(low <= high * (1 - aim._LOWER) for high, low in pairwise(turned[1:]))
+    monkeypatch.setattr(MemoryLoop, "fits", lambda *_: False)
+    MemoryLoop(Place(free.task, free.ground).attempt(), limit, free)._search()
+    assert len(turned) == 1 + memory_loop._MOST_AIMS > 1 + memory_loop._AIMS
+    assert all(low <= high * (1 - memory_loop._LOWER) for high, low in pairwise(turned[1:]))
 
 
 # what programs hold beside the bytes counted --------------------------------------------------------------------------
@@ -215,120 +221,103 @@ def hidden(case: int) -> list[Planned]:
 
 @pytest.mark.parametrize("case", [1, 2])
 def test_what_is_learnt_of_a_program_rules_out_its_choice(case: int) -> None:
-    """Its choice then uses what the program holds, at the time at which it does; no choice uses less than before."""
+    """Its choice then uses what the program holds, at the times at which it does; no choice uses less than before."""
     plans = hidden(case)
     assert plans
-    free = found_within(case, None)
-    attempt = Place(free.task, free.ground).attempt()
+    attempt = attempt_at(case)
     for planned in plans[:: max(1, len(plans) // 50)]:
         assert planned.solution is not None
         choice, top = planned.solution.choice, planned.account.peak_memory_bytes
-        beside = Beside(attempt, top - 1)
-        before = beside.problem()
-        beside.learn(planned)
-        assert beside.problem().usage_limit == before.usage_limit == top - 1
-        assert peak(beside.problem(), choice) == top
-        beside.learn(planned)
-        assert peak(beside.problem(), choice) == top + 1
-        (((_, node), known),) = beside.learnt.items()
-        assert [*known] == [tuple(range(before.counts[node]))]  # whatever is chosen
+        learnt = HiddenBytes(attempt)
+        learnt.learn(planned, top)
+        assert not learnt.learnt
+        learnt.learn(planned, top - 1)
+        assert learnt.problem(top - 1).usage_limit == top - 1
+        assert peak(learnt.problem(top - 1), choice) == top
+        learnt.learn(planned, top - 1)
+        assert peak(learnt.problem(top - 1), choice) == top + 1
 
 
 @pytest.mark.parametrize("case", [1, 2])
-def test_what_is_learnt_by_strategies_says_nothing_of_those_that_want_operands_elsewhere(case: int) -> None:
-    """The choice uses what its program holds; those of other kinds what they did."""
-    plans, free = hidden(case), found_within(case, None)
-    attempt, others = Place(free.task, free.ground).attempt(), 0
+def test_what_is_learnt_says_nothing_of_strategies_that_want_operands_elsewhere(case: int) -> None:
+    """Unless it is guessed, the choice uses what its program holds; those of other kinds what they did."""
+    plans, attempt, others = hidden(case), attempt_at(case), 0
     choices = [planned.solution.choice for planned in plans if planned.solution is not None]
     for planned, choice in list(zip(plans, choices, strict=True))[:: max(1, len(plans) // 20)]:
         top = planned.account.peak_memory_bytes
-        beside = Beside(attempt, top - 1, by_strategy=True)
-        before = beside.problem()
-        beside.learn(planned)
-        assert peak(beside.problem(), choice) == top
-        (((time, node), known),) = beside.learnt.items()
-        (kind,) = known
-        is_all = len(kind) == before.counts[node]
-        wanted = None if is_all else attempt.ground.space.strategies[time][choice[node]].ins
+        learnt = HiddenBytes(attempt, guesses=False)
+        before = learnt.problem(top - 1)
+        learnt.learn(planned, top - 1)
+        after = learnt.problem(top - 1)
+        assert peak(after, choice) == top
         for other in choices:
-            is_like = is_all or attempt.ground.space.strategies[time][other[node]].ins == wanted
-            assert (other[node] in kind) == is_like
+            is_like = any(other[node] in kind for (_, node), known in learnt.learnt.items() for kind in known)
             if not is_like:
-                assert peak(beside.problem(), other) == peak(before, other)
+                assert peak(after, other) == peak(before, other)
                 others += 1
     assert others
 
 
 def test_other_strategies_are_taken_to_hold_what_some_do() -> None:
-    """The least of what three kinds do; nothing once that left no choice."""
-    free = found_within(2, None)
-    beside = Beside(Place(free.task, free.ground).attempt(), 1, by_strategy=True)
-    times = range(len(free.graph.ops))
-    time = next(time for time in times if len(beside._kinds(time)[1]) > 3)
-    node, (a, b, c, *others) = beside._kinds(time)
-    for kind, size in ((a, 5.0), (b, 3.0), (c, 4.0)):
-        assert not beside.stop_guessing()
-        beside.guesses = True
-        beside.learnt.setdefault((time, node), {})[kind] = size
-    sizes = {kind: [beside.problem().usages[-1].size_bytes[s] for s in kind] for kind in (a, b, c, *others)}
-    assert {size for kind in others for size in sizes[kind]} == {3.0}
-    assert [set(sizes[kind]) for kind in (a, b, c)] == [{5.0}, {3.0}, {4.0}]
-    assert beside.stop_guessing()
-    left = beside.problem().usages[-1].size_bytes
+    """The least of what is known; nothing once that left no choice."""
+    attempt = attempt_at(2)
+    learnt = HiddenBytes(attempt)
+    time = next(time for time in range(len(attempt.ground.graph.ops)) if len(learnt._kinds(time)[1]) > 3)
+    node, (a, b, *others) = learnt._kinds(time)
+    assert not learnt.stop_guessing()
+    learnt = HiddenBytes(attempt)
+    learnt.learnt[time, node] = {a: 5.0, b: 3.0}
+    sizes = learnt.problem(1.0).usages[-1].size_bytes
+    assert {float(sizes[s]) for kind in others for s in kind} == {3.0}
+    assert [{float(sizes[s]) for s in kind} for kind in (a, b)] == [{5.0}, {3.0}]
+    assert learnt.stop_guessing()
+    left = learnt.problem(1.0).usages[-1].size_bytes
     assert {float(left[s]) for kind in others for s in kind} == {0.0}
-    assert not beside.stop_guessing()
+    assert not learnt.stop_guessing()
 
 
 @pytest.mark.parametrize("is_last", [True, False])
-def test_where_nothing_fits_what_is_held_is_learnt_by_strategies(
-    monkeypatch: pytest.MonkeyPatch, is_last: bool
-) -> None:
-    """Last of all, a few times; not where recomputation is looked into next, or something fits."""
-    monkeypatch.setattr(aim, "_MOST_BESIDE", 30_000)
-    monkeypatch.setattr(aim, "_MOST_SOLVED", 0)
-    monkeypatch.setattr(Attempt, "is_last", lambda *_: is_last)
-    learnt, learn = list[bool](), Beside.learn
-
-    def noted(beside: Beside, planned: Planned) -> None:
-        learnt.append(beside.by_strategy)
-        learn(beside, planned)
-
-    monkeypatch.setattr(Beside, "learn", noted)
+def test_where_nothing_fits_more_programs_are_learnt_from(monkeypatch: pytest.MonkeyPatch, is_last: bool) -> None:
+    """Not where recomputation is looked into next, or something fits."""
+    monkeypatch.setattr(memory_loop, "_MOST_PRICED", 30_000)
+    monkeypatch.setattr(LimitedSolve, "is_last", lambda *_: is_last)
     free, limit = found_within(2, None), limits_of(2)[-1]
-    aim.Aim(Place(free.task, free.ground).attempt(), limit, free).plan()
-    assert not any(learnt)
-    monkeypatch.setattr(aim.Aim, "_fits", lambda *_: False)
+    search = MemoryLoop(attempt_at(2), limit, free)
+    assert search._lessons == memory_loop._LESSONS + memory_loop._MOST_LESSONS * is_last
+    search._search()
+    assert search.fitting
+    search.bound = 0.0
+    assert search._lessons == memory_loop._LESSONS
+    monkeypatch.setattr(MemoryLoop, "fits", lambda *_: False)
     with pytest.raises(Unsolved):
-        aim.Aim(Place(free.task, free.ground).attempt(), limit, free).plan()
-    assert learnt == sorted(learnt)
-    assert any(learnt) == is_last
-    assert sum(learnt) <= aim._MOST_LESSONS
+        MemoryLoop(attempt_at(2), limit, free).plan()
 
 
 def test_of_large_problems_few_programs_are_learnt_from_and_only_where_much_is_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     free, limit = found_within(2, None), limits_of(2)[-1]
-    search = aim.Aim(Place(free.task, free.ground).attempt(), limit, free)
-    entries = aim.entries_of(search.attempt)
-    for most, lessons in ((3 * entries, 3), (100 * entries, aim._LESSONS), (entries - 1, 0)):
-        monkeypatch.setattr(aim, "_LEARNT", most)
+    search = MemoryLoop(attempt_at(2), limit, free)
+    entries = tried.entries_of(search.attempt)
+    monkeypatch.setattr(memory_loop, "_MOST_LESSONS", 0)
+    for most, lessons in ((3 * entries, 3), (100 * entries, memory_loop._LESSONS), (entries - 1, 0)):
+        monkeypatch.setattr(memory_loop, "_LEARNT", most)
         assert search._lessons == lessons
     search._search()
-    assert search._fitting
-    search.bound = search._cost * (1 - aim._VERY_FAR) * 1.001
-    monkeypatch.setattr(aim, "_LEARNT", 3 * entries)
+    assert search.fitting
+    search.bound = search.cost * (1 - memory_loop._VERY_FAR) * 1.001
+    monkeypatch.setattr(memory_loop, "_LEARNT", 3 * entries)
     assert not search._lessons
-    monkeypatch.setattr(aim, "_MOST_BESIDE", entries)
-    assert search._lessons == aim._LESSONS
+    monkeypatch.setattr(memory_loop, "_MOST_PRICED", entries)
+    assert search._lessons == memory_loop._LESSONS
 
 
 def test_small_problems_are_solved_within_the_limit_and_proven(monkeypatch: pytest.MonkeyPatch) -> None:
     """Most plans are proven optimal then; without it fewer, and none costs less."""
-    monkeypatch.setattr(aim, "_MOST_BESIDE", 30_000)
+    monkeypatch.setattr(memory_loop, "_MOST_PRICED", 30_000)
     limits = limits_of(2)
     solved = [found_within(2, limit).plan for limit in limits]
-    monkeypatch.setattr(aim, "_MOST_SOLVED", 0)
+    monkeypatch.setattr(memory_loop, "_MOST_SOLVED", 0)
     focused = [found_within(2, limit).plan for limit in limits]
     for some, less, limit in zip(solved, focused, limits, strict=True):
         best = min(cost for cost, used in every_plan(2) if used <= limit)
@@ -339,11 +328,11 @@ def test_small_problems_are_solved_within_the_limit_and_proven(monkeypatch: pyte
 
 
 def test_larger_ones_are_solved_where_the_gap_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aim, "_MOST_BESIDE", 30_000)
-    monkeypatch.setattr(aim, "_FEW_SOLVED", 0)
+    monkeypatch.setattr(memory_loop, "_MOST_PRICED", 30_000)
+    monkeypatch.setattr(memory_loop, "_FEW_SOLVED", 0)
     gaps = dict[float, list[float]]()
     for far in (inf, 0.0):
-        monkeypatch.setattr(aim, "_FAR", far)
+        monkeypatch.setattr(memory_loop, "_FAR", far)
         gaps[far] = [found_within(2, limit).plan.gap for limit in limits_of(2)]
     assert sum(gaps[0.0]) < sum(gaps[inf])
     assert all(less <= more + 1e-9 for less, more in zip(gaps[0.0], gaps[inf], strict=True))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from autopar.core.placement import Placement
-from autopar.search.constraints import Layout, Pin
-from autopar.search.matching import Matcher
+from autopar.search.constraints.matching import Matcher
+from autopar.search.constraints.records import Layout, Pin
 from autopar.search.task import Planned
 
 

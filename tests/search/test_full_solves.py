@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autopar.search.tightening import Tightening
+from autopar.search.memory_limit import FullSolves
 from autopar.solve import Infeasible, Problem, Solution, Usage
 
 PROBLEM = Problem(
@@ -35,6 +35,7 @@ class Lowered:
         return SimpleNamespace(account=spent, solution=solution)
 
 
+FREE: Any = SimpleNamespace(plan=SimpleNamespace(lower_bound_s=0.0))
 PROOF = Infeasible("", min_peak_bytes=4.0, choice=(1, 1))
 
 
@@ -47,7 +48,7 @@ def test_the_least_is_what_the_solver_finds_unless_that_does_not_fit(
 ) -> None:
     """Within 10 bytes: else the smaller program of the two, the other being the choice that the proof came with."""
     attempt: Any = Lowered(found, told)
-    planned = Tightening(attempt)._solve_least(10, PROOF)
+    planned = FullSolves(attempt, 10, FREE)._solve_least(PROOF)
     assert planned is not None
     assert planned.solution is not None
     assert planned.solution.choice == taken
@@ -59,5 +60,5 @@ def test_the_least_is_what_the_solver_finds_unless_that_does_not_fit(
 @pytest.mark.parametrize("proof", [Infeasible("", choice=(1, 1)), Infeasible("", min_peak_bytes=4.0)])
 def test_there_is_no_least_where_the_proof_tells_of_none(proof: Infeasible) -> None:
     attempt: Any = Lowered(1, 1)
-    assert Tightening(attempt)._solve_least(10, proof) is None
+    assert FullSolves(attempt, 10, FREE)._solve_least(proof) is None
     assert attempt.limits == []

@@ -16,9 +16,9 @@ from autopar.core.graph import OpGraph
 from autopar.core.mesh import DeviceMesh
 from autopar.core.plan import Stage
 from autopar.core.space import Space
-from autopar.search.constraints import Constraint
-from autopar.search.matching import Matcher
-from autopar.search.narrowing import Narrowing, axes_of
+from autopar.search.constraints.matching import Matcher
+from autopar.search.constraints.narrowing import Narrowing, axes_of
+from autopar.search.constraints.records import Constraint
 from autopar.solve import Edge, Problem
 from autopar.solve.problem.problem import derived
 

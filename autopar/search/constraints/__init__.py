@@ -1,0 +1,1 @@
+"""Constraints: what a user holds a plan to, and what it leaves of a space."""

@@ -1,0 +1,244 @@
+"""A plan within one memory limit: which memory loop looks for it.
+
+Where a gap may be left, prices of memory choose (`memory_loop`); where things repeat, as layers do, among plans that
+place alike what repeats, and what is proven holds for all plans. Where no gap may be left, and on small Problems on
+which that met nothing, the Problem is solved fully within less and less (`FullSolves`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from math import inf
+
+from autopar.errors import NoFeasiblePlan, Unsolved
+from autopar.search.equal_layers import EqualLayersSolve, equally
+from autopar.search.explain_infeasible import unsolved
+from autopar.search.limited_solve import FEW_ENTRIES, LimitedSolve
+from autopar.search.memory_loop import MemoryLoop, nothing_fits, within_less
+from autopar.search.task import Planned, quickly
+from autopar.search.tried import Tried, descend, entries_of, focused, peak_of
+from autopar.solve import Infeasible, NothingCheaper, Problem, Solution, SolveOptions
+from autopar.solve.parametric.archive import met_as
+from autopar.solve.parametric.single_limit import Focus
+from autopar.solve.problem.problem import objective, peak
+from autopar.solve.problem.rows import least_use
+from autopar.solve.problem.verifier import TOLERANCE
+
+_MOST_WHOLE = 2_000_000  # entries of a Problem that is aimed at as a whole as well
+_FAR = 0.05  # of the cost: a gap at which plans that do not place alike what repeats are aimed at too
+
+
+def plan_within(attempt: LimitedSolve, limit: int, free: Planned, below: float = inf) -> Planned:
+    """A plan whose program peaks within `limit`; `free` is the best without one.
+
+    Where a gap may be left (`gap_tolerance`) it is aimed at; elsewhere the Problem is solved within tighter
+    and tighter limits, with little work also where it is small and nothing was met.
+
+    Raises:
+      NoFeasiblePlan: proven that none fits.
+      Unsolved: none was found that fits.
+      NothingCheaper: none was found that costs less than `below`.
+      KeyboardInterrupt: the search was interrupted before.
+    """
+    if not attempt.task.stop.within(attempt.task.options.solver).gap_tolerance:
+        return FullSolves(attempt, limit, free, below).plan()
+    equal = equally(attempt) if entries_of(attempt) > FEW_ENTRIES else None
+    if equal is not None:
+        with attempt.task.stop.current():
+            return EqualLayers(attempt, equal, limit, free, below).plan()
+    try:
+        with attempt.task.stop.current():
+            return MemoryLoop(attempt, limit, free, below).plan()
+    except Unsolved:
+        if entries_of(attempt) > FEW_ENTRIES or attempt.task.stop.is_over:
+            raise
+    return FullSolves(attempt, limit, free, below, options=quickly(attempt.task.options.solver)).plan()
+
+
+@dataclass(eq=False)
+class EqualLayers:
+    """The plan that places alike what repeats, and what is proven of all plans within the limit."""
+
+    attempt: LimitedSolve
+    equal: EqualLayersSolve
+    limit: int
+    free: Planned
+    below: float = inf
+
+    def plan(self) -> Planned:
+        """The plan, unless it is proven that none fits, or that none costs less than `below`.
+
+        Raises: as `plan_within`.
+        """
+        least, stop = least_use(self._problem), self.attempt.task.stop
+        if least > self.limit * (1 + TOLERANCE):
+            raise nothing_fits(self.attempt, self.limit, self.free, least)
+        loop = MemoryLoop(self.equal, self.limit, self.free, self.below)
+        try:
+            found = loop.plan()
+        except (NoFeasiblePlan, Unsolved, NothingCheaper) as error:
+            return self._without(error, loop.smallest)
+        finally:
+            self.attempt.met.extend(map(self.equal.lifted, self.equal.met))
+        met = replace(found, solution=self.equal.lifted(_solution(found)), problem=self._problem)
+        bound = min(self.free.plan.lower_bound_s, met.plan.objective_s)
+        is_enough = bound >= met.plan.objective_s * (1 - stop.within(self.attempt.task.options.solver).gap_tolerance)
+        if is_enough or stop.is_over:
+            return replace(met, plan=replace(met.plan, lower_bound_s=bound))
+        focus = self._focus()
+        solution = focus.bounded(_solution(met), float(self.limit))
+        bound = max(0.0, bound, min(solution.lower_bound, solution.objective))
+        met = replace(met, plan=replace(met.plan, lower_bound_s=bound), solution=solution)
+        return met if met.plan.gap <= _FAR or not self._is_small else self._better(met)
+
+    def _better(self, met: Planned) -> Planned:
+        """`met`, or a plan that does not place alike what repeats, and costs less."""
+        try:
+            return MemoryLoop(self.attempt, self.limit, self.free, met.plan.objective_s).plan()
+        except (NothingCheaper, Unsolved):
+            return met
+
+    @property
+    def _is_small(self) -> bool:
+        """Whether plans of all kinds are aimed at as well where those that place alike what repeats do not do."""
+        return entries_of(self.attempt) <= _MOST_WHOLE
+
+    @property
+    def _problem(self) -> Problem:
+        return self.attempt.problem(float(self.limit))
+
+    def _focus(self) -> Focus:
+        """On the whole Problem, turned to the limit: what it proves is taken up.
+
+        Raises:
+          NothingCheaper: it proves that no plan costs less than `below`.
+        """
+        loop = MemoryLoop(self.attempt, self.limit, self.free, self.below)
+        loop.turn_to_limit()
+        return loop.focus
+
+    def _without(self, error: Exception, smallest: Planned) -> Planned:
+        """Where no such plan is met, or none that is wanted: what is proven of all plans, as an error."""
+        if self._is_small:
+            return MemoryLoop(self.attempt, self.limit, self.free, self.below).plan()
+        if isinstance(error, NothingCheaper):
+            self._focus()
+            raise NothingCheaper(self.below, self.attempt.bound_within(float(self.limit)))
+        raise unsolved(smallest, self.limit, self.attempt.where)
+
+
+@dataclass(eq=False)
+class FullSolves(Tried):
+    """The memory loop in which the solver chooses, within one limit after another; `options`: None are the task's.
+
+    Where a program exceeds the limit, the next solve may count what is left of it beside the hidden bytes, until the
+    choice of least peak is all that is left. Where this finds nothing, the same is tried by the excess, on tensors
+    alone: another way through choices that the Problem cannot tell apart. Only the bound of the limit itself holds.
+    """
+
+    options: SolveOptions | None = None
+    proof: Infeasible | None = field(default=None, init=False)
+
+    def plan(self) -> Planned:
+        """A plan whose program peaks within the limit.
+
+        Raises:
+          NoFeasiblePlan: proven that none fits.
+          Unsolved: none was found that fits.
+          NothingCheaper: none was found that costs less than `below`.
+        """
+        found = self._repeated(self._solved, lambda made, _: self.limit - (peak_of(made) - made.counted_bytes))
+        if self.proof is not None:
+            raise nothing_fits(self.attempt, self.limit, self.smallest, self.proof.least_peak_bytes)
+        if found is None:
+            found = self._repeated(self._solved_on_tensors, lambda made, tight: tight - (peak_of(made) - self.limit))
+        if found is None:
+            focus = focused(self.attempt, self.attempt.problem(0.0))
+            descend(self, within_less(self.attempt, self.free, focus))
+            found = min((self.made[met] for met in self.fitting), key=lambda made: made.plan.objective_s, default=None)
+        if found is None:
+            raise self.unknown()
+        return replace(found, plan=replace(found.plan, lower_bound_s=max(0.0, min(self.bound, found.plan.objective_s))))
+
+    def _repeated(
+        self,
+        choose: Callable[[float], tuple[Planned | None, bool]],
+        left: Callable[[Planned, float], float],
+    ) -> Planned | None:
+        """The loop: what `choose` gives within what may be counted, and whether it is the last; less is `left` then."""
+        tight = float(self.limit)
+        for _ in range(self.attempt.task.options.max_tightenings):
+            if self.attempt.task.stop.is_over and tight < self.limit:
+                return None
+            found, is_last = choose(tight)
+            if found is None:
+                return None
+            assert found.solution is not None
+            self.made[met_as(self.attempt.problem(0.0), found.solution.choice)] = found
+            if peak_of(found) <= self.limit:
+                return found
+            if is_last:
+                return None
+            tight = left(found, tight)
+        return None
+
+    def _solved(self, tight: float) -> tuple[Planned | None, bool]:
+        """What the solver finds; below the limit, what it finds of least peak where nothing is small enough."""
+        is_first = tight == self.limit
+        try:
+            found = self.attempt.solve(tight, self.options, self.below)
+        except NothingCheaper as nothing:
+            raise nothing if is_first else NothingCheaper(self.below, self.bound, nothing.stopped) from nothing
+        except Unsolved:
+            return None, True
+        except Infeasible as error:
+            proof = error
+            if is_first:
+                self.proof = proof
+                return None, True
+            return self._least(lambda: self._solve_least(proof)), True
+        if is_first:
+            self.bound = max(self.bound, found.plan.lower_bound_s)
+        return found, False
+
+    def _solved_on_tensors(self, tight: float) -> tuple[Planned | None, bool]:
+        """As `_solved`, on tensors alone."""
+        try:
+            return self._solve_tensors(tight), False
+        except Unsolved:
+            return None, True
+        except Infeasible as error:
+            least = error.min_peak_bytes
+            return (None if least is None else self._least(lambda: self._solve_tensors(least))), True
+
+    def _least(self, solve: Callable[[], Planned | None]) -> Planned | None:
+        try:
+            return solve()
+        except Unsolved:
+            return None
+
+    def _solve_least(self, proof: Infeasible) -> Planned | None:
+        """The best plan under the smallest peak that the solver found; where its program does not fit, that choice.
+
+        Of choices that the Problem cannot tell apart, the one that an error told of is met again so.
+        """
+        if proof.min_peak_bytes is None or proof.choice is None:
+            return None
+        found, choice = self.attempt.solve(proof.min_peak_bytes, self.options), proof.choice
+        if peak_of(found) <= self.limit:
+            return found
+        problem = self.attempt.problem(proof.min_peak_bytes)
+        smallest = self.attempt.planned(Solution(choice, objective(problem, choice), -inf, peak(problem, choice)))
+        return min(found, smallest, key=peak_of)
+
+    def _solve_tensors(self, limit_bytes: float) -> Planned:
+        """As `solve`, under a limit on tensors alone, between their making and their last use."""
+        problem = self.attempt.problem(limit_bytes, tensors_only=True)
+        solution = self.attempt.solved_by(problem, self.attempt.nearby(True), self.options)
+        return replace(self.attempt.planned(solution), problem=problem)
+
+
+def _solution(planned: Planned) -> Solution:
+    assert planned.solution is not None
+    return planned.solution

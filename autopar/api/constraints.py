@@ -9,7 +9,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from autopar.core.placement import Placement
 from autopar.errors import InvalidConstraint
-from autopar.search.constraints.records import At, Constraint, Forbid, Layout, Named, Pin, Replicate, Target, Tie, modes
+from autopar.search.constraints import modes
+from autopar.search.constraints.records import At, Constraint, Forbid, Layout, Named, Pin, Replicate, Target, Tie
 
 TargetLike = str | Target
 LayoutLike = PartitionSpec | Placement | NamedSharding

@@ -229,7 +229,7 @@ class MemoryLoop(Tried):
         if best is None or not self._is_worth_solving():
             return
         options = quickly(attempt.task.options.solver)
-        messages = replace(options, max_price_steps=0, max_elimination_work=1.0)  # bounds do not matter
+        messages = replace(options, max_elimination_work=1.0)  # bounds do not matter
         hidden = HiddenBytes(attempt)
         self.solved = attempt.solved_by(attempt.problem(limit), self.focus.solved(best), options)
         self.prove(self.solved.lower_bound)

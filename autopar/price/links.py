@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from autopar.core.dataflow import Dataflow, Use
 from autopar.core.graph import OpGraph, TensorInfo
-from autopar.core.memo import once_per_graph
 from autopar.price.buckets import waiting
 from autopar.price.local_steps import in_loops
 
@@ -63,9 +62,12 @@ class Links:
     slots: Ints
 
 
+_KNOWN: WeakKeyDictionary[OpGraph, WeakKeyDictionary[Dataflow, Links]] = WeakKeyDictionary()
+
+
 def links_of(graph: OpGraph, flow: Dataflow) -> Links:
     """The links of a graph read by a dataflow, worked out once for both."""
-    known = _known(graph)
+    known = _KNOWN.setdefault(graph, WeakKeyDictionary())
     if flow not in known:
         known[flow] = _links(graph, flow)
     return known[flow]
@@ -80,12 +82,6 @@ def kinds_of(keys: tuple[Ints, ...]) -> tuple[Ints, Ints]:
         pairs = kind * (int(number.max(initial=0)) + 1) + number
         _, first, kind = np.unique(pairs, return_index=True, return_inverse=True)
     return first, kind
-
-
-@once_per_graph
-def _known(_: OpGraph) -> WeakKeyDictionary[Dataflow, Links]:
-    """The links of one graph by dataflow."""
-    return WeakKeyDictionary()
 
 
 def _links(graph: OpGraph, flow: Dataflow) -> Links:

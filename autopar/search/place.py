@@ -80,7 +80,7 @@ class Place:
         """A plan without a memory limit, and a bound, found with little work; None where that finds neither."""
         if self.known is None and not self._rough:
             try:
-                self._rough.append(self._unlimited(roughly(self.task.options.solver), below))
+                self._rough.append(self._unlimited(_little(self.task.options.solver, below), below))
             except NothingCheaper as nothing:
                 self._rough.append(nothing)
             except (Unsolved, NoFeasiblePlan, InvalidConstraint, UnsupportedPrimitive):
@@ -140,6 +140,12 @@ class Place:
     @cached_property
     def _left(self) -> Restriction:
         return restriction(self.task.graph, self.ground.space, self.task.all_constraints)
+
+
+def _little(options: SolveOptions, below: float) -> SolveOptions:
+    """Little work: where there is a plan to undercut, a bound comes first, and what repeats lies alike in what wins."""
+    little = roughly(options)
+    return little if below == inf else replace(little, periodic=replace(little.periodic, quotient=False))
 
 
 def _met(planned: Planned, limit: int | None) -> Progress[Planned]:

@@ -41,14 +41,19 @@ class Parts:
     constants: tuple[Any, ...]
 
 
-def finish(
+def finish(draft: Draft, inputs: list[TensorInfo], outputs: list[TensorInfo]) -> Parts:
+    """The numbered graph of what `outputs` depend on; hoisted constants that are used follow `inputs`."""
+    return numbered(draft, inputs, *composed(draft, outputs))
+
+
+def numbered(
     draft: Draft,
     inputs: list[TensorInfo],
+    ops: list[DraftOp],
     outputs: list[TensorInfo],
     padding: Padding = NO_PADDING,
 ) -> Parts:
-    """The numbered graph of what `outputs` depend on; hoisted constants that are used follow `inputs`."""
-    ops, outputs = composed(draft, outputs)
+    """As `finish`, of operators of the draft in which chains of moving ones are composed."""
     if padding.sizes:
         ops, _ = _live_operators(ops, draft.regions, outputs)
         ops, outputs = padded(draft, ops, inputs, outputs, padding.sizes, padding.state)

@@ -101,7 +101,7 @@ class Problem:
     @cached_property
     def counts(self) -> tuple[int, ...]:
         """The number of strategies of each node."""
-        return tuple(len(cost) for cost in self.node_costs)
+        return tuple(map(len, self.node_costs))
 
     @cached_property
     def ends(self) -> NDArray[np.intp]:

@@ -132,7 +132,7 @@ class Builder(Usages):
         return self._layouts[id(strategies)]
 
     def edges(self) -> tuple[Edge, ...]:
-        """The routes between variables, and which copies may be aliases: a matrix is made once for each kind of link."""
+        """The routes between variables, and which copies may be aliases: one matrix for each kind of link."""
         links = links_of(self.graph, self.flow)
         node, column = self._slot_nodes(links), self._slot_columns()
         u, v = node[links.source], node[links.target]

@@ -12,7 +12,7 @@ from autopar.search.attempt import Attempt
 from autopar.search.constraints import show, step_kinds_of
 from autopar.search.ground import Ground
 from autopar.search.misfit import Misfit
-from autopar.search.race import Entrant, Progress, reaches
+from autopar.search.race import TIE, Entrant, Progress, reaches
 from autopar.search.restriction import Restriction, restriction
 from autopar.search.task import Planned, Task, roughly
 from autopar.search.within import plan_within
@@ -100,7 +100,7 @@ class Place:
             rough = self._rough[0] if self._rough else None
             if self.known is not None:
                 self._free.append((self._attempt(self.known.plan.step_kinds), self.known))
-            elif isinstance(rough, tuple) and rough[1].plan.gap <= self.task.options.gap_tolerance:
+            elif isinstance(rough, tuple) and self._is_enough(rough[1]):
                 self._free.append(rough)
             elif isinstance(rough, NothingCheaper) and reaches(
                 rough.lower_bound, below, self.task.options.gap_tolerance
@@ -109,6 +109,11 @@ class Place:
             else:
                 self._free.append(self._found_fully(below))
         return self._free[0]
+
+    def _is_enough(self, planned: Planned) -> bool:
+        """Whether the plan is proven within the tolerance: a bound that reaches it exactly does, however rounded."""
+        plan = planned.plan
+        return reaches(plan.lower_bound_s, plan.objective_s, self.task.options.gap_tolerance + TIE)
 
     def _found_fully(self, below: float) -> Found:
         """With all the work that the options allow."""

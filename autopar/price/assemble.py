@@ -141,7 +141,8 @@ class Builder(Usages):
         doubled = np.array([*map(self._doubled, self.flow.copies), False])  # the last one: where there is no copy
         keys = (links.looks, column[links.source], column[links.target], doubled[links.origin], doubled[links.copy])
         first, kind = kinds_of(tuple(key[there] for key in keys))
-        matrices = [self._matrix_of(links.links[n]) for n in there[first].tolist()]
+        examples: list[int] = there[first].tolist()
+        matrices = [self._matrix_of(links.links[n]) for n in examples]
 
         costs = map(matrices.__getitem__, kind.tolist())
         return tuple(map(Edge, u[there].tolist(), v[there].tolist(), costs))

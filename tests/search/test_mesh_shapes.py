@@ -438,7 +438,7 @@ def test_even_shapes_of_the_most_axes_come_first_behind_any_shape_at_all(monkeyp
     assert [place.ground.mesh.sizes for place in places[:4]] == [(16,), (2, 8), (4, 4), (8, 2)]
 
     def noted(place: Place, below: float) -> Any:
-        looked.append((tasks.index(place.task), *place.ground.mesh.sizes[:1]))
+        looked.append((tasks.index(place.task), place.ground.mesh.sizes[0]))
         return rough(place, below)
 
     rough = Place._found_roughly

@@ -307,7 +307,7 @@ def test_jax_traces_once_what_pads_alike(monkeypatch: pytest.MonkeyPatch) -> Non
         return x
 
     args = np.ones((6, 9)), [np.ones((9, 9))] * 8
-    calls: list[tuple[Any, ...]] = []
+    calls: list[tuple[Any, ...] | None] = []
 
     def noted(self: Padder, *given: Any, known_as: Any = None, anew: bool = False) -> Any:
         calls.append(known_as)

@@ -118,7 +118,8 @@ class Problem:
         order = np.argsort(first)
         number = np.empty(len(first), dtype=np.intp)
         number[order] = np.arange(len(first))
-        return [self.edges[e].matrix for e in first[order].tolist()], number[which]
+        examples: list[int] = first[order].tolist()
+        return [self.edges[e].matrix for e in examples], number[which]
 
     @cached_property
     def _edges_of(self) -> list[NDArray[np.intp]]:

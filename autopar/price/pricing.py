@@ -306,12 +306,8 @@ class Roofline:
 
     def _moved(self, op: OpNode) -> tuple[float, ...]:
         """The share of each operand and result that counts."""
-        shares = self._shares[op.id]
+        shares = moved(self.graph)[op.id]
         return (0.0,) * len(shares) if self._bounds.get(op.id) == "computing" else shares
-
-    @cached_property
-    def _shares(self) -> tuple[tuple[float, ...], ...]:
-        return moved(self.graph)
 
     def _flops(self, op: OpNode) -> float:
         """The operations that count."""
@@ -324,7 +320,7 @@ class Roofline:
     def _is_free(self, op: OpNode) -> bool:
         """Whether nothing is computed or moved for `op` itself."""
         if op.kind in BORDERS:
-            return not any(self._shares[op.id])
+            return not any(moved(self.graph)[op.id])
         return (op.kind in VIEWS and op.id not in self._written_out) or not (op.ins or op.outs)
 
     @cached_property
@@ -348,7 +344,7 @@ class Roofline:
         folds = op.kind == "transpose" and op.id in self._folded
         launched = not self._in_memory.isdisjoint([tensor.id for tensor in op.outs])
         turned = op.kind == "dot_general" and op.id in self._turned
-        return (folds, turned, launched, op.id in self._written_out, self._bounds.get(op.id), self._shares[op.id])
+        return (folds, turned, launched, op.id in self._written_out, self._bounds.get(op.id), moved(self.graph)[op.id])
 
     def step_cost(self, kind: StepKind, axes: tuple[str, ...], size_bytes: int) -> float:
         """Seconds of one redistribution step."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,7 @@ from autopar.core.placement import Placement
 from autopar.core.space import Space
 from autopar.core.strategy import StrategyArrays
 from autopar.cost.buckets import waiting
+from autopar.cost.links import Ints, Link, Links, kinds_of, links_of
 from autopar.cost.local_steps import in_loops
 from autopar.cost.pricing import Pricing, arrival_cost, costs_of
 from autopar.memory.counted import Usages
@@ -131,31 +133,61 @@ class Builder(Usages):
         return self._layouts[id(strategies)]
 
     def edges(self) -> tuple[Edge, ...]:
-        """The routes between variables, and which copies may be aliases."""
-        found: list[Edge] = []
-        sources: list[Source] = []  # of what is read from each copy
-        for copy, candidates in self._copies():
-            node, made, region = self._makers[copy.tensor.id] if copy.source is None else sources[copy.source]
-            wanted, mine = self._candidates(candidates), self.first_copy + copy.id
-            sources.append((mine, wanted, copy.region))
-            cost = self._matrix(copy.tensor, made, wanted, region, copy.region, copy.uses)
-            if self._doubled(copy):
-                cost = self._aliased(cost, made, wanted, copy.stored)
-            found.append(self._widened(Edge(node, mine, cost), copy.source))
-        ops, sides, op_node, makers = self.graph.ops, self._sides, self.op_node, self._makers
-        for use, source in self.flow.source.items():
-            op, position, _, reader = use
-            if op is not None:
-                tensor, target, wanted = ops[op].ins[position], op_node[op], sides[op][0][position]
-            else:
-                tensor = self.graph.outputs[position]
-                target = self.output_node[position]
-                wanted = self._candidates(self.space.outputs[position] or self.space.inputs[target])
-            node, made, region = makers[tensor.id] if source is None else sources[source]
-            if node != target:
-                edge = Edge(node, target, self._read(tensor, source, made, wanted, region, reader, (use,)))
-                found.append(edge if source is None else self._widened(edge, source))
-        return tuple(found)
+        """The routes between variables, and which copies may be aliases: one matrix for each kind of link."""
+        links = links_of(self.graph, self.flow)
+        node, column = self._slot_nodes(links), self._slot_columns()
+        u, v = node[links.source], node[links.target]
+        there = np.flatnonzero(u != v)
+
+        doubled = np.array([*map(self._doubled, self.flow.copies), False])  # the last one: where there is no copy
+        keys = (links.looks, column[links.source], column[links.target], doubled[links.origin], doubled[links.copy])
+        first, kind = kinds_of(tuple(key[there] for key in keys))
+        examples: list[int] = there[first].tolist()
+        matrices = [self._matrix_of(links.links[n]) for n in examples]
+
+        costs = map(matrices.__getitem__, kind.tolist())
+        return tuple(map(Edge, u[there].tolist(), v[there].tolist(), costs))
+
+    def _slot_nodes(self, links: Links) -> Ints:
+        """The variable that says where a tensor lies, by slot; -1 for results that are literals."""
+        outputs = [self.output_node.get(position, -1) for position in range(len(self.graph.outputs))]
+        free = [*range(len(self.graph.inputs)), *range(self.first_copy, self.first_copy + len(self.flow.copies))]
+        of_op = np.array([self.op_node[op.id] for op in self.graph.ops], dtype=np.int64)
+        return np.concatenate([np.array([*free, *outputs], dtype=np.int64), np.repeat(of_op, links.slots)])
+
+    def _slot_columns(self) -> Ints:
+        """What tells apart the columns of placements at slots: equal ones are one object."""
+        space, candidates = self.space, self._candidates
+        found = [id(candidates(placements)) for placements in (*space.inputs, *space.copies)]
+        for position, placements in enumerate(space.outputs):
+            own = placements or (space.inputs[self.output_node[position]] if position in self.output_node else ())
+            found.append(id(candidates(own)) if own else 0)
+
+        known: dict[int, list[int]] = {}
+        for sides in self._sides:
+            if id(sides) not in known:
+                known[id(sides)] = [id(column) for side in sides for column in side]
+        found += chain.from_iterable([known[id(sides)] for sides in self._sides])
+        return np.array(found, dtype=np.int64)
+
+    def _matrix_of(self, link: Link) -> Matrix:
+        """What a link costs by the candidates at both ends."""
+        _, made, region = self._source(link.tensor, link.source)
+        if link.copy is None:
+            (use,) = link.uses
+            cost = self._read(link.tensor, link.source, made, self._wanted(use), region, link.reader, link.uses)
+        else:
+            copy, wanted = self.flow.copies[link.copy], self._candidates(self.space.copies[link.copy])
+            cost = self._matrix(link.tensor, made, wanted, region, link.reader, link.uses)
+            cost = self._aliased(cost, made, wanted, copy.stored) if self._doubled(copy) else cost
+        return self._widened(Edge(0, 1, cost), link.source).matrix
+
+    def _wanted(self, use: Use) -> Column:
+        """The placements that a use reads its tensor in."""
+        if use.op is not None:
+            return self._placed(use.op, "ins", use.position)
+        own = self.space.outputs[use.position] or self.space.inputs[self.output_node[use.position]]
+        return self._candidates(own)
 
     def _weight(self, source: int | None, reader: int | None) -> float:
         """How often a value of one region is redistributed for a reader in another."""

@@ -334,10 +334,10 @@ class Roofline:
 
     def context(self, op: OpNode) -> Hashable:
         """What it moves, what bounds its kernel, whether it ends one, and whether it is a view or part of a product."""
-        in_memory, folds = self._in_memory, op.kind == "transpose" and op.id in self._folded
-        launched = any(tensor.id in in_memory for tensor in op.outs)
+        folds = op.kind == "transpose" and op.id in self._folded
+        launched = not self._in_memory.isdisjoint([tensor.id for tensor in op.outs])
         turned = op.kind == "dot_general" and op.id in self._turned
-        return (folds, turned, launched, op.id in self._written_out, self._bounds.get(op.id), *moved(self.graph)[op.id])
+        return (folds, turned, launched, op.id in self._written_out, self._bounds.get(op.id), moved(self.graph)[op.id])
 
     def step_cost(self, kind: StepKind, axes: tuple[str, ...], size_bytes: int) -> float:
         """Seconds of one redistribution step."""

@@ -117,7 +117,8 @@ class LimitedSolve:
             if found is not None:
                 self.task.tell(self.ground.mesh, None, found.objective, found.lower_bound)
                 return alike(problem, found, usual)
-        return self.solved_by(problem, self.nearby(False), options, below)
+        found = self.solved_by(problem, self.nearby(False), options, below)
+        return found if options is None or options.periodic.quotient else alike(problem, found, usual)
 
     def solved_by(
         self, problem: Problem, warm: Solution | None, options: SolveOptions | None = None, below: float = inf

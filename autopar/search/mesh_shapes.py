@@ -42,6 +42,14 @@ def refines(fine: DeviceMesh, coarse: DeviceMesh) -> bool:
     return fine.size == coarse.size and _strides(coarse) <= _strides(fine)
 
 
+def promise(mesh: DeviceMesh) -> tuple[int, float]:
+    """What is looked at first where nothing is known: the least, of the most axes and the most even ones of these.
+
+    What is proven of more axes holds for fewer, and devices are rarely split best by one axis alone.
+    """
+    return -len(mesh.sizes), max(mesh.sizes) / min(mesh.sizes)
+
+
 def _strides(mesh: DeviceMesh) -> frozenset[int]:
     return frozenset(prod(mesh.sizes[n:]) for n in range(len(mesh.sizes) + 1))
 

@@ -14,7 +14,7 @@ from autopar.search.explain_infeasible import NoPlan
 from autopar.search.ground import Ground
 from autopar.search.limited_solve import LimitedSolve
 from autopar.search.memory_limit import plan_within
-from autopar.search.race import Entrant, Progress, reaches
+from autopar.search.race import TIE, Entrant, Progress, reaches
 from autopar.search.task import Planned, Task, roughly
 from autopar.solve import Infeasible, NothingCheaper, SolveOptions
 
@@ -80,7 +80,7 @@ class Place:
         """A plan without a memory limit, and a bound, found with little work; None where that finds neither."""
         if self.known is None and not self._rough:
             try:
-                self._rough.append(self._unlimited(roughly(self.task.options.solver), below))
+                self._rough.append(self._unlimited(_little(self.task.options.solver, below), below))
             except NothingCheaper as nothing:
                 self._rough.append(nothing)
             except (Unsolved, NoFeasiblePlan, InvalidConstraint, UnsupportedPrimitive):
@@ -100,7 +100,7 @@ class Place:
             rough = self._rough[0] if self._rough else None
             if self.known is not None:
                 self._free.append((self._attempt(self.known.plan.step_kinds), self.known))
-            elif isinstance(rough, tuple) and rough[1].plan.gap <= self.task.options.gap_tolerance:
+            elif isinstance(rough, tuple) and self._is_enough(rough[1]):
                 self._free.append(rough)
             elif isinstance(rough, NothingCheaper) and reaches(
                 rough.lower_bound, below, self.task.options.gap_tolerance
@@ -109,6 +109,11 @@ class Place:
             else:
                 self._free.append(self._found_fully(below))
         return self._free[0]
+
+    def _is_enough(self, planned: Planned) -> bool:
+        """Whether the plan is proven within the tolerance: a bound that reaches it exactly does, however rounded."""
+        plan = planned.plan
+        return reaches(plan.lower_bound_s, plan.objective_s, self.task.options.gap_tolerance + TIE)
 
     def _found_fully(self, below: float) -> Found:
         """With all the work that the options allow."""
@@ -140,6 +145,12 @@ class Place:
     @cached_property
     def _left(self) -> Restriction:
         return restriction(self.task.graph, self.ground.space, self.task.all_constraints)
+
+
+def _little(options: SolveOptions, below: float) -> SolveOptions:
+    """Little work: where there is a plan to undercut, a bound comes first, and what repeats lies alike in what wins."""
+    little = roughly(options)
+    return little if below == inf else replace(little, periodic=replace(little.periodic, quotient=False))
 
 
 def _met(planned: Planned, limit: int | None) -> Progress[Planned]:

@@ -67,6 +67,7 @@ def race(
     stop: StopToken | None = None,
     gap_tolerance: float = 0.0,
     ruled_out: Callable[[int], None] = lambda _: None,
+    order: Sequence[int] = (),
 ) -> Finish[Found]:
     """The cheapest that any entrant finds, if it is cheaper than `below`; of equals the first found.
 
@@ -80,6 +81,7 @@ def race(
       stop: what may end it early; None: nothing.
       gap_tolerance: the share of its cost that the cheapest may cost more than another for all that is proven.
       ruled_out: told the position of every entrant that cannot find anything cheaper, and found nothing that stands.
+      order: all positions, the first of equal bounds first; (): as they stand.
 
     Raises:
       KeyboardInterrupt: interrupted before anything was found.
@@ -87,6 +89,7 @@ def race(
     stop = stop or StopToken()
     known = list(bounds) if bounds is not None else [-inf] * len(entrants)
     enough = max(TIE, gap_tolerance)
+    turn = {n: place for place, n in enumerate(order or range(len(entrants)))}
     started, finished = [False] * len(entrants), [False] * len(entrants)
     misfits: dict[int, AutoparError] = {}
     winner, best, found = None, below, None
@@ -99,7 +102,7 @@ def race(
         if not running or (found is not None and stop.is_over):
             reasons = tuple(misfits[n] for n in sorted(misfits))
             return Finish(winner, found, best, tuple(known), tuple(finished), reasons)
-        leader = min(running, key=lambda n: (known[n], n))
+        leader = min(running, key=lambda n: (known[n], turn[n]))
         try:
             progress = entrants[leader].send(best) if started[leader] else next(entrants[leader])
         except KeyboardInterrupt:

@@ -22,7 +22,7 @@ from autopar.search.constraints.restriction import can_name, holds
 from autopar.search.explain_infeasible import explained, refusal
 from autopar.search.ground import Ground
 from autopar.search.limited_solve import WORTH, account_of
-from autopar.search.mesh_shapes import refines
+from autopar.search.mesh_shapes import promise, refines
 from autopar.search.place import Place
 from autopar.search.race import TIE, Finish, race, reaches
 from autopar.search.recompute import or_recomputed
@@ -105,7 +105,8 @@ def _raced(places: Sequence[Place]) -> tuple[Finish[Planned], tuple[DeviceMesh, 
         if len(places) > 1:
             places[position].ground.forget()
 
-    finish = race(runs, inside, stop=task.stop, gap_tolerance=task.options.gap_tolerance, ruled_out=ruled_out)
+    tolerance, order = task.options.gap_tolerance, in_order_of_promise(places)
+    finish = race(runs, inside, stop=task.stop, gap_tolerance=tolerance, ruled_out=ruled_out, order=order)
     if finish.found is not None and task.stop.is_over:
         return finish, ()
     try:
@@ -115,6 +116,14 @@ def _raced(places: Sequence[Place]) -> tuple[Finish[Planned], tuple[DeviceMesh, 
             raise
         task.stop.note("keyboard")
         return finish, ()
+
+
+def in_order_of_promise(places: Sequence[Place]) -> list[int]:
+    """The positions of places, those first that are to be looked at first: of equals the first one is the simplest.
+
+    The first place is first, as any plan at all is something to undercut.
+    """
+    return sorted(range(len(places)), key=lambda n: (n > 0, promise(places[n].ground.mesh), n))
 
 
 def _inside(places: Sequence[Place]) -> list[list[int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypedDict, Unpack
 
 import jax
@@ -18,9 +18,10 @@ from autopar.core.regions import WHILE_TRIPS
 from autopar.errors import TraceError
 from autopar.trace.arguments import Arguments, Donated, function_name, positions, read_arguments
 from autopar.trace.carry import Carry, Results, find_carry
-from autopar.trace.draft import Place
-from autopar.trace.finish import Padding, Parts, finish
+from autopar.trace.draft import Draft, DraftOp, Place
+from autopar.trace.finish import Padding, Parts, numbered
 from autopar.trace.flat import TRACING, FlatFunction
+from autopar.trace.moving import composed
 from autopar.trace.pins import on_one_mesh
 from autopar.trace.returned import held_in_objects
 from autopar.trace.state import Pairs, resembled_inputs
@@ -62,8 +63,22 @@ class Traced:
 
 
 @dataclass(frozen=True, eq=False)
+class Walked:
+    """A captured function as a draft: `ops` are its operators, with chains of moving ones taken from their sources.
+
+    `has_parts` as in Traced. Finishing it adds constants and numbers of tensors to the draft, and changes no other.
+    """
+
+    draft: Draft
+    inputs: list[TensorInfo]
+    ops: list[DraftOp]
+    outputs: list[TensorInfo]
+    has_parts: bool
+
+
+@dataclass(frozen=True, eq=False)
 class Capture:
-    """A function as JAX traced it, once: what every graph of it is made from."""
+    """A function as JAX traced it, once: what every graph of it is made from. It is walked once in each way."""
 
     fn: Callable[..., Any]
     args: tuple[Any, ...]
@@ -71,6 +86,22 @@ class Capture:
     closed: Any
     results: Results
     mesh: AbstractMesh | None
+    _walked: dict[tuple[float, int], Walked] = field(default_factory=dict[tuple[float, int], Walked])
+
+    def walked(self, while_trips: float, loop_parts: int) -> Walked:
+        """The draft of it under these options (`GraphOptions`)."""
+        loop_parts = 1 if self.mesh is not None else loop_parts
+        key = while_trips, loop_parts
+        if key not in self._walked:
+            self._walked[key] = self._walk(Walker(while_trips, loop_parts))
+        return self._walked[key]
+
+    def _walk(self, walker: Walker) -> Walked:
+        names = zip(self.arguments.avals, self.arguments.leaf_names, strict=True)
+        inputs = [walker.draft.tensor(aval, name) for aval, name in names]
+        jaxpr, consts = _compat.open_jaxpr(self.closed)
+        outputs = walker.walk(jaxpr, consts, list(inputs), Place(_compat.empty_name_stack()))
+        return Walked(walker.draft, inputs, *composed(walker.draft, outputs), walker.has_parts)
 
 
 def capture(
@@ -136,15 +167,13 @@ def graph_of(captured: Capture, **options: Unpack[GraphOptions]) -> Traced:
     padding, loop_parts = options.get("padding") or {}, options.get("loop_parts", 1)
     fn, arguments, results, mesh = captured.fn, captured.arguments, captured.results, captured.mesh
     donated = (*positions(donate_argnums, len(captured.args), "donate_argnums"), *donate_argnames)
-    walker = Walker(options.get("while_trips", WHILE_TRIPS), 1 if mesh is not None else loop_parts)
-    inputs = [walker.draft.tensor(aval, name) for aval, name in zip(arguments.avals, arguments.leaf_names, strict=True)]
-    jaxpr, consts = _compat.open_jaxpr(captured.closed)
-    outputs = walker.walk(jaxpr, consts, list(inputs), Place(_compat.empty_name_stack()))
+    walked = captured.walked(options.get("while_trips", WHILE_TRIPS), loop_parts)
+    draft, inputs = walked.draft, walked.inputs
     pairs = find_carry(options.get("carry", "auto"), arguments, results, donated)
-    raw_keys = {i for i, tensor in enumerate(inputs) if tensor.id in walker.draft.raw_keys}
+    raw_keys = {i for i, tensor in enumerate(inputs) if tensor.id in draft.raw_keys}
     state = raw_keys.union(fn.state if isinstance(fn, FlatFunction) else known_state(arguments, results, pairs))
     resting = frozenset(tensor.id for i, tensor in enumerate(inputs) if i in state)
-    parts = finish(walker.draft, inputs, outputs, Padding(padding, resting))
+    parts = numbered(draft, inputs, walked.ops, walked.outputs, Padding(padding, resting))
     graph = replace(
         on_one_mesh(_graph(parts, pairs, arguments, results, state, donated)), padding=tuple(padding.items())
     )
@@ -162,7 +191,7 @@ def graph_of(captured: Capture, **options: Unpack[GraphOptions]) -> Traced:
         output_names=results.names,
         static_argnums=tuple(position for position, _ in arguments.static),
         mesh=typed_axes(mesh),
-        has_parts=walker.has_parts,
+        has_parts=walked.has_parts,
     )
 
 

@@ -41,14 +41,19 @@ class Parts:
     constants: tuple[Any, ...]
 
 
-def finish(
+def finish(draft: Draft, inputs: list[TensorInfo], outputs: list[TensorInfo]) -> Parts:
+    """The numbered graph of what `outputs` depend on; hoisted constants that are used follow `inputs`."""
+    return numbered(draft, inputs, *composed(draft, outputs))
+
+
+def numbered(
     draft: Draft,
     inputs: list[TensorInfo],
+    ops: list[DraftOp],
     outputs: list[TensorInfo],
     padding: Padding = NO_PADDING,
 ) -> Parts:
-    """The numbered graph of what `outputs` depend on; hoisted constants that are used follow `inputs`."""
-    ops, outputs = composed(draft, outputs)
+    """As `finish`, of operators of the draft in which chains of moving ones are composed."""
     if padding.sizes:
         ops, _ = _live_operators(ops, draft.regions, outputs)
         ops, outputs = padded(draft, ops, inputs, outputs, padding.sizes, padding.state)
@@ -74,8 +79,8 @@ def finish(
         OpNode(
             id=position,
             kind=op.kind,
-            ins=tuple(number(tensor) for tensor in op.ins),
-            outs=tuple(number(tensor) for tensor in op.outs),
+            ins=tuple(map(number, op.ins)),
+            outs=tuple(map(number, op.outs)),
             params=op.params,
             source=op.source,
             scope=op.scope,
@@ -121,7 +126,7 @@ def _live_operators(
     needed: set[int] = set()
 
     def is_needed(op: DraftOp) -> bool:
-        if op.effect or any(tensor.id in used for tensor in op.outs):
+        if op.effect or not used.isdisjoint([tensor.id for tensor in op.outs]):
             return True
         if op.kind in ("carry_in", "carry_out"):
             return not kept.isdisjoint(pairs[op.region, op.params["position"]])
@@ -132,8 +137,8 @@ def _live_operators(
         for op in reversed(ops):
             if op not in kept and is_needed(op):
                 kept.add(op)
-                used.update(tensor.id for tensor in op.ins)
-                needed.update(r for r in tree.path(op.region) if tree[r].kind in CONTROL)
+                used.update([tensor.id for tensor in op.ins])
+                needed.update([r for r in tree.path(op.region) if tree[r].kind in CONTROL])
         if len(kept) == before or not needed:
             return [op for op in ops if op in kept], used
 
@@ -165,7 +170,7 @@ def _phases(ops: list[DraftOp]) -> list[Phase]:
     after: set[int] = set()
     for op in ops:
         outermost = _outermost(known[op.scope], transposed)
-        depends = outermost == _TRANSPOSE or any(tensor.id in after for tensor in op.ins)
+        depends = outermost == _TRANSPOSE or not after.isdisjoint([tensor.id for tensor in op.ins])
         if depends:
             after.update(tensor.id for tensor in op.outs)
         phases.append("backward" if outermost == _TRANSPOSE else "update" if depends and not outermost else "forward")

@@ -13,6 +13,8 @@ def near(ops: Sequence[DraftOp]) -> list[DraftOp]:
     A program that fetches all its moments first, as one tree, would hold them all at once. None is moved into or out
     of a region, or past one.
     """
+    if not any(map(_crosses, ops)):
+        return list(ops)
     late = _moved(ops, _fetches, lambda op: [t.id for t in op.ins])
     return _moved(late[::-1], _stores, lambda op: [t.id for t in op.outs], back=True)[::-1]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
@@ -29,7 +29,7 @@ from autopar.search.ground import Ground
 from autopar.search.mesh_shapes import NAMES, mesh_shapes, refines
 from autopar.search.place import Place
 from autopar.search.race import Entrant, Progress, race
-from autopar.search.search import contained, find_on, find_plan
+from autopar.search.search import contained, find_at, find_on, find_plan, places_of
 from autopar.search.task import SearchOptions, Task
 from autopar.solve import SolveOptions
 from autopar.trace import trace
@@ -245,6 +245,14 @@ def test_the_most_promising_goes_on_and_the_hopeless_are_ruled_out() -> None:
     assert finish.finished == (False, True, True)
 
 
+def test_of_equal_bounds_the_first_in_order_goes_on() -> None:
+    def race_of(order: Sequence[int]) -> str | None:
+        runs = [entrant(Progress(3.0, 3.0, "a")), entrant(Progress(3.0, 3.0, "b")), entrant(Progress(4.0, 4.0, "c"))]
+        return race(runs, [[], [], []], order=order).found
+
+    assert [race_of(order) for order in ((), (1, 0, 2), (2, 1, 0))] == ["a", "b", "b"]
+
+
 def test_what_contains_another_rules_it_out_before_it_starts() -> None:
     def never() -> Entrant[str]:
         raise AssertionError("this one was ruled out")
@@ -420,6 +428,37 @@ def test_a_wrong_bound_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Place, "run", overstated)
     assert find_plan(task, meshes).plan.objective_s > best.plan.objective_s * 1.01
+
+
+def test_even_shapes_of_the_most_axes_come_first_behind_any_shape_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is proven of two axes rules out the one axis of a second graph before it is looked at."""
+    looked: list[tuple[int, int]] = []
+    tasks = [task_of(graph_of(), cluster_of(16)) for _ in range(2)]
+    places = [place for task in tasks for place in places_of(task, mesh_shapes((16,), 2))]
+    assert [place.ground.mesh.sizes for place in places[:4]] == [(16,), (2, 8), (4, 4), (8, 2)]
+
+    def noted(place: Place, below: float) -> Any:
+        looked.append((tasks.index(place.task), place.ground.mesh.sizes[0]))
+        return rough(place, below)
+
+    rough = Place._found_roughly
+    monkeypatch.setattr(Place, "_found_roughly", noted)
+    find_at(places)
+    assert looked[:3] == [(0, 16), (0, 4), (1, 4)]
+    assert (1, 16) not in looked
+
+
+def test_a_bound_that_reaches_the_tolerance_is_enough_however_it_is_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """(c - 0.995 c) / c is more than 0.005 for this c, by rounding."""
+    cost = 10.601111810529568
+    assert (cost - 0.995 * cost) / cost > 0.005
+    place = places_of(task_of(graph_of(), cluster_of(8)), mesh_shapes((8,), 1))[0]
+    attempt, planned = place.free()
+    close = replace(planned, plan=replace(planned.plan, objective_s=cost, lower_bound_s=0.995 * cost))
+    again = Place(place.task, place.ground)
+    again._rough.append((attempt, close))
+    monkeypatch.setattr(Place, "_found_fully", lambda *_: pytest.fail("it is proven within the tolerance"))
+    assert again.free()[1] is close
 
 
 def test_of_shapes_with_the_same_best_plan_that_of_fewest_axes_is_taken() -> None:

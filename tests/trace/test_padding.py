@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import partial, partialmethod
 from typing import Any
 
 import jax
@@ -296,3 +296,27 @@ def test_bits_of_padded_rows_are_drawn_with_the_others() -> None:
     }
     assert makers == {"iota_2x32_shape"}
     assert not [op for op in graph.ops if op.kind == "slice" and op.ins[0].ndim == 2]
+
+
+def test_jax_traces_once_what_pads_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step of many layers is padded by few functions, and the graph is the same as if each were traced anew."""
+
+    def layers(x: Any, weights: Any) -> Any:
+        for w in weights:
+            x = jax.nn.softmax(x @ w) @ w.T
+        return x
+
+    args = np.ones((6, 9)), [np.ones((9, 9))] * 8
+    calls: list[tuple[Any, ...] | None] = []
+
+    def noted(self: Padder, *given: Any, known_as: Any = None, anew: bool = False) -> Any:
+        calls.append(known_as)
+        return call(self, *given, known_as=None if anew else known_as)
+
+    call = Padder.call
+    monkeypatch.setattr(Padder, "call", noted)
+    graph = trace(layers, args, padding={9: 12}).graph
+    known = [what for what in calls if what is not None]
+    assert len(known) > 4 * len(set(known))
+    monkeypatch.setattr(Padder, "call", partialmethod(noted, anew=True))
+    assert str(trace(layers, args, padding={9: 12}).graph) == str(graph)

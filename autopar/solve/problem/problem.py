@@ -103,20 +103,25 @@ class Problem:
     @cached_property
     def counts(self) -> tuple[int, ...]:
         """The number of strategies of each node."""
-        return tuple(len(cost) for cost in self.node_costs)
+        return tuple(map(len, self.node_costs))
 
     @cached_property
     def ends(self) -> NDArray[np.intp]:
         """The nodes u and v of every edge: ends[edge, 0] and ends[edge, 1]."""
-        return np.array([[edge.u for edge in self.edges], [edge.v for edge in self.edges]], dtype=np.intp).T
+        u = np.fromiter([edge.u for edge in self.edges], dtype=np.intp, count=len(self.edges))
+        v = np.fromiter([edge.v for edge in self.edges], dtype=np.intp, count=len(self.edges))
+        return np.stack([u, v]).T
 
     @cached_property
     def matrices(self) -> tuple[list[Matrix], NDArray[np.intp]]:
         """The matrices, each object once, in the order in which they come first; and which of them each edge has."""
-        first: dict[int, int] = {}
-        which = [first.setdefault(id(edge.matrix), len(first)) for edge in self.edges]
-        by_id = {id(edge.matrix): edge.matrix for edge in self.edges}
-        return [by_id[key] for key in first], np.array(which, dtype=np.intp)
+        ids = np.array([id(edge.matrix) for edge in self.edges], dtype=np.int64)
+        _, first, which = np.unique(ids, return_index=True, return_inverse=True)
+        order = np.argsort(first)
+        number = np.empty(len(first), dtype=np.intp)
+        number[order] = np.arange(len(first))
+        examples: list[int] = first[order].tolist()
+        return [self.edges[e].matrix for e in examples], number[which]
 
     @cached_property
     def _edges_of(self) -> list[NDArray[np.intp]]:

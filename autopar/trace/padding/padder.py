@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from math import prod
+from operator import is_
 from typing import Any
 
 import jax.numpy as jnp
@@ -59,7 +60,7 @@ class Padder:
     wishes: Mapping[int, frozenset[int]]
     ops: list[DraftOp] = field(default_factory=list[DraftOp])
     forms: dict[int, list[Form]] = field(default_factory=dict[int, list[Form]])
-    _calls: dict[Any, Any] = field(default_factory=dict[Any, Any])
+    _calls: dict[Hashable, Any] = field(default_factory=dict[Hashable, Any])
 
     def wanted(self, tensor: TensorInfo) -> Shape:
         """The shape with every dim padded whose size is to be."""
@@ -104,7 +105,7 @@ class Padder:
             config = [(0, size - low, 0) for low, size in zip(kept, shape, strict=True)]
             return cut if kept == shape else lax.pad(cut, np.zeros((), jnp.dtype(tensor.dtype)), config)
 
-        (made,) = self.call(resize, [form.tensor], op)
+        (made,) = self.call(resize, [form.tensor], op, known_as=("resized", tensor.dtype, form.shape, shape))
         grown = {d for d, (was, size) in enumerate(sides) if size > was == tensor.shape[d]}
         return Form(made, frozenset(grown | form.zero), op.region)
 
@@ -126,7 +127,8 @@ class Padder:
             inside = lax.broadcast_in_dim(reduce(lax.bitwise_and, along), x.shape, behind)
             return lax.select(inside, x, lax.full(x.shape, value, dtype))
 
-        (made,) = self.call(mask, [form.tensor], op)
+        what = "masked", tensor.dtype, form.shape, tensor.shape, *behind, repr(value)
+        (made,) = self.call(mask, [form.tensor], op, known_as=what)
         if value != 0:
             return Form(made, region=op.region)
         found = Form(made, form.zero.union(behind), op.region)
@@ -140,12 +142,24 @@ class Padder:
             self.masked(tensor, self.forms[tensor.id][0], sorted(self.wishes.get(tensor.id, ())), 0, op)
 
     def call(
-        self, function: Callable[..., Any], tensors: Sequence[TensorInfo], op: DraftOp, added: float = 1.0
+        self,
+        function: Callable[..., Any],
+        tensors: Sequence[TensorInfo],
+        op: DraftOp,
+        added: float = 1.0,
+        known_as: Hashable = None,
     ) -> list[TensorInfo]:
-        """The results of `function` on `tensors`, computed in the place of `op`; how much of it padding added."""
-        specs = [untyped_jax.ShapeDtypeStruct(tensor.shape, jnp.dtype(tensor.dtype)) for tensor in tensors]
-        with _compat.without_mesh():
-            closed = untyped_jax.make_jaxpr(function)(*specs)
+        """The results of `function` on `tensors`, computed in the place of `op`; how much of it padding added.
+
+        JAX traces it once for all calls that are `known_as` one thing.
+        """
+        closed = self._calls.get(known_as)
+        if closed is None:
+            specs = [untyped_jax.ShapeDtypeStruct(tensor.shape, jnp.dtype(tensor.dtype)) for tensor in tensors]
+            with _compat.without_mesh():
+                closed = untyped_jax.make_jaxpr(function)(*specs)
+        if known_as is not None:
+            self._calls[known_as] = closed
         return self._walk(closed, tensors, op, added)
 
     def _walk(self, closed: Any, tensors: Sequence[TensorInfo], op: DraftOp, added: float) -> list[TensorInfo]:
@@ -198,8 +212,8 @@ class Padder:
 
     def whole(self, op: DraftOp) -> None:
         """Adds `op` as it was, on true operands."""
-        ins = [self.need(tensor, tensor.shape, op) for tensor in op.ins]
-        self.ops.append(replace(op, ins=tuple(form.tensor for form in ins)))
+        ins = tuple([self.need(tensor, tensor.shape, op).tensor for tensor in op.ins])
+        self.ops.append(op if all(map(is_, ins, op.ins)) else replace(op, ins=ins))
         self.record(op, op.outs)
 
     def like(self, tensor: TensorInfo, shape: Shape) -> TensorInfo:

@@ -1,9 +1,12 @@
 """Eight virtual CPU devices for every test, set before JAX starts its backend; what makes the suite quick."""
 
 import gc
+from collections.abc import Iterator
 
 import jax
 import pytest
+
+from tests.quick_compile import QUICK, compiled_by
 
 jax.config.update("jax_num_cpu_devices", 8)
 # Collections took 9 % of the CPU time (15 of 167 s, measured on a tenth of the suite); they find next to nothing.
@@ -13,3 +16,17 @@ gc.set_threshold(20_000, 20, 20)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest test comes first: at the end all workers but one would wait for it."""
     items.sort(key=lambda item: "test_trade_offs_runs" not in item.nodeid)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _compiled_quickly() -> Iterator[None]:
+    """Compiling took half of the CPU time of what runs in the tests' own process."""
+    with compiled_by(QUICK):
+        yield
+
+
+@pytest.fixture(scope="module")
+def compiled_in_full() -> Iterator[None]:
+    """For modules that look at what XLA makes, and those whose programs run as users run them."""
+    with compiled_by({}):
+        yield

@@ -14,6 +14,8 @@ from jax.sharding import PartitionSpec as P
 import autopar
 from autopar.emit.moves import Target
 
+pytestmark = pytest.mark.usefixtures("compiled_in_full")
+
 
 def picked(table: jax.Array, rows: jax.Array) -> jax.Array:
     return table[rows]

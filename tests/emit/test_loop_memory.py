@@ -16,6 +16,8 @@ import pytest
 import autopar
 from autopar.emit.hlo import peak_memory_bytes
 
+pytestmark = pytest.mark.usefixtures("compiled_in_full")
+
 Tree = Any
 LEAST, MOST = 0.98, 1.45
 

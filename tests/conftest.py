@@ -5,12 +5,16 @@ from collections.abc import Iterator
 
 import jax
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.quick_compile import QUICK, compiled_by
 
 jax.config.update("jax_num_cpu_devices", 8)
 # Collections took 9 % of the CPU time (15 of 167 s, measured on a tenth of the suite); they find next to nothing.
 gc.set_threshold(20_000, 20, 20)
+# No test may fail because the machine is busy.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

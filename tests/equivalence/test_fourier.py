@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import autopar
+from tests.diagonal import diagonal
 from tests.equivalence.cases import MESHES, Case
 from tests.equivalence.check import check
 from tests.equivalence.test_solver_plans import plan_of
@@ -62,8 +63,7 @@ FUNCTIONS: dict[str, tuple[Function, tuple[Any, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("mesh", MESHES)
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize(("name", "mesh"), diagonal(FUNCTIONS, MESHES))
 def test_a_plan_computes_the_same_and_runs_what_it_lists(name: str, mesh: str) -> None:
     case = Case(*FUNCTIONS[name], "float32")
     program = plan_of(case, mesh).program()

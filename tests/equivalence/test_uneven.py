@@ -13,6 +13,7 @@ from jax import ShapeDtypeStruct as Struct
 import autopar
 from autopar.trace import trace
 from benchmarks.models import gpt
+from tests.diagonal import diagonal
 from tests.equivalence.cases import MESHES, Case
 from tests.equivalence.check import check
 from tests.equivalence.draw import local_plan, uniform_plan
@@ -64,8 +65,7 @@ def cases() -> dict[str, Padded]:
 CASES = cases()
 
 
-@pytest.mark.parametrize("mesh", MESHES)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("name", "mesh"), diagonal(CASES, MESHES))
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 8))])
 def test_a_random_plan_of_a_padded_graph_computes_the_same(name: str, mesh: str, seed: int) -> None:
     case = CASES[name]

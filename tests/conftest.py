@@ -7,7 +7,7 @@ import jax
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.quick_compile import QUICK, compiled_by
+from tests.quick_compile import AS_FUSED, QUICK, compiled_by
 
 jax.config.update("jax_num_cpu_devices", 8)
 # Collections took 9 % of the CPU time (15 of 167 s, measured on a tenth of the suite); they find next to nothing.
@@ -30,7 +30,7 @@ def _compiled_quickly() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def compiled_in_full() -> Iterator[None]:
-    """For modules that look at what XLA makes, and those whose programs run as users run them."""
-    with compiled_by({}):
+def fused_as_ever() -> Iterator[None]:
+    """For modules that look at the kernels that XLA makes, and at the memory that it sets aside for them."""
+    with compiled_by(AS_FUSED):
         yield

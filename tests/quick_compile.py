@@ -15,6 +15,9 @@ QUICK: dict[str, Any] = {"xla_backend_optimization_level": 0, "xla_cpu_parallel_
 if jax.__version_info__ < (0, 11):
     QUICK["xla_cpu_use_fusion_emitters"] = False  # later versions know nothing else, and not this option
 
+# The same optimised module as users get, of code that runs slowly.
+AS_FUSED: dict[str, Any] = {name: value for name, value in QUICK.items() if name != "xla_cpu_use_fusion_emitters"}
+
 _options_of: Any = compiler.get_compile_options
 
 

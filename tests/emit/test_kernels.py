@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 import autopar
 from autopar.emit.moves import Target
 
-pytestmark = pytest.mark.usefixtures("compiled_in_full")
+pytestmark = pytest.mark.usefixtures("fused_as_ever")
 
 
 def picked(table: jax.Array, rows: jax.Array) -> jax.Array:

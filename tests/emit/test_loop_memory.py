@@ -16,7 +16,7 @@ import pytest
 import autopar
 from autopar.emit.hlo import peak_memory_bytes
 
-pytestmark = pytest.mark.usefixtures("compiled_in_full")
+pytestmark = pytest.mark.usefixtures("fused_as_ever")
 
 Tree = Any
 LEAST, MOST = 0.98, 1.45

@@ -1,8 +1,13 @@
 """Models of others run as users run them."""
 
+from collections.abc import Iterator
+
 import pytest
+
+from tests.quick_compile import compiled_by
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _in_full(compiled_in_full: None) -> None:
-    """XLA's own options for every test of the folder."""
+def _in_full() -> Iterator[None]:
+    with compiled_by({}):
+        yield

@@ -27,7 +27,7 @@ from autopar.search.space import build_space
 from autopar.solve import InvalidSolution, NothingCheaper
 from tests.recompute.steps import arrays, scanned, specs, unrolled
 
-pytestmark = pytest.mark.usefixtures("compiled_in_full")
+pytestmark = pytest.mark.usefixtures("fused_as_ever")
 
 OPTIONS = autopar.SearchOptions()
 NEVER = replace(OPTIONS, recompute="never")

@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 
 import autopar
 from tests.api.same import SLOW, assert_same
-from tests.diagonal import diagonal
+from tests.quick_some import diagonal
 
 ROWS, COLUMNS = 16, 24
 X = np.arange(ROWS * COLUMNS, dtype=np.float32).reshape(ROWS, COLUMNS)

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import autopar
-from tests.diagonal import diagonal
 from tests.equivalence.cases import MESHES, Case
 from tests.equivalence.check import check
 from tests.equivalence.test_solver_plans import plan_of
+from tests.quick_some import diagonal
 
 Function = Callable[..., Any]
 _RNG = np.random.default_rng(0)

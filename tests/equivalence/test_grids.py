@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import autopar
-from tests.diagonal import diagonal
 from tests.equivalence.cases import Case
 from tests.equivalence.check import check
 from tests.equivalence.test_solver_plans import slow_devices
+from tests.quick_some import diagonal
 
 Grid = Any
 Step = Callable[..., Any]

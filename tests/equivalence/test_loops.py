@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from jax import lax
 
-from tests.diagonal import diagonal
 from tests.equivalence.cases import MESHES, Case, space_of
 from tests.equivalence.check import check, prove
 from tests.equivalence.draw import local_plan, uniform_plan
 from tests.equivalence.loops import LOOPS, loop_case
+from tests.quick_some import diagonal
 
 SEEDS = (0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 20)))
 

@@ -12,10 +12,10 @@ import pytest
 
 import autopar
 from autopar.errors import WholeBitsWarning
-from tests.diagonal import diagonal
 from tests.equivalence.cases import MESHES, Case
 from tests.equivalence.check import check
 from tests.equivalence.test_solver_plans import plan_of, slow_devices
+from tests.quick_some import diagonal
 
 
 def dropout(key: Any, x: Any) -> Any:

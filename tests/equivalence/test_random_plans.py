@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from autopar.core.plan import Stage
-from tests.diagonal import diagonal
 from tests.equivalence.cases import MESHES, SIZES, Case, gradients_case, space_of, step_case
 from tests.equivalence.check import check, prove
 from tests.equivalence.draw import local_plan, uniform_plan
+from tests.quick_some import diagonal
 
 QUICK_SEEDS = (0, 2)
 """One for each kind of drawing; each model on one mesh for each of them."""

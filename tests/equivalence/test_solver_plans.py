@@ -14,10 +14,10 @@ from autopar.emit.wrap import device_mesh, wrap
 from autopar.passes.program import ShardedProgram
 from cost_models import Cluster, load_cluster
 from cost_models.cluster import replace_link
-from tests.diagonal import diagonal
 from tests.equivalence.cases import MESHES, SIZES, Case, gradients_case, inputs_of, space_of, step_case
 from tests.equivalence.check import check, prove
 from tests.equivalence.draw import local_plan
+from tests.quick_some import diagonal
 
 CASES = {"step": step_case, "gradients": gradients_case}
 

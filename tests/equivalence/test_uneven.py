@@ -13,11 +13,11 @@ from jax import ShapeDtypeStruct as Struct
 import autopar
 from autopar.trace import trace
 from benchmarks.models import gpt
-from tests.diagonal import diagonal
 from tests.equivalence.cases import MESHES, Case
 from tests.equivalence.check import check
 from tests.equivalence.draw import local_plan, uniform_plan
 from tests.models.check import free_latency
+from tests.quick_some import diagonal
 from tests.trace.test_padding import array, heat, loss
 
 

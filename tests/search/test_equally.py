@@ -18,7 +18,7 @@ from autopar.search.task import Planned, SearchOptions, Task
 from autopar.solve import verify
 from autopar.solve.periodic import quotient
 from autopar.trace import trace
-from tests.diagonal import diagonal
+from tests.quick_some import diagonal
 from tests.search.test_front import FOUR, cluster_of
 
 LAYERS = 8

@@ -1,4 +1,4 @@
-"""Tests in two directions, of which a diagonal is run each time and the others are slow."""
+"""Of parameters that ask the same, some are run each time and the others are slow."""
 
 from __future__ import annotations
 
@@ -19,3 +19,8 @@ def diagonal(rows: Collection[Any], columns: Collection[Any], *, quick: int = 1,
         for m, row in enumerate(rows)
         for n, column in enumerate(columns)
     ]
+
+
+def one_quick(values: Collection[Any], which: int = 0) -> list[Any]:
+    """All values as parameters, of which only the one at `which` is without the mark `slow`."""
+    return [pytest.param(value, marks=[pytest.mark.slow] * (n != which)) for n, value in enumerate(values)]

@@ -14,9 +14,7 @@ from pathlib import Path
 
 SHOWN_BY = "0.10."
 CONTEXT = get_context("forkserver")
-CONTEXT.set_forkserver_preload(  # imported once for all pages
-    ["autopar.cli", "autopar.api.front", "autopar.operators", "tests.quick_compile"]
-)
+CONTEXT.set_forkserver_preload(["autopar.cli", "autopar.api.front", "autopar.operators"])  # imported once for all pages
 
 
 def run_apart(page: Path) -> None:
@@ -29,11 +27,10 @@ def _run(page: Path) -> None:
     import jax
 
     from tests.docs.blocks import run_page
-    from tests.quick_compile import AS_FUSED, compiled_by
 
     is_shown = jax.__version__.startswith(SHOWN_BY)
     jax.config.update("jax_num_cpu_devices", 8)
     warnings.simplefilter("error")
-    with tempfile.TemporaryDirectory() as folder, compiled_by(AS_FUSED):
+    with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         run_page(page, None if is_shown else lambda *_: None)

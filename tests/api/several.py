@@ -15,6 +15,7 @@ import autopar
 from autopar.api import processes
 from autopar.emit import several
 from benchmarks import hosts
+from tests.quick_compile import QUICK, compiled_by
 
 CLUSTER = "2x2xcpu-1gbit"
 X = np.linspace(-1, 1, 8 * 16, dtype=np.float32).reshape(8, 16)
@@ -127,4 +128,5 @@ def refused(work: Any) -> str:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[-1]))
+    with compiled_by(QUICK):
+        main(Path(sys.argv[-1]))

@@ -12,6 +12,7 @@ import numpy as np
 
 import autopar
 from benchmarks import hosts
+from tests.quick_compile import QUICK, compiled_by
 
 X = np.linspace(-1, 1, 8 * 16, dtype=np.float32).reshape(8, 16)
 MESH = {"p": 2, "q": 2}
@@ -54,4 +55,5 @@ def losses(run: Any, state: Any, x: Any) -> list[float]:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[-1]))
+    with compiled_by(QUICK):
+        main(Path(sys.argv[-1]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -17,17 +17,10 @@ from jax.sharding import AxisType, PartitionSpec
 import autopar
 from autopar.errors import InvalidConstraint
 from tests.api.same import PARAMS, SLOW, W, X
-from tests.quick_compile import compiled_quickly
 
 MESH = {"a": 2, "b": 4}
 XS = np.stack([X, X * 2])
 Transform = Callable[[Callable[..., Any]], Any]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick() -> Iterator[None]:
-    with compiled_quickly():
-        yield
 
 
 def net(p: Any, x: Any) -> Any:

@@ -27,6 +27,7 @@ from tests.cases.alpa import (
     planned_kinds,
     state_step,
 )
+from tests.quick_some import one_quick
 
 Mesh = dict[str, int]
 
@@ -45,7 +46,7 @@ def assert_objective(plan: Any, expected: float) -> None:
     assert plan.lower_bound_s == pytest.approx(expected, rel=1e-12)
 
 
-@pytest.mark.parametrize("mesh", LINES, ids=str)
+@pytest.mark.parametrize("mesh", one_quick(LINES), ids=str)
 def test_case_1_data_parallel(mesh: Mesh) -> None:
     """A wide batch and narrow layers: all 12 parameters replicated, one fused all-reduce of their gradients."""
     step, args = state_step(mlp(6, 32, 256), "adam")
@@ -57,7 +58,7 @@ def test_case_1_data_parallel(mesh: Mesh) -> None:
     assert largest_difference(found, step, args, "'m'") < 1e-5
 
 
-@pytest.mark.parametrize("mesh", LINES, ids=str)
+@pytest.mark.parametrize("mesh", one_quick(LINES, 1), ids=str)
 def test_case_2_model_parallel(mesh: Mesh) -> None:
     """Wide layers and a small batch: kernels split by columns and rows in turn, an all-reduce after each pair."""
     step, args = state_step(mlp(6, 256, 32), "adam")
@@ -168,7 +169,7 @@ def test_case_27_needs_no_communication(fn: Any, shapes: list[tuple[int, ...]], 
     assert largest_difference(found, fn, args) < 1e-5
 
 
-@pytest.mark.parametrize("mesh", LINES, ids=str)
+@pytest.mark.parametrize("mesh", one_quick(LINES), ids=str)
 def test_two_layers_without_bias(mesh: Mesh) -> None:
     """Alpa's 196,614.016 or less: two gradients of 128 x 128."""
     step, args = state_step(mlp(2, 128, 1024, bias=False), "sgd")

@@ -30,6 +30,7 @@ from tests.cases.alpa import (
 )
 from tests.cases.alpa_models import convolutions, expert_products, mixture_of_experts
 from tests.cases.test_alpa import alpa_3, assert_kinds, assert_objective, split_dims
+from tests.quick_some import one_quick
 
 Mesh = dict[str, int]
 
@@ -59,7 +60,7 @@ def pinned(fn: Any, args: tuple[Any, ...], mesh: Mesh, pins: tuple[Constraint, .
     return search(task, [DeviceMesh.of(mesh)])
 
 
-@pytest.mark.parametrize("mesh", LINES, ids=str)
+@pytest.mark.parametrize("mesh", one_quick(LINES), ids=str)
 def test_case_18_mixture_of_experts(mesh: Mesh) -> None:
     """Tokens go to their experts and back, forward and backward; all but the experts is data parallel."""
     step, args = state_step(mixture_of_experts(), "adam")
@@ -81,7 +82,7 @@ def test_case_18_computes_what_the_layer_does() -> None:
     assert largest_difference(plan(step, args, {"x": 4}), step, args, "'m'") < 1e-4
 
 
-@pytest.mark.parametrize("mesh", LINES, ids=str)
+@pytest.mark.parametrize("mesh", one_quick(LINES, 1), ids=str)
 def test_case_21_convolutions(mesh: Mesh) -> None:
     """Data parallel: per batch norm one all-reduce of both statistics and one of their gradients, one of gradients."""
     step, args = state_step(convolutions(3, 16, 16, 4), "momentum")

@@ -82,7 +82,9 @@ MAIN = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(MAIN))
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (n % 2)) for n, name in enumerate(sorted(MAIN))]
+)
 def test_what_is_found_is_what_is_written(name: str) -> None:
     """Its strategies are among those of the written rule, and the main factors are all there."""
     built = build(by_name[name])

@@ -14,6 +14,8 @@ from jax.sharding import PartitionSpec as P
 import autopar
 from autopar.backends.known import UNKNOWN, XLA_CPU
 
+pytestmark = pytest.mark.usefixtures("fused_as_ever")
+
 
 def picked(table: jax.Array, rows: jax.Array) -> jax.Array:
     return table[rows]

@@ -16,6 +16,8 @@ import pytest
 import autopar
 from autopar.inspect.hlo import peak_memory_bytes
 
+pytestmark = pytest.mark.usefixtures("fused_as_ever")
+
 Tree = Any
 LEAST, MOST = 0.98, 1.45
 

@@ -16,6 +16,8 @@ from autopar.ops.workspace import workspace_bytes
 from benchmarks.memory_models import MODELS, conv, descends
 from benchmarks.models import cross_entropy, max_pool
 
+pytestmark = pytest.mark.usefixtures("fused_as_ever")
+
 LEAST, MOST = 0.98, 1.03
 CASES = ["mlp", "mlp, donated", "cnn", "cnn, donated", "experts", "scanned layers", "scanned layers, checkpointed"]
 

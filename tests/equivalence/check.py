@@ -15,9 +15,6 @@ from autopar.inspect.hlo import HloCollective, collectives_of, compile_unmerged
 from tests.equivalence.cases import Case, assert_equal, inputs_of, key_data
 from tests.quick_compile import QUICK
 
-# LLVM and the new emitters take three quarters of the time, and come after everything that is looked at here.
-OPTIONS = QUICK | {"xla_cpu_parallel_codegen_split_count": 1}
-
 
 def check(case: Case, program: ShardedProgram) -> Comparison:
     """Whether `program` computes what `case` does and runs the collectives it lists; all that differ have a reason."""
@@ -47,7 +44,7 @@ def collectives(case: Case, program: ShardedProgram) -> tuple[HloCollective, ...
 
 def compile_program(case: Case, program: ShardedProgram) -> Any:
     jitted: Any = wrap(program, device_mesh(program.mesh, jax.devices()))
-    return compile_unmerged(jitted.lower(*inputs_of(case)), OPTIONS)
+    return compile_unmerged(jitted.lower(*inputs_of(case)), QUICK)
 
 
 def prove(case: Case, program: ShardedProgram) -> None:

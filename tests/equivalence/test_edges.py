@@ -15,6 +15,7 @@ from jax.sharding import PartitionSpec as P
 
 import autopar
 from tests.api.same import SLOW, assert_same
+from tests.quick_some import diagonal
 
 ROWS, COLUMNS = 16, 24
 X = np.arange(ROWS * COLUMNS, dtype=np.float32).reshape(ROWS, COLUMNS)
@@ -52,10 +53,13 @@ def rolled(x: Array, shift: Array) -> Any:
     return jnp.roll(x, shift, axis=0), jnp.roll(x, (shift, shift), axis=(0, 1))
 
 
-@pytest.mark.parametrize("spec", [P("d"), P(None, "d")], ids=["rows", "columns"])
-@pytest.mark.parametrize("fn", [written, read, filled, taken, scattered, rolled])
-def test_indices_far_outside(fn: Callable[..., Any], spec: P) -> None:
-    plan = autopar.plan(fn, X, np.int32(3), mesh={"d": 8}, cluster=SLOW, constraints=(autopar.pin("x", spec),))
+SPLIT = {"rows": P("d"), "columns": P(None, "d")}
+
+
+@pytest.mark.parametrize(("fn", "split"), diagonal([written, read, filled, taken, scattered, rolled], SPLIT))
+def test_indices_far_outside(fn: Callable[..., Any], split: str) -> None:
+    pins = (autopar.pin("x", SPLIT[split]),)
+    plan = autopar.plan(fn, X, np.int32(3), mesh={"d": 8}, cluster=SLOW, constraints=pins)
     run, plain = plan.compile(), jax.jit(fn)
     for start in STARTS:
         assert_same(run(X, np.int32(start)), plain(X, np.int32(start)))
@@ -75,8 +79,7 @@ def test_a_slice_far_outside_is_cut_into_shards(start: int) -> None:
     assert_same(plan.compile()(*given), part(*given))
 
 
-@pytest.mark.parametrize("start", [-100, -17, 40])
-@pytest.mark.parametrize("fn", [written, read, filled, scattered])
+@pytest.mark.parametrize(("fn", "start"), diagonal([written, read, filled, scattered], [-100, -17, 40]))
 def test_known_indices_far_outside(fn: Callable[..., Any], start: int) -> None:
     """Numbers while the function is traced."""
 

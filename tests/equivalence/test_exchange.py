@@ -57,7 +57,7 @@ def permutes(program: ShardedProgram) -> Counter[int]:
     return Counter(move.size_bytes for move in program.collectives if move.kind == "permute")
 
 
-@pytest.mark.parametrize("mesh", ["8", "2x4"])
+@pytest.mark.parametrize("mesh", ["2x4", pytest.param("8", marks=pytest.mark.slow)])
 def test_space_is_split_and_neighbours_exchange_what_windows_share(mesh: str) -> None:
     case = case_of()
     plan = plan_of(case, mesh)

@@ -14,6 +14,7 @@ import autopar
 from tests.equivalence.cases import MESHES, Case
 from tests.equivalence.check import check
 from tests.equivalence.test_solver_plans import plan_of
+from tests.quick_some import diagonal
 
 Function = Callable[..., Any]
 _RNG = np.random.default_rng(0)
@@ -62,8 +63,7 @@ FUNCTIONS: dict[str, tuple[Function, tuple[Any, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("mesh", MESHES)
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize(("name", "mesh"), diagonal(FUNCTIONS, MESHES))
 def test_a_plan_computes_the_same_and_runs_what_it_lists(name: str, mesh: str) -> None:
     case = Case(*FUNCTIONS[name], "float32")
     program = plan_of(case, mesh).program()

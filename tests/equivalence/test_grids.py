@@ -14,6 +14,7 @@ import autopar
 from tests.equivalence.cases import Case
 from tests.equivalence.check import check
 from tests.equivalence.test_solver_plans import slow_devices
+from tests.quick_some import diagonal
 
 Grid = Any
 Step = Callable[..., Any]
@@ -71,8 +72,7 @@ STEPS: dict[str, tuple[Step, int]] = {
 }
 
 
-@pytest.mark.parametrize("name", STEPS)
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("name", "shape"), diagonal(STEPS, SHAPES))
 def test_a_step_is_split_in_space_and_runs_what_it_lists(name: str, shape: str) -> None:
     step, count = STEPS[name]
     rng = np.random.default_rng(0)
@@ -86,8 +86,7 @@ def test_a_step_is_split_in_space_and_runs_what_it_lists(name: str, shape: str) 
     check(case, program)
 
 
-@pytest.mark.parametrize("name", STEPS)
-@pytest.mark.parametrize("shape", LARGE)
+@pytest.mark.parametrize(("name", "shape"), diagonal(STEPS, LARGE))
 def test_eight_devices_hold_an_eighth(name: str, shape: str) -> None:
     step, count = STEPS[name]
     grids = [jax.ShapeDtypeStruct(LARGE[shape], jnp.float32)] * count

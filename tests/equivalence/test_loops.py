@@ -12,12 +12,12 @@ from tests.equivalence.cases import MESHES, Case, space_of
 from tests.equivalence.check import check, prove
 from tests.equivalence.draw import local_plan, uniform_plan
 from tests.equivalence.loops import LOOPS, loop_case
+from tests.quick_some import diagonal
 
 SEEDS = (0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 20)))
 
 
-@pytest.mark.parametrize("mesh", MESHES)
-@pytest.mark.parametrize("name", LOOPS)
+@pytest.mark.parametrize(("name", "mesh"), diagonal(LOOPS, MESHES))
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_random_plan_of_a_loop_computes_the_same(name: str, mesh: str, seed: int) -> None:
     case, space = loop_case(name), space_of(loop_case(name), mesh)

@@ -15,6 +15,7 @@ from autopar.errors import WholeBitsWarning
 from tests.equivalence.cases import MESHES, Case
 from tests.equivalence.check import check
 from tests.equivalence.test_solver_plans import plan_of, slow_devices
+from tests.quick_some import diagonal
 
 
 def dropout(key: Any, x: Any) -> Any:
@@ -36,8 +37,7 @@ def case_of(implementation: str) -> Case:
     return Case(dropout, (jax.random.key(3, impl=implementation), x), "float32")
 
 
-@pytest.mark.parametrize("mesh", MESHES)
-@pytest.mark.parametrize("implementation", ["rbg", "unsafe_rbg"])
+@pytest.mark.parametrize(("implementation", "mesh"), diagonal(["rbg", "unsafe_rbg"], MESHES))
 def test_every_device_makes_its_own_bits(implementation: str, mesh: str) -> None:
     case = case_of(implementation)
     plan = plan_of(case, mesh)

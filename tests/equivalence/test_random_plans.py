@@ -8,20 +8,14 @@ from autopar.core.plan import Stage
 from tests.equivalence.cases import MESHES, SIZES, Case, gradients_case, space_of, step_case
 from tests.equivalence.check import check, prove
 from tests.equivalence.draw import local_plan, uniform_plan
+from tests.quick_some import diagonal
 
 QUICK_SEEDS = (0, 2)
-MESH_OF_QUICK = {0: "2x4", 2: "2x2x2"}
-SLOW_SEEDS = tuple(seed for seed in range(24) if seed not in QUICK_SEEDS)
-DEAR = ("gpt", "tied")
-"""Seconds each to compile: without `slow` only one mesh for each kind of drawing."""
+"""One for each kind of drawing; each model on one mesh for each of them."""
 DRAWN = [
-    pytest.param(
-        *(seed, model, mesh),
-        marks=[pytest.mark.slow] * (seed in SLOW_SEEDS or (model in DEAR and mesh != MESH_OF_QUICK[seed])),
-    )
-    for seed in (*QUICK_SEEDS, *SLOW_SEEDS)
-    for model in SIZES
-    for mesh in MESHES
+    pytest.param(seed, *of_model.values, marks=of_model.marks)
+    for seed in range(24)
+    for of_model in diagonal(SIZES, MESHES, quick=seed in QUICK_SEEDS, first=seed)
 ]
 
 
@@ -47,8 +41,7 @@ def test_a_random_plan_computes_the_same_and_runs_what_it_lists(seed: int, model
     check(case, case.program(drawn(case, mesh, seed)))
 
 
-@pytest.mark.parametrize("mesh", MESHES)
-@pytest.mark.parametrize("model", SIZES)
+@pytest.mark.parametrize(("model", "mesh"), diagonal(SIZES, MESHES))
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 10))])
 def test_jax_proves_the_replication_of_a_random_plan(model: str, mesh: str, seed: int) -> None:
     """Without buckets and permutes, which are beyond JAX's check, every program is within it."""

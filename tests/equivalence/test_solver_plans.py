@@ -17,9 +17,9 @@ from cost_models.cluster import replace_link
 from tests.equivalence.cases import MESHES, SIZES, Case, gradients_case, inputs_of, space_of, step_case
 from tests.equivalence.check import check, prove
 from tests.equivalence.draw import local_plan
+from tests.quick_some import diagonal
 
 CASES = {"step": step_case, "gradients": gradients_case}
-SLOW_TO_PLAN = [("cnn", "gradients"), ("gpt", "gradients"), ("tied", "step"), ("tied", "gradients")]
 
 
 @lru_cache
@@ -41,17 +41,12 @@ def check_plan(case: Case, plan: autopar.Plan) -> None:
     prove(case, case.states(plan.record.stage, permutes=False)["mark_mirror"])
 
 
-def slow_if(slow: bool) -> list[pytest.MarkDecorator]:
-    return [pytest.mark.slow] if slow else []
-
-
 @pytest.mark.parametrize(
-    ("model", "part", "mesh"),
+    ("part", "model", "mesh"),
     [
-        pytest.param(model, part, mesh, marks=slow_if(mesh == "2x2x2" and (model, part) in SLOW_TO_PLAN))
-        for model in SIZES
-        for part in CASES
-        for mesh in MESHES
+        pytest.param(part, *of_model.values, marks=of_model.marks)
+        for first, part in enumerate(CASES)
+        for of_model in diagonal(SIZES, MESHES, first=first)
     ],
 )
 def test_the_plan_computes_the_same_and_runs_what_it_lists(model: str, part: str, mesh: str) -> None:

@@ -17,6 +17,7 @@ from tests.equivalence.cases import MESHES, Case
 from tests.equivalence.check import check
 from tests.equivalence.draw import local_plan, uniform_plan
 from tests.models.check import free_latency
+from tests.quick_some import diagonal
 from tests.trace.test_padding import array, heat, loss
 
 
@@ -64,8 +65,7 @@ def cases() -> dict[str, Padded]:
 CASES = cases()
 
 
-@pytest.mark.parametrize("mesh", MESHES)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("name", "mesh"), diagonal(CASES, MESHES))
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 8))])
 def test_a_random_plan_of_a_padded_graph_computes_the_same(name: str, mesh: str, seed: int) -> None:
     case = CASES[name]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import jax
@@ -61,6 +62,7 @@ class Built:
     results: tuple[np.ndarray, ...]
 
 
+@cache
 def build(case: Case) -> Built:
     """The first operator of the case's kind, with the values that it meets."""
     if case.kind in TRACED:

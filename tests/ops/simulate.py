@@ -53,16 +53,16 @@ class _Device:
         mine, count = position(self.place, axes, self.mesh), self.mesh.product(axes)
         source = {"line": mine - hop.distance, "ring": (mine - hop.distance) % count, "mirror": count - 1 - mine}
         sender = source[hop.path]
-        return jnp.asarray(sent[sender]) if 0 <= sender < count else jnp.zeros_like(value)
+        return jnp.asarray(sent[sender] if 0 <= sender < count else np.zeros_like(sent[mine]))
 
     def all_gather(self, value: Any, axes: tuple[str, ...], dim: int) -> Any:
         sent = self._sent("all_gather", value, axes, None)
-        return jnp.concatenate([sent[n] for n in range(self.mesh.product(axes))], dim)
+        return joined_values([sent[n] for n in range(self.mesh.product(axes))], dim)
 
     def all_to_all(self, value: Any, axes: tuple[str, ...], split: int, joined: int) -> Any:
         sent = self._sent("all_to_all", value, axes, None)
         mine, count = position(self.place, axes, self.mesh), self.mesh.product(axes)
-        return jnp.concatenate([np.split(sent[n], count, split)[mine] for n in range(count)], joined)
+        return joined_values([np.split(sent[n], count, split)[mine] for n in range(count)], joined)
 
     def _sent(self, kind: str, value: Any, axes: tuple[str, ...], hop: Hop | None) -> dict[int, np.ndarray]:
         """What the devices that differ from this one along `axes` only sent, by their position there."""
@@ -77,6 +77,11 @@ class _Device:
         rest = [axis for axis in self.place if axis not in axes]
         group = [n for n, place in enumerate(self.places) if all(place[a] == self.place[a] for a in rest)]
         return {position(self.places[n], axes, self.mesh): message.sent[n] for n in group}
+
+
+def joined_values(parts: Sequence[np.ndarray], dim: int) -> Any:
+    """The parts one after another, put together by numpy: XLA would compile that for every shape."""
+    return jnp.asarray(np.concatenate(parts, dim))
 
 
 def run_devices(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from hypothesis import HealthCheck, given, settings
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from jax import lax
 
@@ -24,7 +26,7 @@ from tests.ops.property import check_strategy
 MESH = DeviceMesh.of({"x": 2, "y": 2})
 SIZES = st.sampled_from([1, 2, 4])
 ANY_SIZES = st.sampled_from([1, 1, 2, 2, 4, 4, 0])
-QUICK = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+DRAW = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 
 
 def check(found: Case) -> None:
@@ -60,12 +62,6 @@ def dots(draw: st.DrawFn) -> Case:
     return case("dot_general", lambda x, y: lax.dot_general(x, y, (contract, shared)), *map(floats, shapes))
 
 
-@QUICK
-@given(dots())
-def test_dot_general(found: Case) -> None:
-    check(found)
-
-
 @st.composite
 def groups(draw: st.DrawFn) -> Case:
     """Rows kept, and rows summed up; sizes that leave rows over and groups empty, or are no sizes of groups."""
@@ -78,33 +74,6 @@ def groups(draw: st.DrawFn) -> Case:
     anything = lambda x, y, sizes: lax.ragged_dot_general(x, y, sizes, numbers)  # noqa: E731
     product = draw(st.sampled_from([ragged(numbers, rows), anything]))
     return case("ragged_dot_general", product, floats((rows, k)), floats(y), sizes)
-
-
-@QUICK
-@given(groups())
-def test_ragged_dot_general(found: Case) -> None:
-    check(found)
-
-
-# --- indexing ------------------------------------------------------------------------------------------------------
-
-
-@settings(QUICK, max_examples=20)
-@given(gathers())
-def test_gather(found: Case) -> None:
-    check(found)
-
-
-@settings(QUICK, max_examples=28)
-@given(scatters())
-def test_scatter(found: Case) -> None:
-    check(found)
-
-
-@settings(QUICK, max_examples=20)
-@given(slices())
-def test_dynamic_slices(found: Case) -> None:
-    check(found)
 
 
 # --- matrices and transforms ---------------------------------------------------------------------------------------
@@ -132,12 +101,6 @@ def matrices(draw: st.DrawFn) -> Case:
     )
 
 
-@QUICK
-@given(matrices())
-def test_matrices(found: Case) -> None:
-    check(found)
-
-
 # --- moving and reducing -------------------------------------------------------------------------------------------
 SHAPES = st.lists(ANY_SIZES, min_size=1, max_size=4).map(tuple)
 REDUCTIONS = ("reduce_sum", "reduce_max", "reduce_min", "reduce_prod")
@@ -161,19 +124,32 @@ def moves(draw: st.DrawFn) -> Case:
     return draw(st.sampled_from(found))
 
 
-@settings(QUICK, max_examples=30)
-@given(moves())
-def test_moves_and_reductions(found: Case) -> None:
-    check(found)
-
-
-@settings(QUICK, max_examples=30)
-@given(st.permutations([2, 2, 3, 2]), st.permutations([2, 3, 2, 2]), st.data())
-def test_reshape(before: list[int], after: list[int], data: st.DataObject) -> None:
+@st.composite
+def reshapes(draw: st.DrawFn) -> Case:
     shapes: list[tuple[int, ...]] = []
-    for sizes in (before, after):
-        cuts = sorted(data.draw(st.sets(st.sampled_from([1, 2, 3]))))
+    for sizes in (draw(st.permutations([2, 2, 3, 2])), draw(st.permutations([2, 3, 2, 2]))):
+        cuts = sorted(draw(st.sets(st.sampled_from([1, 2, 3]))))
         parts = [sizes[i:j] for i, j in zip([0, *cuts], [*cuts, len(sizes)], strict=True)]
-        shapes.append(tuple(int(jnp.prod(jnp.array(part))) for part in parts))
-    if shapes[0] != shapes[1]:
-        check(case("reshape", lambda x: lax.reshape(x, shapes[1]), floats(shapes[0])))
+        shapes.append(tuple(math.prod(part) for part in parts))
+    assume(shapes[0] != shapes[1])
+    return case("reshape", lambda x: lax.reshape(x, shapes[1]), floats(shapes[0]))
+
+
+DRAWN: dict[str, tuple[st.SearchStrategy[Case], int]] = {
+    "products": (dots(), 12),
+    "ragged products": (groups(), 12),
+    "gathers": (gathers(), 20),
+    "scatters": (scatters(), 28),
+    "dynamic slices": (slices(), 20),
+    "matrices": (matrices(), 12),
+    "moves and reductions": (moves(), 30),
+    "reshapes": (reshapes(), 30),
+}
+"""How operators are drawn, and how many."""
+
+
+@pytest.mark.parametrize("share", [pytest.param(3, id="some"), pytest.param(1, id="all", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", DRAWN)
+def test_a_drawn_operator_computes_the_same_on_slices(name: str, share: int) -> None:
+    cases, examples = DRAWN[name]
+    settings(DRAW, max_examples=examples // share)(given(cases)(check))()

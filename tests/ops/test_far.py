@@ -62,7 +62,7 @@ def slices(dtype: str, number: int) -> list[Case]:
     ]
 
 
-@pytest.mark.parametrize("dtype", WIDTHS)
+@pytest.mark.parametrize("dtype", SOME)
 @pytest.mark.parametrize("mode", MODES)
 def test_gather(mode: str, dtype: str) -> None:
     check(gather(mode, dtype))

@@ -27,6 +27,8 @@ from autopar.search.verify_plan import verify_plan
 from autopar.solve import InvalidSolution, NothingCheaper
 from tests.recompute.steps import arrays, scanned, specs, unrolled
 
+pytestmark = pytest.mark.usefixtures("fused_as_ever")
+
 OPTIONS = autopar.SearchOptions()
 NEVER = replace(OPTIONS, recompute="never")
 SETTING: dict[str, Any] = {"cluster": "8xh100", "mesh": {"x": 8}}

@@ -18,6 +18,7 @@ from autopar.search.task import Planned, SearchOptions, Task
 from autopar.solve import verify
 from autopar.solve.periodic import quotient
 from autopar.trace import trace
+from tests.quick_some import diagonal
 from tests.search.test_front import FOUR, cluster_of
 
 LAYERS = 8
@@ -57,8 +58,7 @@ def test_layers_lie_alike_without_a_limit(gap_tolerance: float) -> None:
     assert len(set(placements_of_layers(found))) == 1
 
 
-@pytest.mark.parametrize("most_whole", [0, 10**9])
-@pytest.mark.parametrize("share", [0.9, 0.7])
+@pytest.mark.parametrize(("most_whole", "share"), diagonal([0, 10**9], [0.9, 0.7]))
 def test_within_a_limit_they_lie_alike_where_it_costs_little(
     monkeypatch: pytest.MonkeyPatch, most_whole: int, share: float
 ) -> None:

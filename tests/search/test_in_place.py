@@ -13,6 +13,8 @@ import autopar
 from autopar.core.in_place import in_arguments, updated_carries
 from autopar.trace.capture import trace
 
+pytestmark = pytest.mark.usefixtures("fused_as_ever")
+
 LAYERS, BATCH, LENGTH, WIDTH = 8, 16, 512, 64
 CACHE_BYTES = LAYERS * BATCH * LENGTH * WIDTH * 4
 

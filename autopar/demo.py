@@ -25,7 +25,7 @@ from rich.table import Table
 import autopar
 from autopar.emit.measure import Step, Training, data_parallel, describe_devices, plain, train, use_virtual_devices
 from autopar.errors import AutoparError
-from autopar.inspect.compare import Comparison, compare
+from autopar.inspect.compare import ProgramComparison, compare
 from autopar.inspect.hlo import collectives_of, compile_unmerged
 from autopar.report.render import rich_sections
 from autopar.report.sections import Section, sections, tensor_section
@@ -57,15 +57,15 @@ class Example:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class DemoOutcome:
     """What one example gave."""
 
     report: Report
     planned: Training
     plain: Training
     data_parallel: Training
-    emitted: Comparison
-    merged: Comparison
+    emitted: ProgramComparison
+    merged: ProgramComparison
 
 
 EXAMPLES = (
@@ -108,7 +108,7 @@ def load_example(file: str) -> ModuleType:
     return module
 
 
-def measure(console: Console, example: Example) -> Outcome:
+def measure(console: Console, example: Example) -> DemoOutcome:
     """Plans `example`, trains it planned and plain, and times data parallelism, with progress on `console`."""
     module = load_example(example.file)
     step: Step
@@ -120,7 +120,7 @@ def measure(console: Console, example: Example) -> Outcome:
         emitted, merged = _watched(progress, "compiling, to look inside", lambda: _compare(compiled, plan, args))
         trained = _training(progress, args[0], example.block)
         dp_batches = batches[: example.block * (1 + example.timed_blocks)]
-        return Outcome(
+        return DemoOutcome(
             plan.summary,
             trained("training, planned", compiled, batches),
             trained("training, plain", plain(step), batches),
@@ -149,7 +149,9 @@ def _training(progress: Progress, state: Any, block: int) -> Callable[[str, Step
     return trained
 
 
-def _compare(compiled: autopar.Compiled, plan: autopar.Plan, args: tuple[Any, ...]) -> tuple[Comparison, Comparison]:
+def _compare(
+    compiled: autopar.Compiled, plan: autopar.Plan, args: tuple[Any, ...]
+) -> tuple[ProgramComparison, ProgramComparison]:
     """The plan beside the program as emitted, and beside the one that XLA makes of it by default."""
     lowered = compiled.lower(*args)
     program = plan.program()
@@ -158,7 +160,7 @@ def _compare(compiled: autopar.Compiled, plan: autopar.Plan, args: tuple[Any, ..
     return emitted, merged
 
 
-def show(console: Console, example: Example, outcome: Outcome) -> None:
+def show(console: Console, example: Example, outcome: DemoOutcome) -> None:
     """Prints the plan and what came of it."""
     console.print(rich_sections(_short(outcome.report)))
     console.print(_losses(outcome))
@@ -181,7 +183,7 @@ def largest_difference(one: Training, other: Training) -> float:
     return max(abs(a - b) for a, b in zip(one.losses, other.losses, strict=False))
 
 
-def _difference(outcome: Outcome) -> str:
+def _difference(outcome: DemoOutcome) -> str:
     steps = len(outcome.data_parallel.losses)
     return (
         f"Largest difference of a loss, planned from plain: {largest_difference(outcome.planned, outcome.plain):.2g} "
@@ -190,7 +192,7 @@ def _difference(outcome: Outcome) -> str:
     )
 
 
-def _losses(outcome: Outcome, rows: int = 10) -> Table:
+def _losses(outcome: DemoOutcome, rows: int = 10) -> Table:
     table = _table("Loss", "step", "planned", "plain", "difference")
     last = len(outcome.planned.losses) - 1
     for n in dict.fromkeys(round(last * row / (rows - 1)) for row in range(rows)):
@@ -199,7 +201,7 @@ def _losses(outcome: Outcome, rows: int = 10) -> Table:
     return table
 
 
-def _collectives(comparison: Comparison) -> Table:
+def _collectives(comparison: ProgramComparison) -> Table:
     """Planned and found side by side, by kind and axes."""
     table = _table("Collectives of a step", "kind", "axes", "predicted", "bytes", "found", "bytes")
     pairs = (*comparison.matched, *comparison.widened, *comparison.merged)
@@ -220,7 +222,7 @@ def _count(sizes: list[int]) -> tuple[str, str]:
     return str(len(sizes)), format_quantity(sum(sizes), "bytes")
 
 
-def _verdict(outcome: Outcome) -> str:
+def _verdict(outcome: DemoOutcome) -> str:
     same = "the same" if outcome.emitted.exact else "not the same"
     lines = [f"Predicted and found are {same} in kind, devices and bytes, XLA's merging of collectives turned off."]
     if not outcome.emitted.exact:
@@ -230,7 +232,7 @@ def _verdict(outcome: Outcome) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _times(outcome: Outcome) -> Table:
+def _times(outcome: DemoOutcome) -> Table:
     table = _table("Time of a step", "program", "measured", "predicted", "of the planned")
     rows = [
         (f"planned, {DEVICES} devices", outcome.planned, format_quantity(outcome.report.step_time_s, "time")),

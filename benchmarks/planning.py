@@ -55,11 +55,11 @@ COMPILING = (("gpt-2", (8, 8)), ("gpt-2", (8, 8, 8)), ("llama-70B", (64, 8)), ("
 CLOCKS: dict[str, Callable[[], float]] = {"wall": perf_counter, "cpu": process_time}
 STAGES: dict[str, tuple[tuple[str, str], ...]] = {
     "trace": (("autopar.api.make", "alternatives"),),
-    "rules": (("autopar.search.search", "dataflow"), ("autopar.search.ground", "build_space")),
-    "price": (("autopar.search.ground", "assemble"),),
+    "rules": (("autopar.search.search", "dataflow"), ("autopar.search.mesh_context", "build_space")),
+    "price": (("autopar.search.mesh_context", "assemble"),),
     "solve": (
         ("autopar.search.limited_solve", "solve"),
-        ("autopar.search.ground", "standing"),
+        ("autopar.search.mesh_context", "standing"),
         ("autopar.solve.pipeline.incremental:Standing", "solve"),
         ("autopar.search.tried", "Focus"),
         ("autopar.search.tried", "least_peak"),

@@ -33,7 +33,7 @@ import autopar
 from autopar.api.bound import Bound
 from autopar.errors import NoFeasiblePlan, Unsolved
 from autopar.search import limited_solve
-from autopar.search.ground import Ground
+from autopar.search.mesh_context import MeshContext
 from autopar.solve.parametric.single_limit import Focus
 from autopar.solve.pipeline.incremental import Standing
 from benchmarks.end_to_end import describe_machine
@@ -47,7 +47,7 @@ EVERY = "state['params']['blocks'][*]['fc1']['kernel']"
 TIGHT_TENTHS = (9, 5, 3)
 PARTS: tuple[tuple[object, str, str], ...] = (
     (limited_solve, "solve", "solve_s"),
-    (Ground, "standing", "solve_s"),
+    (MeshContext, "standing", "solve_s"),
     (Standing, "solve", "solve_s"),
     (Focus, "__init__", "solve_s"),
     (Focus, "turn_to", "solve_s"),

@@ -15,7 +15,7 @@ from autopar.api.constraints import checked
 from autopar.api.options import ClusterLike, Function, Settings
 from autopar.api.plan_file import PlanFile, PlanSignature, plan_file
 from autopar.api.sizes import limit_of
-from autopar.api.target import Target
+from autopar.api.target import PlanningTarget
 from autopar.core.graph import OpGraph
 from autopar.core.mesh import DeviceMesh
 from autopar.core.plan import Plan as PlanRecord
@@ -139,7 +139,7 @@ class Bound:
                     "the plan has a pricing of its own, which no cluster changes: plan again with another"
                 )
             settings = replace(settings, cluster=cluster, mesh=dict(self.mesh.axes), devices=None)
-            target = Target.of(settings).cluster
+            target = PlanningTarget.of(settings).cluster
 
         task = task_of(self.traced, settings, target)
         if cluster is None:

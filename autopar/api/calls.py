@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from autopar.api.adapters.opening import adapter_of, as_function
-from autopar.api.adapters.protocol import Args, Close, Kwargs, Parts
+from autopar.api.adapters.protocol import Args, CallParts, Close, Kwargs
 from autopar.api.bound import ArrayFunction
 from autopar.api.call import check_hashable, kind_of
 from autopar.api.marks import marked
@@ -94,7 +94,7 @@ class Calls:
             pure = self._pure(opened.parts.fn, (*static, opened.key))
             yield OpenedCall(pure, opened.parts.args, opened.parts.kwargs, opened.close, opened.shapes)
 
-    def _whole(self, args: Args, kwargs: Kwargs) -> tuple[Parts, tuple[Hashable, ...]]:
+    def _whole(self, args: Args, kwargs: Kwargs) -> tuple[CallParts, tuple[Hashable, ...]]:
         """The function with all arguments but the static ones passed by name, which are part of it; and these."""
         named = {**self._parts.kwargs, **kwargs}
         static = {name: named.pop(name) for name in self._settings.static_argnames if name in named}
@@ -103,7 +103,7 @@ class Calls:
             check_hashable(value, repr(name), "static_argnames")
             key.append((name, kind_of(value), value))
         fn = partial(self._parts.fn, **static) if static else self._parts.fn
-        return Parts(fn, (*self._parts.args, *args), named), tuple(key)
+        return CallParts(fn, (*self._parts.args, *args), named), tuple(key)
 
     def _pure(self, fn: Function, key: tuple[Hashable, ...]) -> Pure:
         if key not in self._pures:
@@ -124,7 +124,7 @@ class Calls:
         )
         return self._settings.counted_as(static, donated)
 
-    def _keeps(self, parts: Parts, name: str) -> bool:
+    def _keeps(self, parts: CallParts, name: str) -> bool:
         """Whether what stands under this name in the arguments is there behind the call: not donated."""
         count, before = len(parts.args), len(self._parts.args)
         numbers = positions(_shifted(self._settings.donate_argnums, before), count, "donate_argnums")

@@ -15,7 +15,7 @@ from autopar.api.options import Function, PlanOptions, Settings, split_options, 
 from autopar.api.plan import Plan
 from autopar.api.shardings import Shapes, kept, pinned
 from autopar.api.sizes import limit_of
-from autopar.api.target import Target
+from autopar.api.target import PlanningTarget
 from autopar.errors import InvalidOption, NoFeasiblePlan
 from autopar.report.axes import axes_or_new
 from autopar.report.front import front_section
@@ -135,7 +135,7 @@ def front(fn: Function, *args: Any, points: int = 10, **keywords: Any) -> Front:
 def _front(fn: Function, settings: Settings, args: tuple[Any, ...], kwargs: dict[str, Any], points: int) -> Front:
     with collection_paused():
         settings = kept(followed(settings, fn, args, kwargs), fn, args, kwargs)
-        target = Target.of(settings)
+        target = PlanningTarget.of(settings)
         traces = alternatives(fn, settings, args, kwargs, target.cluster)
         settings = pinned(settings, Shapes.of(traces[0]), leading_arguments(fn))
         tasks = [task_of(traced, settings, target.cluster) for traced in traces]

@@ -13,7 +13,7 @@ from autopar.api.options import Function, Settings
 from autopar.api.plan import Plan
 from autopar.api.plan_cache import Shelf
 from autopar.api.shardings import Shapes, kept, pinned
-from autopar.api.target import Target
+from autopar.api.target import PlanningTarget
 from autopar.core.mesh import DeviceMesh
 from autopar.core.regions import LOOPS
 from autopar.errors import NoFeasiblePlan, PlanFileError, SignatureMismatch, Unsolved
@@ -47,7 +47,7 @@ def make_plan(
     """
     with collection_paused():
         settings = kept(followed(settings, fn, args, kwargs), fn, args, kwargs)
-        target = Target.of(settings)
+        target = PlanningTarget.of(settings)
         traces = alternatives(fn, settings, args, kwargs, target.cluster)
         settings = _held(fn, settings, traces[0])
         for plan in known:
@@ -70,7 +70,7 @@ def _are_same(one: Traced, other: Traced) -> bool:
     return one.mesh == other.mesh and fingerprint(one.graph) == fingerprint(other.graph)
 
 
-def _found(fn: Function, settings: Settings, target: Target, traces: Sequence[Traced]) -> Plan:
+def _found(fn: Function, settings: Settings, target: PlanningTarget, traces: Sequence[Traced]) -> Plan:
     """The plan that is kept for this, else one that is searched, and kept then."""
     tasks = [task_of(traced, settings, target.cluster) for traced in traces]
     meshes = target.meshes_of(traces[0])

@@ -45,7 +45,7 @@ def _as_tuple(value: Any) -> Any:
     return tuple(map(_as_tuple, cast("list[Any]", value))) if isinstance(value, list) else value
 
 
-class Strict(BaseModel):
+class FileRecord(BaseModel):
     """A frozen record that takes no unknown field, no value of another type and no number that is not finite."""
 
     model_config = ConfigDict(
@@ -53,7 +53,7 @@ class Strict(BaseModel):
     )
 
 
-class PackedStrategy(Strict):
+class PackedStrategy(FileRecord):
     """A strategy; its placements are numbers in the stage's table."""
 
     ins: tuple[Index, ...]
@@ -63,7 +63,7 @@ class PackedStrategy(Strict):
     exchanges: tuple[Annotated[Exchange, BeforeValidator(_with_hop)], ...] = ()
 
 
-class PackedStage(Strict):
+class PackedStage(FileRecord):
     """A stage: tables of the distinct placements and strategies, and for every choice its number in a table.
 
     Invariants: placements name axes of the mesh only; every number is one of its table's.
@@ -96,7 +96,7 @@ class PackedStage(Strict):
         return self
 
 
-class PackedPlan(Strict):
+class PackedPlan(FileRecord):
     """A core Plan as it stands in a file."""
 
     stages: tuple[PackedStage, ...]

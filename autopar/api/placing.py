@@ -14,7 +14,7 @@ from jax.sharding import NamedSharding
 from autopar._compat import untyped_jax
 from autopar._mesh import aval_of
 from autopar.api.adapters.opening import adapter_of
-from autopar.api.adapters.protocol import Adapter, Opened, Parts
+from autopar.api.adapters.protocol import Adapter, CallParts, Opened
 from autopar.api.bound import Bound
 from autopar.api.options import Function, Settings
 from autopar.api.processes import same_everywhere
@@ -97,7 +97,7 @@ def place(bound: Bound, tree: Any, argument: Selector, devices: Sequence[Any]) -
     adapter = adapter_of((tree,), {})
     if adapter is None:
         return _placed(bound, slot, tree, devices)
-    with adapter.open(Parts(_same, (tree,), {}), _kept) as opened:
+    with adapter.open(CallParts(_same, (tree,), {}), _kept) as opened:
         placed = (_placed(bound, slot, opened.parts.args[0], devices),)
         return opened.close(opened.parts.fn(*placed), placed, {})
 
@@ -176,7 +176,7 @@ class Maker:
     def opened(self) -> Generator[Made]:
         """What it makes as arrays, to be closed within the context: objects of libraries are opened."""
         adapter = self._adapter()
-        parts = Parts(self.fn, self.arrays, {})
+        parts = CallParts(self.fn, self.arrays, {})
         if adapter is None:
             yield Made(Opened(parts, None, _as_it_is, _as_it_is), function_name(self.fn))
             return

@@ -13,7 +13,7 @@ from uuid import uuid4
 from pydantic import ValidationError
 
 from autopar._compat import jax_version
-from autopar.api.packed_plan import PlanField, Strict, packed_text, unpacked_text
+from autopar.api.packed_plan import FileRecord, PlanField, packed_text, unpacked_text
 from autopar.api.plan_file import autopar_version
 from autopar.core.mesh import DeviceMesh
 from autopar.core.plan import Plan
@@ -27,7 +27,7 @@ FORMAT_VERSION = 1
 """Of what is kept: part of the key, so entries of other formats are not met."""
 
 
-class Entry(Strict):
+class Entry(FileRecord):
     """What is kept: a plan, the key that it is kept under, and the mode that it was found in."""
 
     key: str

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_core import from_json
 
-from autopar.api.packed_plan import PlanField, Strict, packed_text, unpacked_text
+from autopar.api.packed_plan import FileRecord, PlanField, packed_text, unpacked_text
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
 from autopar.core.plan import Plan
@@ -59,7 +59,7 @@ class PlanSignature:
     gap_tolerance: Annotated[float, Field(ge=0, lt=1)] | None = None
 
 
-class PlanFile(Strict):
+class PlanFile(FileRecord):
     """All that is known of a plan without its function. `cluster` is what `Cluster.to_dict` gave.
 
     Invariants: the plan has one stage; plan, signature and report speak of the same mesh, inputs, outputs and costs;

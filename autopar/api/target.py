@@ -23,7 +23,7 @@ from cost_models import Cluster, ProfileError, UnknownClusterError, cluster_of_d
 
 
 @dataclass(frozen=True)
-class Target:
+class PlanningTarget:
     """Where a function is planned for: a cluster and the meshes tried, `is_asked` if the user named the only one."""
 
     cluster: Cluster
@@ -31,7 +31,7 @@ class Target:
     is_asked: bool
 
     @classmethod
-    def of(cls, settings: Settings) -> Target:
+    def of(cls, settings: Settings) -> PlanningTarget:
         """What `settings` ask for; where they name nothing, the devices that are present.
 
         Raises:

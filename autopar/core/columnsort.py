@@ -17,7 +17,7 @@ from autopar.core.graph import OpNode
 
 
 @dataclass(frozen=True)
-class Columns:
+class DealtColumn:
     """A column has `rows` elements, filled up to `filled`, of which each device is dealt `dealt`.
 
     `half` elements at the end of each column are sorted with the rest of the next. Then the column that begins `late`
@@ -33,7 +33,7 @@ class Columns:
 
 
 @lru_cache(maxsize=4096)
-def columns(size: int, parts: int) -> Columns | None:
+def columns(size: int, parts: int) -> DealtColumn | None:
     """The columns of a dim of `size` elements in `parts` shards; None where they are too short to be sorted so.
 
     Columnsort is right where rows >= 2 (columns - 1)^2. Shorter ones are gathered: they are small.
@@ -43,7 +43,7 @@ def columns(size: int, parts: int) -> Columns | None:
     filled, late = dealt * parts, dealt * parts - rows
     if rows < 1 or filled < 2 * (parts - 1) ** 2:
         return None
-    return Columns(rows, filled, dealt, filled // 2, late, late * (parts - 1))
+    return DealtColumn(rows, filled, dealt, filled // 2, late, late * (parts - 1))
 
 
 def is_numbered(op: OpNode) -> bool:

@@ -18,7 +18,7 @@ _PERIODS = 64  # candidates: distances between operators of one signature, by ho
 
 
 @dataclass(frozen=True, order=True)
-class Run:
+class RepeatRun:
     """Positions first <= i < stop, each of which up to the last period looks as the one a period later."""
 
     first: int
@@ -39,14 +39,14 @@ def repeats(letters: Ints) -> Ints:
     return first
 
 
-def runs_of(letters: Ints) -> list[Run]:
+def runs_of(letters: Ints) -> list[RepeatRun]:
     """Disjoint runs, chosen by how many positions they save, in order."""
-    found: list[Run] = []
+    found: list[RepeatRun] = []
     for period in _periods(letters):
         same = np.concatenate([[False], letters[period:] == letters[:-period], [False]])
         ends = np.flatnonzero(same[1:] != same[:-1]).reshape(-1, 2)
-        found += [Run(first, last + period, period) for first, last in ends.tolist() if last - first >= period]
-    chosen: list[Run] = []
+        found += [RepeatRun(first, last + period, period) for first, last in ends.tolist() if last - first >= period]
+    chosen: list[RepeatRun] = []
     for run in sorted(found, key=lambda run: (-run.saved, run)):
         if all(run.stop <= other.first or other.stop <= run.first for other in chosen):
             chosen.append(run)

@@ -58,7 +58,7 @@ def pad_windows(op: OpNode) -> tuple[Window, ...]:
 
 
 @dataclass(frozen=True)
-class Run:
+class WindowRun:
     """Elements of an operand that stand side by side in what is joined: up to place `end`, from the run before on.
 
     `window` says which element of the operand each element of the result would be, if all were of this run. Operand -1
@@ -70,15 +70,15 @@ class Run:
     end: int
 
 
-def joined_runs(op: OpNode) -> tuple[Run, ...]:
+def joined_runs(op: OpNode) -> tuple[WindowRun, ...]:
     """What a concatenation, or a splice of parts of its operands, is joined of, in order."""
     axis: int = op.params["dimension"]
     every = tuple((n, 0, tensor.shape[axis]) for n, tensor in enumerate(op.ins))
     runs: tuple[tuple[int, int, int], ...] = op.params.get("runs", every)
-    found: list[Run] = []
+    found: list[WindowRun] = []
     place = 0
     for n, begin, end in runs:
         window = None if n < 0 else Window(op.ins[n].shape[axis], op.outs[0].shape[axis], low=place - begin)
         place += end - begin
-        found.append(Run(n, window, place))
+        found.append(WindowRun(n, window, place))
     return tuple(found)

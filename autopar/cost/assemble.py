@@ -22,9 +22,9 @@ from autopar.core.placement import Placement
 from autopar.core.space import Space
 from autopar.core.strategy import StrategyArrays
 from autopar.cost.buckets import waiting
-from autopar.cost.links import Ints, Link, Links, kinds_of, links_of
 from autopar.cost.local_steps import in_loops
 from autopar.cost.pricing import Pricing, arrival_cost, costs_of
+from autopar.cost.tensor_edges import Ints, TensorEdge, TensorEdges, kinds_of, links_of
 from autopar.memory.counted import Usages
 from autopar.memory.variables import Caches
 from autopar.redistribute.route import Router
@@ -148,7 +148,7 @@ class Builder(Usages):
         costs = map(matrices.__getitem__, kind.tolist())
         return tuple(map(Edge, u[there].tolist(), v[there].tolist(), costs))
 
-    def _slot_nodes(self, links: Links) -> Ints:
+    def _slot_nodes(self, links: TensorEdges) -> Ints:
         """The variable that says where a tensor lies, by slot; -1 for results that are literals."""
         outputs = [self.output_node.get(position, -1) for position in range(len(self.graph.outputs))]
         free = [*range(len(self.graph.inputs)), *range(self.first_copy, self.first_copy + len(self.flow.copies))]
@@ -170,7 +170,7 @@ class Builder(Usages):
         found += chain.from_iterable([known[id(sides)] for sides in self._sides])
         return np.array(found, dtype=np.int64)
 
-    def _matrix_of(self, link: Link) -> Matrix:
+    def _matrix_of(self, link: TensorEdge) -> Matrix:
         """What a link costs by the candidates at both ends."""
         _, made, region = self._source(link.tensor, link.source)
         if link.copy is None:

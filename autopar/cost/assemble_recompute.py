@@ -30,8 +30,8 @@ from autopar.core.recompute import Rewritten
 from autopar.core.space import Space
 from autopar.cost.assemble import Builder
 from autopar.cost.pricing import Pricing
-from autopar.memory.duplicated import Anew
-from autopar.memory.intervals import Held, Span, held
+from autopar.memory.duplicated import Duplicated
+from autopar.memory.intervals import HeldTimes, TimeSpan, held
 from autopar.memory.twins import clipped, is_join, is_twin, lasting, read_once
 from autopar.redistribute.route import Router
 from autopar.solve import Edge, Problem, Usage
@@ -365,29 +365,29 @@ class RecomputeBuilder(Builder):
         if since < stop:
             yield Usage(node, since, stop, np.concatenate([zeros, size, absent]))
 
-    def _alias(self, copy: Copy) -> Span | None:
+    def _alias(self, copy: Copy) -> TimeSpan | None:
         """Of what a join keeps, from when on nobody else counts that."""
         found = super()._alias(copy)
         kept = self._kept(self.flow.copies[copy.source]) if copy.source in self.joins else None
         if found is None or kept is None:
             return found
         start = max(found.start, self._anew.until[kept.id])
-        return Span(start, found.stop) if start < found.stop else None
+        return TimeSpan(start, found.stop) if start < found.stop else None
 
     def _kept_since(self, kept: TensorInfo) -> int:
         """When the last reader that is always there was reached."""
         return self.stored[kept.id].stop if kept.id in self.stored else self.graph.producers[kept.id].id + 1
 
     @cached_property
-    def held(self) -> Held:
+    def held(self) -> HeldTimes:
         """How long what is made is surely held: by readers that are always there."""
         return held(self.graph, self._sure, self.in_memory)
 
     @cached_property
-    def _anew(self) -> Anew:
+    def _anew(self) -> Duplicated:
         kept = {hold.tensor.id for hold in self.holds if hold.tensor.id not in self.input_node} | self.join_of.keys()
         known = self.graph, self._sure, self.held, self.in_memory, self._placed, self._once, self._may_go
-        return Anew(*known, kept, read_once(self.flow, self.join_of))
+        return Duplicated(*known, kept, read_once(self.flow, self.join_of))
 
     @cached_property
     def _sure(self) -> Dataflow:

@@ -8,7 +8,7 @@ from math import prod
 
 from autopar.core.graph import OpNode
 from autopar.discover.runnable import Runnable, Shape
-from autopar.discover.trial import Split
+from autopar.discover.trial import TrialSplit
 
 LARGEST = 1 << 16
 """Elements of all operands together: more are not tried."""
@@ -40,7 +40,7 @@ def trial_shapes(op: OpNode, runnable: Runnable) -> tuple[tuple[Shapes, ...], bo
     return tuple(s for s in found if _elements(s) <= LARGEST and _suits(op, runnable, s)), free
 
 
-def splits(op: OpNode, runnable: Runnable, shapes: Shapes) -> Iterator[Split]:
+def splits(op: OpNode, runnable: Runnable, shapes: Shapes) -> Iterator[TrialSplit]:
     """Splits of dims of equal size in some operands, with the results' dims that become smaller by as much.
 
     Few operands come before many: who can be split alone need not be split with another.
@@ -56,7 +56,7 @@ def splits(op: OpNode, runnable: Runnable, shapes: Shapes) -> Iterator[Split]:
             continue
         pairs = [_changed(before, after) for before, after in zip(whole, local, strict=True)]
         if all(_fits(op, n, dims, op.ins[operand].shape[ins[operand] or 0]) for n, dims in enumerate(pairs)):
-            yield Split(ins, tuple(dims[0] if dims else None for dims in pairs))
+            yield TrialSplit(ins, tuple(dims[0] if dims else None for dims in pairs))
 
 
 def _scaled(own: Shapes, sizes: Mapping[int, int]) -> Shapes:

@@ -13,7 +13,7 @@ from autopar.core.graph import OpNode, TensorInfo
 from autopar.core.placement import Kind
 from autopar.discover.candidates import Shapes, splits, trial_shapes
 from autopar.discover.runnable import Runnable, runnable
-from autopar.discover.trial import Split, Trials
+from autopar.discover.trial import Trials, TrialSplit
 from autopar.ops.rules.factor_rule import Factor, FactorRule
 
 LONGEST_S = 30.0
@@ -23,7 +23,7 @@ LONGEST_S = 30.0
 class Found(NamedTuple):
     """The splits that hold, and the kind by which each combines results that lack its dim; `ended`: how trials did."""
 
-    splits: tuple[tuple[Split, Kind | None], ...] = ()
+    splits: tuple[tuple[TrialSplit, Kind | None], ...] = ()
     ended: str = ""
 
 
@@ -109,7 +109,7 @@ def _found(op: OpNode, *, free: bool) -> Found | None:
 def _held(op: OpNode, run: Runnable, shapes: Sequence[Shapes]) -> Found:
     start = monotonic()
     trials = [Trials(run, op.ins, shape) for shape in shapes]
-    held: list[tuple[Split, Kind | None]] = []
+    held: list[tuple[TrialSplit, Kind | None]] = []
     for split in splits(op, run, shapes[0]):
         if monotonic() - start > LONGEST_S:
             return Found(ended=f"it took longer than {LONGEST_S:g} s")
@@ -125,7 +125,7 @@ def _held(op: OpNode, run: Runnable, shapes: Sequence[Shapes]) -> Found:
     return Found(tuple(held))
 
 
-def _all_kinds(split: Split, trials: list[Trials]) -> frozenset[Kind]:
+def _all_kinds(split: TrialSplit, trials: list[Trials]) -> frozenset[Kind]:
     """The kinds that hold on all shapes."""
     left: frozenset[Kind] | None = None
     for trial in trials:
@@ -136,13 +136,13 @@ def _all_kinds(split: Split, trials: list[Trials]) -> frozenset[Kind]:
     return left or frozenset()
 
 
-def _overlap(split: Split, other: Split) -> bool:
+def _overlap(split: TrialSplit, other: TrialSplit) -> bool:
     """Whether both hold the same dim of an operand or of a result."""
     places = ((split.ins, other.ins), (split.outs, other.outs))
     return any(x == y is not None for mine, theirs in places for x, y in zip(mine, theirs, strict=True))
 
 
-def _rule(op: OpNode, found: tuple[tuple[Split, Kind | None], ...]) -> FactorRule:
+def _rule(op: OpNode, found: tuple[tuple[TrialSplit, Kind | None], ...]) -> FactorRule:
     ins = [_names(f"i{n}", tensor) for n, tensor in enumerate(op.ins)]
     outs = [_names(f"o{n}", tensor) for n, tensor in enumerate(op.outs)]
     reduced: dict[Factor, Kind] = {}

@@ -32,7 +32,7 @@ _COMBINE: dict[Kind, Any] = {"sum": np.add, "max": np.maximum, "min": np.minimum
 
 
 @dataclass(frozen=True)
-class Split:
+class TrialSplit:
     """One dim of some operands, and of some results, that are claimed to be the same index (None: has it not)."""
 
     ins: tuple[int | None, ...]
@@ -48,7 +48,7 @@ class Trials:
         self._whole: dict[int, tuple[list[Any], tuple[Array, ...] | None]] = {}
         self.shapes = shapes
 
-    def kinds(self, split: Split) -> frozenset[Kind]:
+    def kinds(self, split: TrialSplit) -> frozenset[Kind]:
         """How the results that lack the split dim may be combined, for every draw and number of parts.
 
         Every kind where all results have the dim and pass. None if `split` does not hold, or the draws told too little.
@@ -67,7 +67,7 @@ class Trials:
                     return left
         return left if told and min(told) > 0 and sum(told) >= INFORMATIVE else frozenset()
 
-    def _once(self, split: Split, parts: int, number: int) -> tuple[frozenset[Kind], bool]:
+    def _once(self, split: TrialSplit, parts: int, number: int) -> tuple[frozenset[Kind], bool]:
         operands, whole = self._run_whole(number)
         if whole is None:
             return frozenset(), False

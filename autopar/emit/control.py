@@ -22,7 +22,7 @@ lax = untyped_jax.lax
 
 
 @dataclass(frozen=True, eq=False)
-class Control:
+class ControlRegion:
     """One control region: its instructions, the values around it, and how instructions of an inner region are run."""
 
     program: ShardedProgram
@@ -70,7 +70,7 @@ class Control:
         self.env.update(zip(places, results, strict=True))
 
 
-def run_scan(control: Control) -> None:
+def run_scan(control: ControlRegion) -> None:
     """A scan."""
     carries, slices = control.boundary("carry_in"), control.boundary("scan_slice")
     leaving, stacks = control.boundary("carry_out"), control.boundary("scan_stack")
@@ -89,7 +89,7 @@ def run_scan(control: Control) -> None:
     control.leave([*leaving, *stacks], [*carry[: len(leaving)], *ys, *carry[len(leaving) :]])
 
 
-def run_while(control: Control) -> None:
+def run_while(control: ControlRegion) -> None:
     """A while loop."""
     leaving = control.boundary("carry_out")
     ((test, test_members),) = control.inner("test")
@@ -111,7 +111,7 @@ def run_while(control: Control) -> None:
     control.leave(leaving, lax.while_loop(going, body, init))
 
 
-def run_cond(control: Control) -> None:
+def run_cond(control: ControlRegion) -> None:
     """A choice among branches. All devices choose alike: the index is the same everywhere."""
     leaving = control.boundary("cond_result")
     (index,) = control.boundary("branch_index")
@@ -128,4 +128,4 @@ def run_cond(control: Control) -> None:
     control.leave(leaving, lax.switch(control.read(control.env, index.ins[0]), branches))
 
 
-RUN: dict[str, Callable[[Control], None]] = {"scan": run_scan, "while": run_while, "cond": run_cond}
+RUN: dict[str, Callable[[ControlRegion], None]] = {"scan": run_scan, "while": run_while, "cond": run_cond}

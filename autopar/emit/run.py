@@ -16,7 +16,7 @@ from autopar.backends.known import UNKNOWN
 from autopar.core.program import Compute, Instruction, Move, ShardedProgram
 from autopar.core.regions import BOUNDARY, Region
 from autopar.emit import control
-from autopar.emit.anew import Anew, anew, behind_barrier
+from autopar.emit.barriers import BarrierReads, anew, behind_barrier
 from autopar.emit.effects import TOKEN, is_made_once, is_ordered, run_callback, token_of
 from autopar.emit.local.localize import localize
 from autopar.emit.moves import run_move
@@ -54,7 +54,7 @@ class _Runner:
 
     program: ShardedProgram
     last: dict[int, int]
-    anew: dict[int, Anew]
+    anew: dict[int, BarrierReads]
     backend: Backend
     held: frozenset[int]
 
@@ -68,10 +68,12 @@ class _Runner:
             elif tree.kind(region) == "remat":
                 self.run_remat(tree[region], list(members), env)
             else:
-                inside = control.Control(program, tree[region], list(members), env, self.run, partial(_read, program))
+                inside = control.ControlRegion(
+                    program, tree[region], list(members), env, self.run, partial(_read, program)
+                )
                 control.RUN[inside.region.kind](inside)
 
-    def step(self, instruction: Instruction, env: Env, due: Anew | None) -> None:
+    def step(self, instruction: Instruction, env: Env, due: BarrierReads | None) -> None:
         """Runs one instruction with the values `env`, of which it reads through a barrier what is `due`."""
         program = self.program
         values: Sequence[Array] = [_read(program, env, value) for value in instruction.ins]

@@ -23,7 +23,7 @@ _LEAST_REASON: tuple[Reason, ...] = ("unknown", "repeated", "unused", "constant"
 
 
 @dataclass(frozen=True)
-class Pair:
+class CollectivePair:
     """A planned collective and the one it became. `found` is one operand of it where XLA combined several."""
 
     planned: Move
@@ -43,7 +43,7 @@ class Vanished:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ProgramComparison:
     """Every planned collective and every found one, each in exactly one of the lists.
 
     `matched`: the same kind, groups and bytes. `widened`: the same, with the bytes of a wider element type.
@@ -51,9 +51,9 @@ class Comparison:
     found only.
     """
 
-    matched: tuple[Pair, ...]
-    widened: tuple[Pair, ...]
-    merged: tuple[Pair, ...]
+    matched: tuple[CollectivePair, ...]
+    widened: tuple[CollectivePair, ...]
+    merged: tuple[CollectivePair, ...]
     vanished: tuple[Vanished, ...]
     unplanned: tuple[HloCollective, ...]
 
@@ -87,7 +87,7 @@ class Comparison:
         return "\n".join([self.summary, *(f"{count} x {line}" for line, count in Counter(lines).items())])
 
 
-def compare(program: ShardedProgram, found: Sequence[HloCollective]) -> Comparison:
+def compare(program: ShardedProgram, found: Sequence[HloCollective]) -> ProgramComparison:
     """`program`'s collectives beside those `found` in the program compiled from it, for the same mesh.
 
     A collective in a loop counts once on both sides, however often the loop goes round; in an unrolled scan, once for
@@ -111,7 +111,9 @@ def compare(program: ShardedProgram, found: Sequence[HloCollective]) -> Comparis
         left = [part for part in operands if not any(state.take(part, state.merged, test) for test in tests)]
         unplanned += left if operands else [collective]
     vanished = tuple(Vanished(move, reasons[move]) for move in state.planned)
-    return Comparison(tuple(state.matched), tuple(state.widened), tuple(state.merged), vanished, tuple(unplanned))
+    return ProgramComparison(
+        tuple(state.matched), tuple(state.widened), tuple(state.merged), vanished, tuple(unplanned)
+    )
 
 
 def _parcels(program: ShardedProgram, move: Move) -> list[Move]:
@@ -174,20 +176,20 @@ class _Matching:
 
     program: ShardedProgram
     planned: list[Move]
-    matched: list[Pair] = field(default_factory=list[Pair])
-    widened: list[Pair] = field(default_factory=list[Pair])
-    merged: list[Pair] = field(default_factory=list[Pair])
+    matched: list[CollectivePair] = field(default_factory=list[CollectivePair])
+    widened: list[CollectivePair] = field(default_factory=list[CollectivePair])
+    merged: list[CollectivePair] = field(default_factory=list[CollectivePair])
 
     def __post_init__(self) -> None:
         self.keys = [_key(move.kind, move_groups(self.program, move)) for move in self.planned]
 
-    def take(self, found: HloCollective, into: list[Pair], test: Test) -> bool:
+    def take(self, found: HloCollective, into: list[CollectivePair], test: Test) -> bool:
         """Whether a planned collective passes `test`; then the two are put `into` a list."""
         key = _key(found.kind, found.groups)
         for position, move in enumerate(self.planned):
             if self.keys[position] == key and test(move, found):
                 del self.planned[position], self.keys[position]
-                into.append(Pair(move, found))
+                into.append(CollectivePair(move, found))
                 return True
         return False
 

@@ -15,7 +15,7 @@ from autopar.core.graph import OpNode
 from autopar.core.in_place import in_arguments, updated_carries
 from autopar.core.strategy import Strategy
 from autopar.memory.duplicated import Longer, least
-from autopar.memory.intervals import Span
+from autopar.memory.intervals import TimeSpan
 from autopar.memory.variables import Variables
 from autopar.ops.workspace import beside_bytes
 from autopar.solve import Usage
@@ -109,7 +109,7 @@ class Usages(Variables):
             before = self._once((id(size), "before none"), lambda: np.concatenate([size, np.zeros(len(size))]))
             yield Usage(node, alias.start, alias.stop, before)
 
-    def _alias(self, copy: Copy) -> Span | None:
+    def _alias(self, copy: Copy) -> TimeSpan | None:
         """When the memory of a copy that is an alias is still taken although that of its source need not be."""
         return self.held.alias.get(copy.id)
 

@@ -19,7 +19,7 @@ from autopar.core.columns import Column
 from autopar.core.dataflow import Dataflow
 from autopar.core.graph import OpGraph, OpNode, TensorInfo
 from autopar.core.regions import BOUNDARY
-from autopar.memory.intervals import Held
+from autopar.memory.intervals import HeldTimes
 from autopar.ops.fusion import recomputed
 from autopar.ops.traits import is_fusible, passes_sums
 
@@ -49,7 +49,7 @@ Steps = list[tuple[int, Floats]]
 
 
 @dataclass(eq=False)
-class Anew:
+class Duplicated:
     """The work of finding all `Longer`s. `placed` gives the placements of an operand or result of each strategy.
 
     `once` keeps the sizes, which equal layers share. `may_go` are operators that may not be there, which hold nothing.
@@ -60,7 +60,7 @@ class Anew:
 
     graph: OpGraph
     flow: Dataflow
-    held: Held
+    held: HeldTimes
     in_memory: Collection[int]
     placed: Placed
     once: Once

@@ -17,7 +17,7 @@ from autopar.core.regions import BOUNDARY
 
 
 @dataclass(frozen=True, eq=False)
-class Span:
+class TimeSpan:
     """A stretch of time, start <= t < stop."""
 
     start: int
@@ -25,7 +25,7 @@ class Span:
 
 
 @dataclass(frozen=True, eq=False)
-class Held:
+class HeldTimes:
     """Of every tensor that an operator makes, and of every copy, when it is held.
 
     `end` is when the value that its readers share may be gone, by tensor id: its stored copy, or it as it is made.
@@ -38,8 +38,8 @@ class Held:
     """
 
     end: Mapping[int, int]
-    fresh: Mapping[int, Span]
-    alias: Mapping[int, Span]
+    fresh: Mapping[int, TimeSpan]
+    alias: Mapping[int, TimeSpan]
     last: Mapping[int, tuple[int, ...]]
     gone: Mapping[int, int]
     sure: Mapping[int, int]
@@ -48,18 +48,18 @@ class Held:
 
 @dataclass(eq=False)
 class _Work:
-    """`Held` as far as it is known."""
+    """`HeldTimes` as far as it is known."""
 
     end: dict[int, int] = field(default_factory=dict[int, int])
-    fresh: dict[int, Span] = field(default_factory=dict[int, Span])
-    alias: dict[int, Span] = field(default_factory=dict[int, Span])
+    fresh: dict[int, TimeSpan] = field(default_factory=dict[int, TimeSpan])
+    alias: dict[int, TimeSpan] = field(default_factory=dict[int, TimeSpan])
     last: dict[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
     gone: dict[int, int] = field(default_factory=dict[int, int])
     sure: dict[int, int] = field(default_factory=dict[int, int])
     read: dict[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
 
 
-def held(graph: OpGraph, flow: Dataflow, in_memory: Collection[int]) -> Held:
+def held(graph: OpGraph, flow: Dataflow, in_memory: Collection[int]) -> HeldTimes:
     """When what `graph` makes is held, if its tensors lie in memory (`in_memory`) and are read from the copies of
     `flow`.
     """
@@ -76,8 +76,8 @@ def held(graph: OpGraph, flow: Dataflow, in_memory: Collection[int]) -> Held:
         for copy in copies.get(tensor.id, []):
             stop = max(stop for stop, _ in _events(graph, copy.region, copy.uses))
             if stop > copy.start:
-                found.fresh[copy.id] = Span(copy.start, stop)
-    return Held(found.end, found.fresh, found.alias, found.last, found.gone, found.sure, found.read)
+                found.fresh[copy.id] = TimeSpan(copy.start, stop)
+    return HeldTimes(found.end, found.fresh, found.alias, found.last, found.gone, found.sure, found.read)
 
 
 def _argument(graph: OpGraph, flow: Dataflow, tensor: TensorInfo, found: _Work) -> None:
@@ -114,13 +114,13 @@ def _tensor(
     found.end[tensor.id] = end
     for copy in copies:
         if stops[copy.id][0] > copy.start:
-            found.fresh[copy.id] = Span(copy.start, stops[copy.id][0])
+            found.fresh[copy.id] = TimeSpan(copy.start, stops[copy.id][0])
     latest = max(copies, key=lambda copy: stops[copy.id][0], default=None)
     if latest is not None and stops[latest.id][0] >= end:
         others = [stops[copy.id][0] for copy in copies if copy is not latest]
         start = max([end, latest.start, *others])
         if start < stops[latest.id][0]:
-            found.alias[latest.id] = Span(start, stops[latest.id][0])
+            found.alias[latest.id] = TimeSpan(start, stops[latest.id][0])
         end, use = stops[latest.id]
     found.gone[tensor.id] = end
     if use is not None and use.op is not None and in_memory:

@@ -17,8 +17,8 @@ from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
 from autopar.core.space import Space
 from autopar.core.strategy import StrategyArrays
-from autopar.memory.duplicated import Anew, Longer
-from autopar.memory.intervals import Held, held
+from autopar.memory.duplicated import Duplicated, Longer
+from autopar.memory.intervals import HeldTimes, held
 from autopar.ops.fusion import materialised, other_names
 from autopar.redistribute.route import Router
 from autopar.solve.problem.factored_matrix import Matrix
@@ -84,7 +84,7 @@ class Variables:
         return materialised(self.graph) - other_names(self.graph)
 
     @cached_property
-    def held(self) -> Held:
+    def held(self) -> HeldTimes:
         """How long what is made is surely held."""
         return held(self.graph, self.flow, self.in_memory)
 
@@ -94,8 +94,8 @@ class Variables:
         return tuple(self._anew.longer()) if self.limited else ()
 
     @cached_property
-    def _anew(self) -> Anew:
-        return Anew(self.graph, self.flow, self.held, self.in_memory, self._placed, self._once)
+    def _anew(self) -> Duplicated:
+        return Duplicated(self.graph, self.flow, self.held, self.in_memory, self._placed, self._once)
 
     @cached_property
     def _held_longer(self) -> frozenset[int]:

@@ -16,7 +16,7 @@ from autopar.redistribute.step import Step
 
 
 @dataclass(frozen=True)
-class _Priced:
+class _PricedStep:
     """A step, its bytes, its price, and what it does in words: the same for all tensors of one kind."""
 
     step: Step
@@ -39,7 +39,7 @@ class InsertRedistribution:
     def apply(self, program: ShardedProgram) -> ShardedProgram:
         """`program` with moves in place of Converts."""
         values = dict(program.values)
-        known: dict[tuple[object, ...], tuple[_Priced, ...]] = {}
+        known: dict[tuple[object, ...], tuple[_PricedStep, ...]] = {}
         fused = _fused(program) if self.router.fused is not self.router else frozenset[int]()
         instructions: list[Instruction] = []
         for instruction in program.instructions:
@@ -55,7 +55,7 @@ class InsertRedistribution:
         program: ShardedProgram,
         convert: Convert,
         values: dict[int, Value],
-        known: dict[tuple[object, ...], tuple[_Priced, ...]],
+        known: dict[tuple[object, ...], tuple[_PricedStep, ...]],
         router: Router,
     ) -> list[Move]:
         source, target = program.values[convert.before], program.values[convert.after]
@@ -81,11 +81,11 @@ class InsertRedistribution:
 
     def _route(
         self, router: Router, tensor: TensorInfo, source: Placement, target: Placement, mesh: DeviceMesh
-    ) -> tuple[_Priced, ...]:
+    ) -> tuple[_PricedStep, ...]:
         shape, itemsize = tensor.shape, tensor.itemsize
         price = self.router if router is self.router.of(tensor).shared else router
         return tuple(
-            _Priced(
+            _PricedStep(
                 step,
                 size_bytes(step, shape, itemsize, mesh),
                 price.step_cost(step, shape, itemsize),
@@ -95,7 +95,7 @@ class InsertRedistribution:
         )
 
 
-def _move(convert: Convert, priced: _Priced, before: int, after: int) -> Move:
+def _move(convert: Convert, priced: _PricedStep, before: int, after: int) -> Move:
     step = priced.step
     return Move(
         step.kind,

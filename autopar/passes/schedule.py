@@ -37,7 +37,7 @@ class Event(NamedTuple):
     region: int | None
 
 
-class Span(NamedTuple):
+class LoopSpan(NamedTuple):
     """From when to when a loop or a branch runs: all its rounds. Inside of it events are those of the first round."""
 
     region: int
@@ -48,21 +48,21 @@ class Span(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Schedule:
+class StepSchedule:
     """A step: its events in the order of the program, its regions, and how long it takes.
 
     `slowed_s`: by how much the step takes longer if both slowdowns are larger, as in `cost_models.Timing`.
     """
 
     events: tuple[Event, ...]
-    spans: tuple[Span, ...]
+    spans: tuple[LoopSpan, ...]
     makespan_s: float
     slowed_s: tuple[float, float] = (0.0, 0.0)
 
 
 def schedule(
     program: ShardedProgram, op_cost: OpCost, overlap: Overlap | None, held_bytes: Sequence[int] = ()
-) -> Schedule:
+) -> StepSchedule:
     """The step that `program` is on one device, on two streams: all devices do the same at once.
 
     Operators and local moves compute, collectives communicate; each stream keeps the order of the program. A
@@ -87,7 +87,7 @@ def schedule(
     held = np.asarray(held_bytes, dtype=np.int64)
     made = _Maker(program, op_cost, overlap, held.max(initial=0) - held)
     block = made.block(range(len(program.instructions)), None)
-    return Schedule(block.events, block.spans, block.time_s, block.slowed_s)
+    return StepSchedule(block.events, block.spans, block.time_s, block.slowed_s)
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class _Block:
     """The instructions of one region in its first round, from 0 s on."""
 
     events: tuple[Event, ...]
-    spans: tuple[Span, ...]
+    spans: tuple[LoopSpan, ...]
     time_s: float
     slowed_s: tuple[float, float]
 
@@ -271,7 +271,7 @@ class _Maker:
 
     def _timed(self, units: Sequence[_Unit], pieces: Sequence[_Piece], timing: Timing) -> _Block:
         events: list[Event] = []
-        spans: list[Span] = []
+        spans: list[LoopSpan] = []
         slowed = timing.slowed_s
         tree = self.program.tree
         times = zip(timing.starts_s, timing.ends_s, timing.weights_s, strict=True)
@@ -284,7 +284,7 @@ class _Maker:
             assert unit.inner is not None
             assert unit.region is not None
             rounds = tree[unit.region].trips
-            spans.append(Span(unit.region, unit.inner.communicates, start, end, rounds))
+            spans.append(LoopSpan(unit.region, unit.inner.communicates, start, end, rounds))
             moved = unit.inner.at(start, rounds, weight / time_s if time_s else 0.0)
             events += moved.events
             spans += moved.spans

@@ -8,7 +8,7 @@ from math import prod
 from statistics import mean, median
 from typing import Any
 
-from autopar.report.sections import Column, Section
+from autopar.report.sections import Heading, Section
 from autopar.report.units import format_quantity
 from cost_models.fit import Residual
 
@@ -20,7 +20,7 @@ def residual_section(residuals: Sequence[Residual], seconds: float, name: str) -
         groups[residual.sample.what, _label(residual)].append(residual)
     rows = tuple(_row(what, label, mine) for (what, label), mine in sorted(groups.items()))
     names = ("samples", "shortest", "longest", "mean error", "median", "largest")
-    columns = (Column("measured"), Column("kind"), *(Column(name, right=True) for name in names))
+    columns = (Heading("measured"), Heading("kind"), *(Heading(name, right=True) for name in names))
     note = f"Errors are of the model fitted to these samples, without sign. Measuring took {seconds:.0f} s."
     return Section(f"Residuals of {name}", columns, rows, note)
 
@@ -31,7 +31,7 @@ def missing_section(missing: Sequence[tuple[str, str]]) -> Section:
     for case, reason in missing:
         by_reason[reason].append(case)
     rows = tuple((str(len(cases)), reason, cases[0]) for reason, cases in by_reason.items())
-    columns = (Column("cases", True), Column("reason"), Column("the first"))
+    columns = (Heading("cases", True), Heading("reason"), Heading("the first"))
     return Section("Not measured", columns, rows, "The profile does without them.")
 
 

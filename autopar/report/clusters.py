@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from autopar.report.sections import Column, Section
+from autopar.report.sections import Heading, Section
 from autopar.report.units import format_quantity
 from cost_models import Figure, figures_of, known_clusters, load_cluster
 
@@ -17,7 +17,13 @@ def cluster_section() -> Section:
         levels = " x ".join(f"{level.size} ({level.name})" for level in cluster.topology.levels)
         memory = format_quantity(cluster.device.memory_bytes, "bytes")
         rows.append((name, cluster.device.name, str(cluster.device_count), memory, levels))
-    columns = (Column("name"), Column("device"), Column("count", True), Column("memory each", True), Column("levels"))
+    columns = (
+        Heading("name"),
+        Heading("device"),
+        Heading("count", True),
+        Heading("memory each", True),
+        Heading("levels"),
+    )
     note = "Other sizes go by the same pattern, such as 4x8xh100; a path of a .toml file works too."
     return Section("Clusters", columns, tuple(rows), note)
 
@@ -45,5 +51,5 @@ def figure_section(name: str) -> Section:
         ("date", False),
         ("source", False),
     )
-    columns = tuple(Column(name, right) for name, right in names)
+    columns = tuple(Heading(name, right) for name, right in names)
     return Section(f"Numbers of {name}", columns, rows, note)

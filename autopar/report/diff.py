@@ -9,7 +9,7 @@ from textwrap import fill
 from autopar.report.compare import compare
 from autopar.report.groups import group_tensors
 from autopar.report.render import WIDTH, plain, rich_sections
-from autopar.report.sections import Column, Section, show_axes, show_mesh
+from autopar.report.sections import Heading, Section, show_axes, show_mesh
 from autopar.report.summary import CollectiveRow, Report, TensorRow
 from autopar.report.units import Quantity, format_quantity
 
@@ -128,6 +128,6 @@ def _total(rows: Sequence[CollectiveRow]) -> str:
     return f"{format_quantity(sum(row.runs for row in rows), 'count')}: {size}, {time}"
 
 
-def _columns(*names: str, right: int | None = None) -> tuple[Column, ...]:
+def _columns(*names: str, right: int | None = None) -> tuple[Heading, ...]:
     """Columns of these names, numbers from column `right` on."""
-    return tuple(Column(name, right is not None and number >= right) for number, name in enumerate(names))
+    return tuple(Heading(name, right is not None and number >= right) for number, name in enumerate(names))

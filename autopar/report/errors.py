@@ -12,7 +12,7 @@ from autopar.cost.cached_pricing import Remembered
 from autopar.cost.local_steps import FUSED_S
 from autopar.cost.operators.local_work import LocalWork
 from autopar.cost.pricing import Roofline
-from autopar.passes.schedule import Event, Schedule
+from autopar.passes.schedule import Event, StepSchedule
 from autopar.search.task import Planned
 from cost_models import Cluster, formula_error, group, slower_cluster, uncertain_figures
 
@@ -38,7 +38,7 @@ def standard_error_s(shares: Sequence[ErrorShare]) -> float:
     return hypot(*(share.time_s for share in shares))
 
 
-def error_shares(planned: Planned, step: Schedule, cluster: Cluster) -> tuple[ErrorShare, ...]:
+def error_shares(planned: Planned, step: StepSchedule, cluster: Cluster) -> tuple[ErrorShare, ...]:
     """What the uncertainty of the step time is due to, the largest first. First order: each source alone.
 
     Args:
@@ -63,7 +63,7 @@ def error_shares(planned: Planned, step: Schedule, cluster: Cluster) -> tuple[Er
 
 
 @dataclass(frozen=True)
-class _Kernel:
+class _PriceEvents:
     """Events of one price: one of them, and by how much the step takes longer if all do.
 
     `work` is what a device computes in it, where that is one operator.
@@ -91,7 +91,7 @@ class _Kernel:
         return pricing.op_cost(one.op, one.strategy) if self.work is None else self.work.time_s(pricing.cluster.device)
 
 
-def _kernels(planned: Planned, step: Schedule, cluster: Cluster) -> list[_Kernel]:
+def _kernels(planned: Planned, step: StepSchedule, cluster: Cluster) -> list[_PriceEvents]:
     """The events of `step` in groups of one price each.
 
     Those that weigh nothing are left out, and local moves that are done in their reader's loop, whatever numbers say.
@@ -109,7 +109,7 @@ def _kernels(planned: Planned, step: Schedule, cluster: Cluster) -> list[_Kernel
             weights[key] = weights.get(key, 0.0) + event.weight_s
             first.setdefault(key, event)
     return [
-        _Kernel(_name(planned, event, cluster), event, weights[key], _work(pricing, event))
+        _PriceEvents(_name(planned, event, cluster), event, weights[key], _work(pricing, event))
         for key, event in first.items()
     ]
 
@@ -127,7 +127,7 @@ def _work(pricing: Roofline, event: Event) -> LocalWork | None:
     return pricing.local_work(one.op, one.strategy)
 
 
-def _by_slowdown(step: Schedule, cluster: Cluster, which: int, error: float) -> float:
+def _by_slowdown(step: StepSchedule, cluster: Cluster, which: int, error: float) -> float:
     """What the step takes longer if one slowdown s is 1 + (s - 1)(1 + error)."""
     overlap = cluster.device.overlap
     assert overlap is not None

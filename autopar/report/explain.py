@@ -10,7 +10,7 @@ from autopar.errors import AutoparError
 from autopar.report.groups import group_collectives, group_operators, group_tensors
 from autopar.report.render import plain, rich_sections
 from autopar.report.sections import (
-    Column,
+    Heading,
     Section,
     collective_section,
     operator_section,
@@ -77,7 +77,7 @@ def _of_tensor(report: Report, row: TensorRow) -> tuple[Section, ...]:
         facts.append(("memory", "among the largest tensors at the peak"))
     is_input = row in report.inputs
     title = f"{row.name}, {'an input' if is_input else 'an output'} of {report.function}"
-    section = Section(title, (Column(""), Column("")), tuple(facts))
+    section = Section(title, (Heading(""), Heading("")), tuple(facts))
     return (section, _touching(report, {row.name})) if is_input else (section,)
 
 
@@ -100,8 +100,8 @@ def _touching(report: Report, names: Iterable[str]) -> Section:
     """The collectives that move the inputs called so: what each does to them, and for whom."""
     wanted = set(names)
     columns = (
-        *(Column(name) for name in ("kind", "axes", "does", "for", "role")),
-        *(Column(name, right=True) for name in ("bytes", "time", "exposed")),
+        *(Heading(name) for name in ("kind", "axes", "does", "for", "role")),
+        *(Heading(name, right=True) for name in ("bytes", "time", "exposed")),
     )
     rows = tuple(
         (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autopar.report.compare import indistinct
-from autopar.report.sections import Column, Section, show_mesh
+from autopar.report.sections import Heading, Section, show_mesh
 from autopar.report.summary import Report
 from autopar.report.units import format_quantity
 
@@ -18,7 +18,7 @@ _NOTE = (
 def front_section(reports: Sequence[Report]) -> Section:
     """A row for every point, the least memory first."""
     names = ("memory limit", "peak memory", "objective", "step time", "communication", "gap")
-    columns = (*(Column(name, right=True) for name in names), Column("mesh"))
+    columns = (*(Heading(name, right=True) for name in names), Heading("mesh"))
     name = reports[0].function if reports else ""
     return Section(f"Time and memory of {name}", columns, tuple(map(_row, reports)), _NOTE + _to_measure(reports))
 

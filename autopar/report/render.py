@@ -13,7 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from autopar.report.sections import Column, Section, price_section, sections
+from autopar.report.sections import Heading, Section, price_section, sections
 from autopar.report.summary import Report
 from autopar.search.replan import ConstraintPrice
 
@@ -112,5 +112,5 @@ def _html_table(part: Section) -> str:
     return "\n".join(lines)
 
 
-def _right(column: Column) -> str:
+def _right(column: Heading) -> str:
     return ' class="right"' if column.right else ""

@@ -28,7 +28,7 @@ _SHOWN = 6
 
 
 @dataclass(frozen=True)
-class Column:
+class Heading:
     """The heading of a column; numbers stand to the right."""
 
     name: str
@@ -40,7 +40,7 @@ class Section:
     """A table under a title, with a note below. Every row has as many cells as there are columns."""
 
     title: str
-    columns: tuple[Column, ...]
+    columns: tuple[Heading, ...]
     rows: tuple[tuple[str, ...], ...]
     note: str = ""
 
@@ -60,7 +60,10 @@ def sections(report: Report) -> tuple[Section, ...]:
 
 def price_section(prices: Sequence[ConstraintPrice], report: Report) -> Section:
     """A row for every constraint: what the objective would save without it."""
-    columns = (Column("without"), *(Column(name, right=True) for name in ("saves at least", "at most", "of objective")))
+    columns = (
+        Heading("without"),
+        *(Heading(name, right=True) for name in ("saves at least", "at most", "of objective")),
+    )
     rows = tuple(
         (
             price.constraint,
@@ -114,8 +117,8 @@ def _hidden(report: Report) -> str:
 def tensor_section(title: str, rows: Sequence[TensorRow], among: Sequence[TensorRow] = ()) -> Section:
     """A row for every group of tensors; `among` as in `group_tensors`."""
     columns = (
-        *(Column(name) for name in ("tensor", "type", "placement")),
-        *(Column(name, right=True) for name in ("count", "bytes each", "bytes")),
+        *(Heading(name) for name in ("tensor", "type", "placement")),
+        *(Heading(name, right=True) for name in ("count", "bytes each", "bytes")),
     )
     groups = group_tensors(rows, among)
     cells = tuple(
@@ -145,8 +148,8 @@ def operator_section(
         figures = (format_quantity(count, "count"), format_quantity(time, "time"), _share(time, compute_time_s))
         rows.append(("all others", "", "", "", "", *figures))
     columns = (
-        *(Column(name) for name in ("operator", "phase", "source", "operands -> results")),
-        *(Column(name, right=True) for name in ("parts", "count", "time", "share")),
+        *(Heading(name) for name in ("operator", "phase", "source", "operands -> results")),
+        *(Heading(name, right=True) for name in ("parts", "count", "time", "share")),
     )
     return Section(title, columns, tuple(rows))
 
@@ -158,8 +161,8 @@ def collective_section(title: str, groups: Sequence[CollectiveGroup]) -> Section
     is_known = bool(groups) and None not in exposed
     figures = ("count", "bytes each", "bytes", "time", *(("exposed",) if is_known else ()))
     columns = (
-        *(Column(name) for name in ("role", "kind", "axes", "source")),
-        *(Column(name, right=True) for name in figures),
+        *(Heading(name) for name in ("role", "kind", "axes", "source")),
+        *(Heading(name, right=True) for name in figures),
     )
     if not groups:
         return Section(title, columns, (), "None: nothing crosses a link.")
@@ -218,7 +221,7 @@ def _overview(report: Report) -> Section:
         *(("rules found by trial", operator) for operator in report.found_rules),
         *(("no price inside", operator) for operator in report.unpriced),
     )
-    return Section(f"Plan of {report.function}", (Column(""), Column("")), rows, FORECAST)
+    return Section(f"Plan of {report.function}", (Heading(""), Heading("")), rows, FORECAST)
 
 
 def _carried(report: Report) -> str:
@@ -256,7 +259,7 @@ def _memory(report: Report) -> Section:
         *_recomputed(report),
     )
     note = "Inputs live throughout a step unless donated; outputs count as part of the rest once they are made."
-    return Section("Memory of a device", (Column(""), Column("")), rows, note)
+    return Section("Memory of a device", (Heading(""), Heading("")), rows, note)
 
 
 def _recomputed(report: Report) -> tuple[tuple[str, str], ...]:

@@ -10,7 +10,7 @@ from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Placement
 from autopar.core.program import Compute, Instruction, Move, ShardedProgram
 from autopar.ops.rules.kernels import has_no_price
-from autopar.passes.schedule import Schedule, schedule
+from autopar.passes.schedule import StepSchedule, schedule
 from autopar.report.errors import ErrorShare, error_shares, standard_error_s
 from autopar.search.constraints.carried import CarriedGroup, carried_groups
 from autopar.search.task import Planned
@@ -146,7 +146,7 @@ class Report:
         return standard_error_s(self.errors) if self.errors else None
 
 
-def step_schedule(planned: Planned, overlapping: Cluster | None) -> Schedule:
+def step_schedule(planned: Planned, overlapping: Cluster | None) -> StepSchedule:
     """The step of `planned` on two streams, as `overlapping` says; None: one after the other."""
     overlap = None if overlapping is None else overlapping.device.overlap
     return schedule(planned.program, planned.pricing.op_cost, overlap, planned.account.held_bytes)
@@ -215,7 +215,7 @@ def summarise(
     )
 
 
-def _padding_time_s(step: Schedule) -> float:
+def _padding_time_s(step: StepSchedule) -> float:
     """The seconds of computing on what padding added."""
     computed = ((event.instruction, event.time_s * event.runs) for event in step.events)
     return sum(one.op.added * time_s for one, time_s in computed if isinstance(one, Compute))
@@ -265,7 +265,7 @@ def _where(tensor: TensorInfo, placement: Placement) -> str:
     return f"{placement} on the host" if tensor.on_host else str(placement)
 
 
-def _operator_rows(step: Schedule, program: ShardedProgram) -> tuple[OperatorRow, ...]:
+def _operator_rows(step: StepSchedule, program: ShardedProgram) -> tuple[OperatorRow, ...]:
     """The rows of all operators and local moves, in order.
 
     Equal ones, as of layers that are alike, are one.

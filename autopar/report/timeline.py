@@ -10,7 +10,7 @@ from typing import Any
 
 from autopar.core.program import Compute, Move, ShardedProgram
 from autopar.errors import AutoparError
-from autopar.passes.schedule import Event, Schedule, Span
+from autopar.passes.schedule import Event, LoopSpan, StepSchedule
 
 _PROCESS = 1
 _THREADS = {False: 1, True: 2}
@@ -27,7 +27,7 @@ class Timeline:
 
     function: str
     program: ShardedProgram
-    schedule: Schedule
+    schedule: StepSchedule
 
     @property
     def makespan_s(self) -> float:
@@ -64,12 +64,12 @@ class Timeline:
         for thread, name in _NAMES.items():
             yield {"ph": "M", "name": "thread_name", "pid": _PROCESS, "tid": thread, "args": {"name": name}}
 
-    def _spans(self) -> list[tuple[Span, bool]]:
+    def _spans(self) -> list[tuple[LoopSpan, bool]]:
         """The regions that take time, each on the threads that it occupies."""
         spans = [span for span in self.schedule.spans if span.end_s > span.start_s]
         return [(span, thread) for span in spans for thread in (False, True) if span.communicates or not thread]
 
-    def _span(self, span_on: tuple[Span, bool]) -> dict[str, Any]:
+    def _span(self, span_on: tuple[LoopSpan, bool]) -> dict[str, Any]:
         span, communicates = span_on
         kind = self.program.tree.kind(span.region)
         args = {"runs in a round of what is around it": span.rounds, "shown": "the first"}

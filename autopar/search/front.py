@@ -26,10 +26,10 @@ from math import inf
 from autopar.core.dataflow import dataflow
 from autopar.core.mesh import DeviceMesh
 from autopar.errors import AutoparError, InvalidConstraint, NoFeasiblePlan, Unsolved
+from autopar.search.best_bound_first import TIE, RaceResult, race
 from autopar.search.explain_infeasible import explained, refusal
 from autopar.search.front_curve import FrontCurve, Lane
-from autopar.search.place import Place
-from autopar.search.race import TIE, Finish, race
+from autopar.search.mesh_search import MeshSearch
 from autopar.search.search import announced, contained, nameable, settled
 from autopar.search.task import Planned, Task, begun
 
@@ -221,7 +221,7 @@ class _Sweep:
         task, flow = self.task, dataflow(self.task.graph)
         grounds = [task.ground(task.graph, flow, mesh) for mesh in self.meshes]
         self.grounds = nameable(task, grounds)
-        self.places = [Place(task, ground) for ground in self.grounds]
+        self.places = [MeshSearch(task, ground) for ground in self.grounds]
         self.inside = contained(task, self.grounds)
         self.bounds = [-inf] * len(self.grounds)
 
@@ -258,7 +258,7 @@ class _Sweep:
         for n, lane in self.lanes.items():
             for covered in (n, *self.inside[n]):
                 bounds[covered], ended[covered] = max(bounds[covered], lane.bound_s(limit)), lane.drawn
-        finish = Finish(None, found, found.plan.objective_s, tuple(bounds), tuple(ended))
+        finish = RaceResult(None, found, found.plan.objective_s, tuple(bounds), tuple(ended))
         free = next(place.found for place in self.places if place.ground is found.ground)
         task = replace(self.task, memory_limit_bytes=limit)
         return settled(task, self.grounds, finish, replace(found, task=task, unlimited=free))

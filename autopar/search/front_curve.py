@@ -8,12 +8,12 @@ from functools import cached_property
 from itertools import pairwise
 from math import inf, log
 
+from autopar.search.best_bound_first import TIE
 from autopar.search.limited_solve import LimitedSolve
-from autopar.search.race import TIE
 from autopar.search.task import Planned
 from autopar.solve import Infeasible
 from autopar.solve.parametric.archive import Met, Pareto
-from autopar.solve.parametric.dual_curve import Curve
+from autopar.solve.parametric.dual_curve import DualCurve
 
 _MOST_ANEW = 10_000  # entries of all edges of problems that are solved anew within every limit: more may take minutes
 _TRIES = 3  # to keep a program within a limit
@@ -39,7 +39,7 @@ class Lane:
 
     attempt: LimitedSolve
     known_s: float
-    _curves: list[Curve] = field(default_factory=list[Curve], init=False)
+    _curves: list[DualCurve] = field(default_factory=list[DualCurve], init=False)
     _refused: bool = field(default=False, init=False)
 
     @property
@@ -56,7 +56,7 @@ class Lane:
         """The choices met; only bounds are proven where those `known` cost a share of `enough` too much at most."""
         task = self.attempt.task
         try:
-            curve = Curve(self.attempt.problem(0.0), task.options.solver, lambda: not task.stop.is_over)
+            curve = DualCurve(self.attempt.problem(0.0), task.options.solver, lambda: not task.stop.is_over)
         except Infeasible:
             self._refused = True
             return []

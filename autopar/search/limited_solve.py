@@ -20,15 +20,15 @@ from autopar.ops.workspace import workspace_bytes
 from autopar.passes.pipeline import build_program
 from autopar.search.constraints.restriction import Restriction, each_alone
 from autopar.search.explain_infeasible import Moments, blame
-from autopar.search.ground import Ground
+from autopar.search.mesh_context import MeshContext
 from autopar.search.recomputable import recomputable
 from autopar.search.task import Planned, Task
 from autopar.solve import (
-    Group,
     Infeasible,
     NothingCheaper,
     Problem,
     Progress,
+    Requirement,
     Solution,
     SolveOptions,
     alike,
@@ -55,7 +55,7 @@ class LimitedSolve:
     """
 
     task: Task
-    ground: Ground
+    ground: MeshContext
     left: Restriction
     step_kinds: tuple[StepKind, ...]
     near: Planned | None = None
@@ -102,10 +102,10 @@ class LimitedSolve:
         """The Problem under `limit_bytes` without constraints."""
         return self.ground.problem(self.step_kinds, limit_bytes, tensors_only=tensors_only)
 
-    def groups(self) -> tuple[Group, ...]:
+    def groups(self) -> tuple[Requirement, ...]:
         """What every constraint leaves of the free Problem by itself."""
         every = each_alone(self.ground.graph, self.ground.space, self.task.all_constraints)
-        return tuple(Group(left.keep, left.ties) for left in every)
+        return tuple(Requirement(left.keep, left.ties) for left in every)
 
     def _without_limit(self, problem: Problem, options: SolveOptions | None, below: float) -> Solution:
         """Solved from what stands of it already, unless with little work only."""

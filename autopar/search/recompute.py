@@ -29,23 +29,23 @@ from autopar.cost.cached_pricing import Remembered
 from autopar.cost.pricing import pack_price, restricted
 from autopar.errors import NoFeasiblePlan, Unsolved
 from autopar.passes.pipeline import build_program
+from autopar.search.best_bound_first import RaceResult, reaches
 from autopar.search.constraints.restriction import Restriction, each_alone, restriction
-from autopar.search.ground import Ground
 from autopar.search.limited_solve import LimitedSolve, account_of
 from autopar.search.memory_limit import plan_within
-from autopar.search.place import Place
-from autopar.search.race import Finish, reaches
+from autopar.search.mesh_context import MeshContext
+from autopar.search.mesh_search import MeshSearch
 from autopar.search.recomputable import recomputable
 from autopar.search.task import Planned, Task, quickly
-from autopar.solve import Edge, Group, Infeasible, NothingCheaper, Problem, Solution
+from autopar.solve import Edge, Infeasible, NothingCheaper, Problem, Requirement, Solution
 from autopar.solve.problem.problem import derived
 
 _ENOUGH = 0.02  # of a plan's cost: what may be left to prove
 
 
 def or_recomputed(
-    places: Sequence[Place], finish: Finish[Planned], inside: Sequence[Collection[int]], worth: float
-) -> tuple[Finish[Planned], tuple[DeviceMesh, ...]]:
+    places: Sequence[MeshSearch], finish: RaceResult[Planned], inside: Sequence[Collection[int]], worth: float
+) -> tuple[RaceResult[Planned], tuple[DeviceMesh, ...]]:
     """`finish`, or a better one with recomputation, and the meshes on which that was looked into.
 
     Args:
@@ -88,8 +88,8 @@ def _with_twins(graph: OpGraph) -> Rewritten | None:
 
 
 def _better(
-    again: RecomputeSolve, limit: int, free: Planned, position: int, finish: Finish[Planned]
-) -> Finish[Planned] | None:
+    again: RecomputeSolve, limit: int, free: Planned, position: int, finish: RaceResult[Planned]
+) -> RaceResult[Planned] | None:
     """`finish` after `again` was solved too, which is at `position`; None where the solver's work did not suffice."""
     try:
         planned = _within(again, limit, free, finish)
@@ -125,7 +125,7 @@ def _bound(again: RecomputeSolve, limit: int, free: Planned, cheapest: float) ->
         return bound
 
 
-def _within(again: RecomputeSolve, limit: int, free: Planned, finish: Finish[Planned]) -> Planned:
+def _within(again: RecomputeSolve, limit: int, free: Planned, finish: RaceResult[Planned]) -> Planned:
     """The plan within the limit; where none is met, and none known, one that is met where tensors alone are counted.
 
     These are counted at times at which a program has let go of them: so nothing is proven there.
@@ -208,7 +208,7 @@ class RecomputeSolve(LimitedSolve):
     counted.
     """
 
-    base: Ground
+    base: MeshContext
     rewritten: Rewritten
     by_tensors: bool = False
     _assembled: dict[bool, RecomputeProblem] = field(default_factory=dict[bool, RecomputeProblem])
@@ -230,10 +230,10 @@ class RecomputeSolve(LimitedSolve):
             self.task, ground, left, self.step_kinds, base=self.base, rewritten=self.rewritten, by_tensors=True
         )
 
-    def groups(self) -> tuple[Group, ...]:
+    def groups(self) -> tuple[Requirement, ...]:
         """What every constraint leaves of the free Problem by itself."""
         every = each_alone(self.ground.graph, self.ground.space, self.task.all_constraints)
-        return tuple(Group(left.keep, left.ties) for left in map(self._padded, every))
+        return tuple(Requirement(left.keep, left.ties) for left in map(self._padded, every))
 
     def _padded(self, left: Restriction) -> Restriction:
         return padded(left, self.assembled().problem.counts)

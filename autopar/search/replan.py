@@ -9,7 +9,7 @@ from math import inf
 from autopar.search.constraints.carried import carried_groups
 from autopar.search.constraints.records import Complete, Steps
 from autopar.search.constraints.restriction import holds
-from autopar.search.search import Outcome, described, find_on, on_ground
+from autopar.search.search import SearchOutcome, described, find_on, on_ground
 from autopar.search.task import Planned, Task, begun
 
 
@@ -82,7 +82,7 @@ def carry_price(planned: Planned) -> ConstraintPrice | None:
     return _price(f"carry {', '.join(map(str, carried_groups(planned.task.graph)))}", planned, outcome)
 
 
-def _price(constraint: str, planned: Planned, without: Outcome) -> ConstraintPrice:
+def _price(constraint: str, planned: Planned, without: SearchOutcome) -> ConstraintPrice:
     """What `planned` would save, given what is known `without` the constraint."""
     objective = planned.plan.objective_s
     least = min(objective, inf if without.planned is None else without.planned.plan.objective_s)

@@ -16,15 +16,15 @@ from autopar.cost.cached_pricing import Remembered
 from autopar.cost.pricing import pack_price, restricted
 from autopar.errors import AutoparError, PlanFileError
 from autopar.passes.pipeline import build_program, program_states, write_dump
+from autopar.search.best_bound_first import TIE, RaceResult, race, reaches
 from autopar.search.constraints.narrowing import axes_of
 from autopar.search.constraints.records import show, step_kinds_of
 from autopar.search.constraints.restriction import can_name, holds
 from autopar.search.explain_infeasible import explained, refusal
-from autopar.search.ground import Ground
 from autopar.search.limited_solve import WORTH, account_of
+from autopar.search.mesh_context import MeshContext
+from autopar.search.mesh_search import MeshSearch
 from autopar.search.mesh_shapes import promise, refines
-from autopar.search.place import Place
-from autopar.search.race import TIE, Finish, race, reaches
 from autopar.search.recompute import or_recomputed
 from autopar.search.replicated import warn_unpriced, warn_unsplit, warn_unwritten, warn_whole_bits
 from autopar.search.space import check_strategies
@@ -59,13 +59,15 @@ def find_plan(task: Task, meshes: Sequence[DeviceMesh]) -> Planned:
     return find_at(places_of(task, meshes))
 
 
-def places_of(task: Task, meshes: Sequence[DeviceMesh]) -> list[Place]:
+def places_of(task: Task, meshes: Sequence[DeviceMesh]) -> list[MeshSearch]:
     """The task on those of the meshes that have the axes which its constraints name."""
     flow = dataflow(task.graph)
-    return [Place(task, ground) for ground in nameable(task, [task.ground(task.graph, flow, mesh) for mesh in meshes])]
+    return [
+        MeshSearch(task, ground) for ground in nameable(task, [task.ground(task.graph, flow, mesh) for mesh in meshes])
+    ]
 
 
-def nameable(task: Task, grounds: Sequence[Ground]) -> Sequence[Ground]:
+def nameable(task: Task, grounds: Sequence[MeshContext]) -> Sequence[MeshContext]:
     """Those of `grounds` whose meshes have the axes that the constraints name; all, to be refused, if none has."""
     named = [g for g in grounds if all(can_name(constraint, g.mesh) for constraint in task.all_constraints)]
     return named or grounds
@@ -73,15 +75,15 @@ def nameable(task: Task, grounds: Sequence[Ground]) -> Sequence[Ground]:
 
 def find_on(
     task: Task,
-    grounds: Sequence[Ground],
+    grounds: Sequence[MeshContext],
     unlimited: Planned | None = None,
     near: Planned | None = None,
 ) -> Planned:
     """As `search`, on grounds that are there already; `unlimited` and `near` as for `on_ground`, on a single one."""
-    return find_at([Place(task, ground, unlimited, near) for ground in grounds])
+    return find_at([MeshSearch(task, ground, unlimited, near) for ground in grounds])
 
 
-def find_at(places: Sequence[Place]) -> Planned:
+def find_at(places: Sequence[MeshSearch]) -> Planned:
     """The best plan of all places, which are one search: tasks that differ in their graphs, on meshes.
 
     Its bound holds over all of them. Every place gets a choice and a bound with little work before any is worked on.
@@ -94,7 +96,7 @@ def find_at(places: Sequence[Place]) -> Planned:
     return settled(finish.found.task, [place.ground for place in places], finish, finish.found, again)
 
 
-def _raced(places: Sequence[Place]) -> tuple[Finish[Planned], tuple[DeviceMesh, ...]]:
+def _raced(places: Sequence[MeshSearch]) -> tuple[RaceResult[Planned], tuple[DeviceMesh, ...]]:
     """How the search ends, and the meshes on which recomputation was looked into: near a plan that has it, always."""
     task, near = places[0].task, places[0].near
     runs = [place.run(task.memory_limit_bytes, roughly=len(places) > 1) for place in places]
@@ -118,7 +120,7 @@ def _raced(places: Sequence[Place]) -> tuple[Finish[Planned], tuple[DeviceMesh, 
         return finish, ()
 
 
-def in_order_of_promise(places: Sequence[Place]) -> list[int]:
+def in_order_of_promise(places: Sequence[MeshSearch]) -> list[int]:
     """The positions of places, those first that are to be looked at first: of equals the first one is the simplest.
 
     The first place is first, as any plan at all is something to undercut.
@@ -126,7 +128,7 @@ def in_order_of_promise(places: Sequence[Place]) -> list[int]:
     return sorted(range(len(places)), key=lambda n: (n > 0, promise(places[n].ground.mesh), n))
 
 
-def _inside(places: Sequence[Place]) -> list[list[int]]:
+def _inside(places: Sequence[MeshSearch]) -> list[list[int]]:
     """For every place those of the same graph all of whose plans are among its own, by position."""
     found: list[list[int]] = [[] for _ in places]
     for graph in {id(place.task.graph): place.task.graph for place in places}.values():
@@ -139,8 +141,8 @@ def _inside(places: Sequence[Place]) -> list[list[int]]:
 
 def settled(
     task: Task,
-    grounds: Sequence[Ground],
-    finish: Finish[Planned],
+    grounds: Sequence[MeshContext],
+    finish: RaceResult[Planned],
     planned: Planned,
     recomputed: Sequence[DeviceMesh] = (),
 ) -> Planned:
@@ -165,7 +167,7 @@ def settled(
     return replace(planned, plan=plan)
 
 
-def contained(task: Task, grounds: Sequence[Ground]) -> list[list[int]]:
+def contained(task: Task, grounds: Sequence[MeshContext]) -> list[list[int]]:
     """For every ground the positions of those all of whose plans are among its own, at the same prices.
 
     None, unless the pricing looks only at which devices talk, and the constraints say the same on every mesh.
@@ -195,7 +197,7 @@ def described(
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
+class SearchOutcome:
     """What came of one mesh: a plan or the reason why there is none, and a bound that holds for it either way."""
 
     planned: Planned | None
@@ -203,14 +205,16 @@ class Outcome:
     misfit: AutoparError | None = None
 
 
-def on_ground(task: Task, ground: Ground, unlimited: Planned | None = None, near: Planned | None = None) -> Outcome:
+def on_ground(
+    task: Task, ground: MeshContext, unlimited: Planned | None = None, near: Planned | None = None
+) -> SearchOutcome:
     """What comes of one mesh.
 
     `unlimited` is the best plan without a memory limit, if it is known; `near` another plan on the same candidates,
     from which the solver may start.
     """
-    finish, _ = _raced([Place(task, ground, unlimited, near)])
-    return Outcome(finish.found, finish.bounds[0], finish.misfits[0] if finish.misfits else None)
+    finish, _ = _raced([MeshSearch(task, ground, unlimited, near)])
+    return SearchOutcome(finish.found, finish.bounds[0], finish.misfits[0] if finish.misfits else None)
 
 
 def _dump(planned: Planned, directory: Path) -> None:

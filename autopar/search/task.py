@@ -21,7 +21,7 @@ from autopar.errors import InvalidOption
 from autopar.memory.account import Account
 from autopar.search.constraints.modes import constraints_of
 from autopar.search.constraints.records import Constraint, out_of_order
-from autopar.search.ground import Ground
+from autopar.search.mesh_context import MeshContext
 from autopar.search.mesh_shapes import MAX_AXES
 from autopar.search.progress import OnProgress, SearchProgress
 from autopar.search.resolve import FindRule, no_rule
@@ -122,7 +122,7 @@ class Planned:
     program: ShardedProgram
     account: Account
     pricing: Pricing
-    ground: Ground
+    ground: MeshContext
     unlimited: Planned | None = None
     is_unlimited: bool = False
     counted_bytes: float = 0.0
@@ -163,10 +163,10 @@ class Task:
         """Those of the mode, then the others."""
         return constraints_of(self.mode, self.constraints)
 
-    def ground(self, graph: OpGraph, flow: Dataflow, mesh: DeviceMesh) -> Ground:
+    def ground(self, graph: OpGraph, flow: Dataflow, mesh: DeviceMesh) -> MeshContext:
         """What `graph`, which is that of the task or made of it, is searched on, on one mesh."""
         stated = out_of_order(self.all_constraints, mesh)
-        return Ground(graph, flow, mesh, self.make_pricing, self.strict, self.find, stated)
+        return MeshContext(graph, flow, mesh, self.make_pricing, self.strict, self.find, stated)
 
     def tell(self, mesh: DeviceMesh, limit_bytes: float | None, objective_s: float, lower_bound_s: float) -> None:
         """Tells whoever watches what is known of the plans on one mesh within one limit."""

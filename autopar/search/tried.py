@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from autopar.errors import Unsolved
+from autopar.search.best_bound_first import reaches
 from autopar.search.explain_infeasible import unsolved
 from autopar.search.hidden_bytes import HiddenBytes
 from autopar.search.limited_solve import CLASH_WORK, LimitedSolve
-from autopar.search.race import reaches
 from autopar.search.task import Planned
 from autopar.solve import Infeasible, NothingCheaper, Problem, Solution
 from autopar.solve.cp_sat.bottleneck import least_peak

@@ -2,7 +2,7 @@
 
 from autopar.errors import Unsolved
 from autopar.solve.certificate.check import Proven, proven
-from autopar.solve.conflict.irreducible import Clash, Group, clashing
+from autopar.solve.conflict.irreducible import Clash, Requirement, clashing
 from autopar.solve.pipeline.driver import NothingCheaper, alike, solve
 from autopar.solve.problem.incumbent import Progress
 from autopar.solve.problem.options import SolveOptions
@@ -12,13 +12,13 @@ from autopar.solve.problem.verifier import verify, verify_choice
 __all__ = [
     "Clash",
     "Edge",
-    "Group",
     "Infeasible",
     "InvalidSolution",
     "NothingCheaper",
     "Problem",
     "Progress",
     "Proven",
+    "Requirement",
     "Solution",
     "SolveOptions",
     "Unsolved",

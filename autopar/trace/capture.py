@@ -18,8 +18,8 @@ from autopar.core.regions import WHILE_TRIPS
 from autopar.errors import TraceError
 from autopar.trace.arguments import Arguments, Donated, function_name, positions, read_arguments
 from autopar.trace.carry import Carry, Results, find_carry
-from autopar.trace.draft import Draft, DraftOp, Place
-from autopar.trace.finish import Padding, Parts, numbered
+from autopar.trace.draft import Draft, DraftOp, Surroundings
+from autopar.trace.finish import GraphParts, Padding, numbered
 from autopar.trace.flat import TRACING, FlatFunction
 from autopar.trace.moving import composed
 from autopar.trace.pins import on_one_mesh
@@ -100,7 +100,7 @@ class Capture:
         names = zip(self.arguments.avals, self.arguments.leaf_names, strict=True)
         inputs = [walker.draft.tensor(aval, name) for aval, name in names]
         jaxpr, consts = _compat.open_jaxpr(self.closed)
-        outputs = walker.walk(jaxpr, consts, list(inputs), Place(_compat.empty_name_stack()))
+        outputs = walker.walk(jaxpr, consts, list(inputs), Surroundings(_compat.empty_name_stack()))
         return Walked(walker.draft, inputs, *composed(walker.draft, outputs), walker.has_parts)
 
 
@@ -239,7 +239,7 @@ def _failure(fn: Callable[..., Any], error: Exception) -> str:
 
 
 def _graph(
-    parts: Parts, carry: Pairs, arguments: Arguments, results: Results, state: set[int], donated: Donated
+    parts: GraphParts, carry: Pairs, arguments: Arguments, results: Results, state: set[int], donated: Donated
 ) -> OpGraph:
     return OpGraph(
         ops=parts.ops,

@@ -14,7 +14,7 @@ from autopar._compat import untyped_jax
 from autopar._mesh import sharding_in_type
 from autopar.core.graph import TensorInfo
 from autopar.core.regions import RegionKind
-from autopar.trace.draft import DraftOp, Place
+from autopar.trace.draft import DraftOp, Surroundings
 from autopar.trace.loop_parts import in_parts, part_count
 from autopar.trace.types import typed_specs
 
@@ -25,10 +25,10 @@ Tensors = Sequence[TensorInfo]
 lax, make_jaxpr = untyped_jax.lax, untyped_jax.make_jaxpr
 
 
-class Control:
+class ControlEquation:
     """One control equation on its way into the draft; `region` is its control region."""
 
-    def __init__(self, walker: Walker, eqn: Any, place: Place) -> None:
+    def __init__(self, walker: Walker, eqn: Any, place: Surroundings) -> None:
         self.walker, self.draft, self.eqn = walker, walker.draft, eqn
         self.in_parts = place.in_parts == "next"
         place = replace(place, in_parts="around") if self.in_parts else place
@@ -60,14 +60,14 @@ class Control:
         return [self.boundary(kind, (tensor,), (aval,), n)[0] for n, (tensor, aval) in pairs]
 
 
-def scan(walker: Walker, eqn: Any, ins: Tensors, place: Place) -> list[TensorInfo]:
+def scan(walker: Walker, eqn: Any, ins: Tensors, place: Surroundings) -> list[TensorInfo]:
     """A scan: carry, ys[i] = body(consts, carry, xs[i]) for each i; in parts where that is wanted and can be."""
     is_whole = place.in_parts != "none" or place.alone or walker.draft.manual
     parts = 1 if is_whole else part_count(eqn, walker.loop_parts)
     if parts > 1:
         walker.has_parts = True
         return walker.inline(eqn, in_parts(eqn, parts), list(ins), replace(place, in_parts=_where(eqn, parts)))
-    control, body = Control(walker, eqn, place), eqn.params["jaxpr"]
+    control, body = ControlEquation(walker, eqn, place), eqn.params["jaxpr"]
     consts, carried = _compat.scan_counts(eqn.params)
     avals = list(body.in_avals)
     first, last = consts, consts + carried
@@ -87,7 +87,7 @@ def _where(eqn: Any, parts: int) -> Literal["next", "around"]:
     return "next" if parts < eqn.params["length"] else "around"
 
 
-def while_(walker: Walker, eqn: Any, ins: Tensors, place: Place) -> list[TensorInfo]:
+def while_(walker: Walker, eqn: Any, ins: Tensors, place: Surroundings) -> list[TensorInfo]:
     """A while loop: carry = body(consts, carry) as long as test(consts, carry).
 
     One that vmap made, in which elements that are through stay as they are, may be left by each device by itself.
@@ -98,7 +98,7 @@ def while_(walker: Walker, eqn: Any, ins: Tensors, place: Place) -> list[TensorI
         return walker.inline(eqn, _unbatched(eqn), list(ins), place)
     if _compat.side_effects(eqn.params["cond_jaxpr"]):
         return walker.inline(eqn, _tested_in_body(eqn), list(ins), place)
-    control, params = Control(walker, eqn, place), eqn.params
+    control, params = ControlEquation(walker, eqn, place), eqn.params
     of_test, of_body = params["cond_nconsts"], params["body_nconsts"]
     around, walker.draft.fixed = walker.draft.fixed, walker.draft.fixed or control.in_parts
     carry = control.each("carry_in", ins[of_test + of_body :], [var.aval for var in eqn.outvars])
@@ -172,9 +172,9 @@ def _spread(decision: Any, held: Any, dims: tuple[int, ...]) -> Any:
     return lax.broadcast_in_dim(decision, held.shape, dims, out_sharding=sharding)
 
 
-def cond(walker: Walker, eqn: Any, ins: Tensors, place: Place) -> list[TensorInfo]:
+def cond(walker: Walker, eqn: Any, ins: Tensors, place: Surroundings) -> list[TensorInfo]:
     """A choice: branches[index](operands); each is held to be as probable as the others."""
-    control, branches = Control(walker, eqn, place), eqn.params["branches"]
+    control, branches = ControlEquation(walker, eqn, place), eqn.params["branches"]
     control.boundary("branch_index", ins[:1], (), 0)
     results = [control.walk("branch", branch, ins[1:], 1 / len(branches))[0] for branch in branches]
     return [
@@ -183,7 +183,7 @@ def cond(walker: Walker, eqn: Any, ins: Tensors, place: Place) -> list[TensorInf
     ]
 
 
-WALKERS: dict[str, Callable[[Walker, Any, Tensors, Place], list[TensorInfo]]] = {
+WALKERS: dict[str, Callable[[Walker, Any, Tensors, Surroundings], list[TensorInfo]]] = {
     "scan": scan,
     "while": while_,
     "cond": cond,

@@ -31,7 +31,7 @@ NO_PADDING = Padding({}, frozenset())
 
 
 @dataclass(frozen=True, eq=False)
-class Parts:
+class GraphParts:
     """The parts of an OpGraph, and the values of the hoisted constants, which are its last inputs."""
 
     ops: tuple[OpNode, ...]
@@ -41,7 +41,7 @@ class Parts:
     constants: tuple[Any, ...]
 
 
-def finish(draft: Draft, inputs: list[TensorInfo], outputs: list[TensorInfo]) -> Parts:
+def finish(draft: Draft, inputs: list[TensorInfo], outputs: list[TensorInfo]) -> GraphParts:
     """The numbered graph of what `outputs` depend on; hoisted constants that are used follow `inputs`."""
     return numbered(draft, inputs, *composed(draft, outputs))
 
@@ -52,7 +52,7 @@ def numbered(
     ops: list[DraftOp],
     outputs: list[TensorInfo],
     padding: Padding = NO_PADDING,
-) -> Parts:
+) -> GraphParts:
     """As `finish`, of operators of the draft in which chains of moving ones are composed."""
     if padding.sizes:
         ops, _ = _live_operators(ops, draft.regions, outputs)
@@ -94,7 +94,7 @@ def numbered(
         for position, (op, phase) in enumerate(zip(ops, phases, strict=True))
     )
     results = tuple(number(tensor) for tensor in outputs)
-    return Parts(nodes, all_inputs, results, regions, tuple(value for value, _ in constants))
+    return GraphParts(nodes, all_inputs, results, regions, tuple(value for value, _ in constants))
 
 
 def _roots(ops: list[DraftOp]) -> dict[int, int]:

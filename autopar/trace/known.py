@@ -18,7 +18,7 @@ _MOST_ELEMENTS = 1 << 20
 
 
 @dataclass(eq=False)
-class Known:
+class KnownValues:
     """Works out values of tensors of `draft` when asked. `makers` are the operators seen so far, by result."""
 
     draft: Draft

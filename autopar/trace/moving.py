@@ -31,8 +31,8 @@ from autopar.trace.moving_ops import (
     splice,
     window_of,
 )
-from autopar.trace.parts import Box, Joined, changed, joined, one_padding, part_of
-from autopar.trace.terms import Term, as_padding, as_roll, terms_of
+from autopar.trace.parts import Box, JoinedBoxes, changed, joined, one_padding, part_of
+from autopar.trace.terms import PlacedPart, as_padding, as_roll, terms_of
 
 _MOST_TERMS = 32
 """A sum of more terms is left as it is."""
@@ -106,7 +106,7 @@ class _Composer:
             return self._stated(op, joined(op, self.maker))
         if op.kind == "slice" and (window := window_of(op, op.outs[0])) is not None:
             found = part_of(op.ins[0], *window, self.maker)
-            if isinstance(found, Joined) or found.source.id != op.ins[0].id or found.is_whole:
+            if isinstance(found, JoinedBoxes) or found.source.id != op.ins[0].id or found.is_whole:
                 return self._stated(op, found)
         if op.kind in ("add_any", "pad", "slice") and (summed := self._summed(op)) is not None:
             return summed
@@ -120,7 +120,7 @@ class _Composer:
         self.origins[op.outs[0].id] = origin
         return origin if origin.shape == op.outs[0].shape else op
 
-    def _stated(self, op: DraftOp, found: Box | Joined) -> DraftOp | TensorInfo:
+    def _stated(self, op: DraftOp, found: Box | JoinedBoxes) -> DraftOp | TensorInfo:
         """The operator that makes what `found` says, in the place of `op`; `op` where that gains nothing."""
         if isinstance(found, Box):
             return found.source if found.is_whole else slicing(op, found.source, found.starts)
@@ -131,7 +131,7 @@ class _Composer:
         begin = begin_of(across.dim, runs)
         return splice(op, across.dim, runs) if begin is None else rolling(op, runs[0][0], across.dim, begin)
 
-    def _cut_across(self, op: DraftOp, found: Joined) -> Joined | None:
+    def _cut_across(self, op: DraftOp, found: JoinedBoxes) -> JoinedBoxes | None:
         """Boxes that are whole in all dims but the joined one: of sources that are cut there too, if those are moved.
 
         None where a source would be cut only to be joined.
@@ -151,13 +151,13 @@ class _Composer:
                 cut[key] = made
             at = changed((0,) * len(box.sizes), found.dim, box.starts[found.dim])
             boxes.append(Box(cut[key], at, box.sizes))
-        return Joined(found.dim, tuple(boxes))
+        return JoinedBoxes(found.dim, tuple(boxes))
 
     def _cut(self, op: DraftOp, box: Box, dim: int) -> TensorInfo | None:
         """The source of a box, whole along a dim and cut as the box in all others; None where it would just be cut."""
         starts, sizes = changed(box.starts, dim, 0), changed(box.sizes, dim, box.source.shape[dim])
         inner = part_of(box.source, starts, sizes, self.maker)
-        if not isinstance(inner, Joined):
+        if not isinstance(inner, JoinedBoxes):
             return None
         found = self._stated(slicing(self._new(op, box.source, sizes), box.source, starts), inner)
         if isinstance(found, TensorInfo) or found.kind == "slice":
@@ -168,7 +168,7 @@ class _Composer:
     def _summed(self, op: DraftOp) -> DraftOp | TensorInfo | None:
         """A slice, padding or sum as the sum of tensors that are rolled or shifted; None where none would be."""
         terms = terms_of(op, self.maker, lambda maker: self.readers[maker.outs[0].id] == 1)
-        grouped: dict[int, list[Term]] = {}
+        grouped: dict[int, list[PlacedPart]] = {}
         for term in terms[:_MOST_TERMS]:
             grouped.setdefault(term.box.source.id, []).append(term)
         if op.outs[0].id in grouped:
@@ -190,14 +190,14 @@ class _Composer:
             self.readers[total.id] = self.readers[op.outs[0].id]
         return total
 
-    def _made_of(self, op: DraftOp, terms: Sequence[Term]) -> list[list[DraftOp] | TensorInfo]:
+    def _made_of(self, op: DraftOp, terms: Sequence[PlacedPart]) -> list[list[DraftOp] | TensorInfo]:
         """For one tensor a roll, or for each of its terms the operators that make it; the tensor where it is that."""
         source, shape = terms[0].box.source, op.outs[0].shape
         if (found := as_roll(terms, shape)) is not None:
             return [[rolling(self._new(op, source, shape), source, *found)]]
         return [source if t.box.is_whole and source.shape == shape else self._placed(op, t) for t in terms]
 
-    def _placed(self, op: DraftOp, term: Term) -> list[DraftOp]:
+    def _placed(self, op: DraftOp, term: PlacedPart) -> list[DraftOp]:
         """The operators that put a term where it stands: one padding, and what stands alone in a dim."""
         shape, box, now = op.outs[0].shape, term.box, term.box.source
         config, apart = as_padding(term, shape)
@@ -277,7 +277,7 @@ def _is_view(op: DraftOp) -> bool:
     return prod(op.ins[0].shape) == prod(op.outs[0].shape) and not op.params.get("dimensions")
 
 
-def _gains(op: DraftOp, found: Joined) -> bool:
+def _gains(op: DraftOp, found: JoinedBoxes) -> bool:
     """Whether parts are taken from other sources than the operands, and half of each source at least."""
     if tuple(box.source.id for box in found.boxes) == tuple(tensor.id for tensor in op.ins):
         return False

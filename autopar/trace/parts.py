@@ -36,14 +36,16 @@ class Box:
 
 
 @dataclass(frozen=True)
-class Joined:
+class JoinedBoxes:
     """Boxes joined along a dim."""
 
     dim: int
     boxes: tuple[Box, ...]
 
 
-def part_of(tensor: TensorInfo, starts: Ints, sizes: Ints, maker_of: MakerOf, along: int | None = None) -> Box | Joined:
+def part_of(
+    tensor: TensorInfo, starts: Ints, sizes: Ints, maker_of: MakerOf, along: int | None = None
+) -> Box | JoinedBoxes:
     """A part of a tensor, as a part of what that was cut out of, padded from or joined of: `along` a dim, or any."""
     maker = maker_of(tensor)
     if maker is None:
@@ -66,20 +68,20 @@ def part_of(tensor: TensorInfo, starts: Ints, sizes: Ints, maker_of: MakerOf, al
     return Box(tensor, starts, sizes)
 
 
-def joined(op: DraftOp, maker_of: MakerOf) -> Box | Joined:
+def joined(op: DraftOp, maker_of: MakerOf) -> Box | JoinedBoxes:
     """What a concatenation is made of."""
     runs, out, dim = runs_of(op), op.outs[0], op.params["dimension"]
     assert runs is not None
     return _joined(dim, _cut_runs(dim, runs, (0,) * out.ndim, out.shape), maker_of)
 
 
-def _joined(dim: int, cut: Sequence[Box], maker_of: MakerOf) -> Box | Joined:
+def _joined(dim: int, cut: Sequence[Box], maker_of: MakerOf) -> Box | JoinedBoxes:
     """Boxes joined along a dim, as parts of what they were cut out of, padded from or joined of."""
     boxes: list[Box] = []
     for box in cut:
         part = part_of(box.source, box.starts, box.sizes, maker_of, dim)
         boxes += [part] if isinstance(part, Box) else part.boxes
-    return _plainest(Joined(dim, tuple(boxes)))
+    return _plainest(JoinedBoxes(dim, tuple(boxes)))
 
 
 def _cut_runs(dim: int, runs: Sequence[Run], starts: Ints, sizes: Ints) -> list[Box]:
@@ -94,7 +96,7 @@ def _cut_runs(dim: int, runs: Sequence[Run], starts: Ints, sizes: Ints) -> list[
     return found
 
 
-def _plainest(found: Joined) -> Box | Joined:
+def _plainest(found: JoinedBoxes) -> Box | JoinedBoxes:
     """What is joined, with neighbours that lie side by side in one source as one box."""
     boxes: list[Box] = []
     for box in found.boxes:
@@ -104,7 +106,7 @@ def _plainest(found: Joined) -> Box | Joined:
             boxes[-1] = Box(box.source, last.starts, changed(box.sizes, found.dim, size))
         else:
             boxes.append(box)
-    return boxes[0] if len(boxes) == 1 else Joined(found.dim, tuple(boxes))
+    return boxes[0] if len(boxes) == 1 else JoinedBoxes(found.dim, tuple(boxes))
 
 
 def _follows(one: Box, other: Box, dim: int) -> bool:

@@ -15,14 +15,14 @@ Opens = Callable[[DraftOp], bool]
 
 
 @dataclass(frozen=True)
-class Term:
+class PlacedPart:
     """A part of a tensor that stands at a place of another one, with zeros around it."""
 
     box: Box
     at: Ints
 
 
-def terms_of(op: DraftOp, maker_of: MakerOf, opens: Opens) -> list[Term]:
+def terms_of(op: DraftOp, maker_of: MakerOf, opens: Opens) -> list[PlacedPart]:
     """What the result of a slice, a padding or a sum is the sum of.
 
     A sum that is an operand of a sum is one term: it was taken apart before.
@@ -31,25 +31,27 @@ def terms_of(op: DraftOp, maker_of: MakerOf, opens: Opens) -> list[Term]:
     whole = (0,) * out.ndim, out.shape
     if op.kind != "add_any":
         return _through(op, out, *whole, maker_of, opens)
-    found: list[Term] = []
+    found: list[PlacedPart] = []
     for operand in op.ins:
         maker = maker_of(operand)
         if maker is None or maker.kind == "add_any":
-            found.append(Term(Box(operand, *whole), whole[0]))
+            found.append(PlacedPart(Box(operand, *whole), whole[0]))
         else:
             found += _through(maker, operand, *whole, maker_of, opens)
     return found
 
 
-def _of(tensor: TensorInfo, starts: Ints, sizes: Ints, maker_of: MakerOf, opens: Opens) -> list[Term]:
+def _of(tensor: TensorInfo, starts: Ints, sizes: Ints, maker_of: MakerOf, opens: Opens) -> list[PlacedPart]:
     """What a window of a tensor is the sum of."""
     maker = maker_of(tensor)
     if maker is None or (maker.kind == "add_any" and not opens(maker)):
-        return [Term(Box(tensor, starts, sizes), (0,) * len(starts))]
+        return [PlacedPart(Box(tensor, starts, sizes), (0,) * len(starts))]
     return _through(maker, tensor, starts, sizes, maker_of, opens)
 
 
-def _through(op: DraftOp, out: TensorInfo, starts: Ints, sizes: Ints, maker_of: MakerOf, opens: Opens) -> list[Term]:
+def _through(
+    op: DraftOp, out: TensorInfo, starts: Ints, sizes: Ints, maker_of: MakerOf, opens: Opens
+) -> list[PlacedPart]:
     """What a window of a result of `op` is the sum of."""
     if op.kind == "add_any":
         return [term for operand in op.ins for term in _of(operand, starts, sizes, maker_of, opens)]
@@ -57,7 +59,7 @@ def _through(op: DraftOp, out: TensorInfo, starts: Ints, sizes: Ints, maker_of: 
         return _of(op.ins[0], added(starts, window[0]), sizes, maker_of, opens)
     places = _places(op)
     if places is None:
-        return [Term(Box(out, starts, sizes), (0,) * len(starts))]
+        return [PlacedPart(Box(out, starts, sizes), (0,) * len(starts))]
     ends = zip(starts, sizes, places, strict=True)
     spans = [(max(start, first), min(start + size, last), low) for start, size, (first, last, low) in ends]
     if any(first >= last for first, last, _ in spans):
@@ -65,7 +67,7 @@ def _through(op: DraftOp, out: TensorInfo, starts: Ints, sizes: Ints, maker_of: 
     inner = tuple(first - low for first, _, low in spans)
     found = _of(op.ins[0], inner, tuple(last - first for first, last, _ in spans), maker_of, opens)
     shift = tuple(first - start for (first, _, _), start in zip(spans, starts, strict=True))
-    return [Term(term.box, added(term.at, shift)) for term in found]
+    return [PlacedPart(term.box, added(term.at, shift)) for term in found]
 
 
 def _places(op: DraftOp) -> list[tuple[int, int, int]] | None:
@@ -88,7 +90,7 @@ def _places(op: DraftOp) -> list[tuple[int, int, int]] | None:
     return found
 
 
-def as_padding(term: Term, shape: Ints) -> tuple[Config, list[int]]:
+def as_padding(term: PlacedPart, shape: Ints) -> tuple[Config, list[int]]:
     """A term as its tensor padded, and cut where that is below 0; and the dims in which it has to stand alone.
 
     In those a padding would bring back what the term lacks: they are left as they are.
@@ -105,7 +107,7 @@ def as_padding(term: Term, shape: Ints) -> tuple[Config, list[int]]:
     return tuple(config), apart
 
 
-def as_roll(terms: Sequence[Term], shape: Ints) -> tuple[int, int] | None:
+def as_roll(terms: Sequence[PlacedPart], shape: Ints) -> tuple[int, int] | None:
     """The dim and the first element of a roll that two terms of one tensor are; None where they are none."""
     if len(terms) != 2 or terms[0].box.source.shape != shape:
         return None
@@ -115,8 +117,10 @@ def as_roll(terms: Sequence[Term], shape: Ints) -> tuple[int, int] | None:
         return None
     (dim,) = dims
     begin, none = first.box.starts[dim], (0,) * len(shape)
-    expected = Term(Box(first.box.source, none, changed(shape, dim, begin)), changed(none, dim, shape[dim] - begin))
-    whole = first == Term(
+    expected = PlacedPart(
+        Box(first.box.source, none, changed(shape, dim, begin)), changed(none, dim, shape[dim] - begin)
+    )
+    whole = first == PlacedPart(
         Box(first.box.source, changed(none, dim, begin), changed(shape, dim, shape[dim] - begin)), none
     )
     return (dim, begin) if whole and second == expected else None

@@ -28,11 +28,11 @@ from autopar.errors import TraceError
 from autopar.trace.alone import alone, axes_alone, names_axes
 from autopar.trace.by_hand import MARKS, collective_kind, collective_params, collective_payload, is_walked
 from autopar.trace.control import WALKERS as CONTROL_WALKERS
-from autopar.trace.draft import Draft, DraftOp, Place
+from autopar.trace.draft import Draft, DraftOp, Surroundings
 from autopar.trace.finish import finish
 from autopar.trace.flat import TRACING
 from autopar.trace.keys import decompose, has_keys, run_whole
-from autopar.trace.known import Known
+from autopar.trace.known import KnownValues
 from autopar.trace.params import plain_params
 from autopar.trace.pins import border_params, check_by_hand_throughout, is_written, pinned_params, result_params
 from autopar.trace.types import typed_specs
@@ -89,9 +89,9 @@ class Walker:
     _decomposed: dict[Any, Any] = field(default_factory=dict[Any, Any])
 
     def __post_init__(self) -> None:
-        self._known = Known(self.draft)
+        self._known = KnownValues(self.draft)
 
-    def walk(self, jaxpr: Any, consts: tuple[Any, ...], ins: Tensors, place: Place) -> Tensors:
+    def walk(self, jaxpr: Any, consts: tuple[Any, ...], ins: Tensors, place: Surroundings) -> Tensors:
         """The tensors of the jaxpr's results, after its equations have been added to the draft.
 
         Raises:
@@ -109,7 +109,7 @@ class Walker:
             env.update(zip(eqn.outvars, outs, strict=True))
         return [read(atom) for atom in jaxpr.outvars]
 
-    def _equation(self, eqn: Any, ins: Tensors, place: Place) -> Tensors:
+    def _equation(self, eqn: Any, ins: Tensors, place: Surroundings) -> Tensors:
         name = eqn.primitive.name
         if place.alone and names_axes(eqn, place.alone):
             return self.inline(eqn, alone(eqn, self.source(eqn, place)), ins, place)
@@ -131,7 +131,7 @@ class Walker:
             return self._key_operator(eqn, ins, place)
         return self._plain(eqn, ins, place)
 
-    def _plain(self, eqn: Any, ins: Tensors, place: Place) -> Tensors:
+    def _plain(self, eqn: Any, ins: Tensors, place: Surroundings) -> Tensors:
         """One operator, or what says the same in others; held to where the user wrote that its result lies."""
         if eqn.primitive.name == "convert_element_type" and isinstance(ins[0].literal, int):
             aval = eqn.outvars[0].aval
@@ -152,7 +152,7 @@ class Walker:
             self.draft.raw_keys.add(ins[0].id)
         return ins
 
-    def inline(self, eqn: Any, closed: Any, ins: Tensors, place: Place) -> Tensors:
+    def inline(self, eqn: Any, closed: Any, ins: Tensors, place: Surroundings) -> Tensors:
         """Walks a closed jaxpr in the place of `eqn`."""
         jaxpr, consts = _compat.open_jaxpr(closed)
         inner = self.inside(eqn, place)
@@ -160,7 +160,7 @@ class Walker:
             inner = replace(inner, source=self.source(eqn, place))
         return self.walk(jaxpr, consts, ins, inner)
 
-    def _pinned(self, eqn: Any, ins: Tensors, place: Place) -> Tensors:
+    def _pinned(self, eqn: Any, ins: Tensors, place: Surroundings) -> Tensors:
         if eqn.primitive.name == "shard_map":
             axes = axes_alone(eqn)
             if axes:
@@ -174,7 +174,7 @@ class Walker:
             return ins
         return self._operator(eqn, ins, place, Payload(eqn.primitive, dict(eqn.params)), params)
 
-    def _by_hand(self, eqn: Any, ins: Tensors, place: Place) -> Tensors:
+    def _by_hand(self, eqn: Any, ins: Tensors, place: Surroundings) -> Tensors:
         """The body of a shard_map on the shards of one position along its axes, between its borders."""
         around = self.draft.manual
         inside = tuple(sorted({*around, *map(str, eqn.params["newly_manual_axes"])}))
@@ -194,7 +194,7 @@ class Walker:
             for tensor, params, var in zip(outs, leave, eqn.outvars, strict=True)
         ]
 
-    def _collective(self, eqn: Any, kind: str, ins: Tensors, place: Place) -> Tensors:
+    def _collective(self, eqn: Any, kind: str, ins: Tensors, place: Surroundings) -> Tensors:
         """The user's own collective, an operator for each operand; it comes of the index of a device without any."""
         params, payload = collective_params(eqn), collective_payload(eqn)
         if not ins:
@@ -204,7 +204,7 @@ class Walker:
             for tensor, var in zip(ins, eqn.outvars, strict=True)
         ]
 
-    def _callback(self, eqn: Any, ins: Tensors, place: Place) -> Tensors:
+    def _callback(self, eqn: Any, ins: Tensors, place: Surroundings) -> Tensors:
         """A callback; typed keys come to it as their data, as in JAX. Booleans leave it as bytes, which add up."""
         avals = [spec_of(var.aval) for var in eqn.outvars]
         added = [_as_bytes(aval) for aval in avals]
@@ -218,18 +218,18 @@ class Walker:
         jaxpr, consts = _compat.open_jaxpr(untyped_jax.make_jaxpr(as_answered)(*added))
         return self.walk(jaxpr, consts, outs, replace(self.inside(eqn, place), source=self.source(eqn, place)))
 
-    def inside(self, eqn: Any, place: Place) -> Place:
+    def inside(self, eqn: Any, place: Surroundings) -> Surroundings:
         """The place of a jaxpr in the parameters of `eqn`."""
         return replace(place, stack=place.stack + eqn.source_info.name_stack)
 
-    def linear_solve(self, eqn: Any, ins: Tensors, place: Place) -> Tensors:
+    def linear_solve(self, eqn: Any, ins: Tensors, place: Surroundings) -> Tensors:
         """The function that solves, on its own constants and the right-hand sides; the others are for derivatives."""
         lengths = eqn.params["const_lengths"]
         first = lengths.matvec + lengths.vecmat
         operands = [*ins[first : first + lengths.solve], *ins[sum(lengths) :]]
         return self.inline(eqn, eqn.params["jaxprs"].solve, operands, place)
 
-    def _at_known_places(self, eqn: Any, ins: Tensors, place: Place) -> Tensors | None:
+    def _at_known_places(self, eqn: Any, ins: Tensors, place: Surroundings) -> Tensors | None:
         """What reads or writes where the function says in numbers, as slices or selections; None for all else."""
         name = eqn.primitive.name
         if name not in WINDOW_KINDS:
@@ -238,22 +238,22 @@ class Walker:
         stated = stated_by_windows(eqn, [*map(self._known.value, indices)])
         return None if stated is None else self._instead(eqn, stated, ins, place)
 
-    def _instead(self, eqn: Any, function: Callable[..., Any], ins: Tensors, place: Place) -> Tensors:
+    def _instead(self, eqn: Any, function: Callable[..., Any], ins: Tensors, place: Surroundings) -> Tensors:
         """What `function` does with the operands of an equation, in its place."""
         with eqn.ctx.manager:
             closed = untyped_jax.make_jaxpr(function)(*typed_specs(eqn))
         return self.inline(eqn, closed, ins, replace(place, source=self.source(eqn, place)))
 
-    def lowered(self, eqn: Any, ins: Tensors, place: Place) -> Tensors:
+    def lowered(self, eqn: Any, ins: Tensors, place: Surroundings) -> Tensors:
         """What JAX lowers an operator of higher level to, before it lowers the rest."""
         return self._instead(eqn, _compat.high_function(eqn), ins, place)
 
-    def implemented(self, eqn: Any, ins: Tensors, place: Place) -> Tensors:
+    def implemented(self, eqn: Any, ins: Tensors, place: Surroundings) -> Tensors:
         """What the primitive does when it is run eagerly, which is written in JAX."""
         with TRACING(True):
             return self._instead(eqn, partial(eqn.primitive.impl, **eqn.params), ins, place)
 
-    def put(self, eqn: Any, ins: Tensors, place: Place) -> Tensors:
+    def put(self, eqn: Any, ins: Tensors, place: Surroundings) -> Tensors:
         """A device_put of several arrays, as one of each: they need not be split alike."""
         if len(ins) == 1:
             if has_keys(eqn):
@@ -267,13 +267,13 @@ class Walker:
             outs += self._equation(one, [tensor], place)
         return outs
 
-    def remat(self, eqn: Any, ins: Tensors, place: Place) -> Tensors:
+    def remat(self, eqn: Any, ins: Tensors, place: Surroundings) -> Tensors:
         """The body of a rematerialised block, in a region of its own."""
         payload = {name: value for name, value in eqn.params.items() if name != "jaxpr"}
         region = self.draft.region("remat", place.region, payload=payload)
         return self.inline(eqn, eqn.params["jaxpr"], ins, replace(place, region=region))
 
-    def _key_operator(self, eqn: Any, ins: Tensors, place: Place) -> Tensors:
+    def _key_operator(self, eqn: Any, ins: Tensors, place: Surroundings) -> Tensors:
         avals = tuple((str(atom.aval), atom.aval.shape) for atom in eqn.invars)
         key = (eqn.primitive.name, avals, repr(sorted(eqn.params.items())), _compat.context_key(eqn))
         if key not in self._decomposed:
@@ -290,7 +290,7 @@ class Walker:
         self,
         eqn: Any,
         ins: Tensors,
-        place: Place,
+        place: Surroundings,
         payload: Payload | None,
         params: dict[str, Any] | None = None,
         avals: Sequence[Any] | None = None,
@@ -310,14 +310,14 @@ class Walker:
         self.draft.ops.append(op)
         return outs
 
-    def _scope(self, eqn: Any, place: Place) -> str:
+    def _scope(self, eqn: Any, place: Surroundings) -> str:
         """The name stack of an equation."""
         key = place.stack, eqn.source_info.name_stack
         if key not in self._scopes:
             self._scopes[key] = str(place.stack + eqn.source_info.name_stack)
         return self._scopes[key]
 
-    def _composite(self, eqn: Any, composite: Composite, ins: Tensors, place: Place) -> Tensors:
+    def _composite(self, eqn: Any, composite: Composite, ins: Tensors, place: Surroundings) -> Tensors:
         """One operator, with what it computes as its body; on typed keys or with pins inside it is walked in place."""
         with eqn.ctx.manager:
             closed = untyped_jax.make_jaxpr(composite.function)(*typed_specs(eqn))
@@ -337,7 +337,7 @@ class Walker:
         self.draft.ops.append(op)
         return outs
 
-    def source(self, eqn: Any, place: Place) -> str:
+    def source(self, eqn: Any, place: Surroundings) -> str:
         """The user's line of an equation."""
         if place.source is not None:
             return place.source
@@ -352,12 +352,12 @@ def _body(closed: Any, avals: list[Any], while_trips: float) -> OpGraph:
     walker = Walker(while_trips)
     jaxpr, consts = _compat.open_jaxpr(closed)
     inputs = [walker.draft.tensor(aval) for aval in avals]
-    outputs = walker.walk(jaxpr, consts, list(inputs), Place(_compat.empty_name_stack()))
+    outputs = walker.walk(jaxpr, consts, list(inputs), Surroundings(_compat.empty_name_stack()))
     parts = finish(walker.draft, inputs, outputs)
     return OpGraph(parts.ops, parts.inputs, parts.outputs, regions=parts.regions)
 
 
-_WALKERS: dict[str, Callable[[Walker, Any, Tensors, Place], Tensors]] = {
+_WALKERS: dict[str, Callable[[Walker, Any, Tensors, Surroundings], Tensors]] = {
     "custom_linear_solve": Walker.linear_solve,
     "device_put": Walker.put,
     **dict.fromkeys(IMPLEMENTED, Walker.implemented),

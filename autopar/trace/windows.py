@@ -51,7 +51,7 @@ def index_operands(kind: str, count: int) -> range:
 
 
 @dataclass(frozen=True)
-class Window:
+class PlaceGrid:
     """Places of a tensor: for each dim where they begin, how far apart they are, and how many.
 
     `counted` is the dim along which every index is one place, if there are several indices.
@@ -104,10 +104,10 @@ def stated_by_windows(eqn: Any, indices: Sequence[Value | None]) -> Function | N
     return _updating(window, order, len(out)) if kind == "scatter" and max(window.strides, default=1) == 1 else None
 
 
-def _clamped(shape: Ints, sizes: Ints, starts: Sequence[Value | None]) -> Window:
+def _clamped(shape: Ints, sizes: Ints, starts: Sequence[Value | None]) -> PlaceGrid:
     """The window of a dynamic slice, moved into the tensor."""
     ends = zip([int(start) for start in starts if start is not None], sizes, shape, strict=True)
-    return Window(tuple(min(max(start, 0), whole - size) for start, size, whole in ends), (1,) * len(shape), sizes)
+    return PlaceGrid(tuple(min(max(start, 0), whole - size) for start, size, whole in ends), (1,) * len(shape), sizes)
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def _placed(kind: str, numbers: Any, params: Any, shapes: Sequence[Ints]) -> _Pl
     return _Placed(sizes, tuple(dims), order)
 
 
-def _window(indices: Value, placed: _Placed) -> Window | None:
+def _window(indices: Value, placed: _Placed) -> PlaceGrid | None:
     """The places that all indices together say, if they are evenly spaced along one dim at most."""
     starts, strides, counts = [0] * len(placed.sizes), [1] * len(placed.sizes), list(placed.sizes)
     rows = indices.reshape(prod(indices.shape[:-1]), indices.shape[-1]).astype(np.int64)
@@ -149,7 +149,7 @@ def _window(indices: Value, placed: _Placed) -> Window | None:
     for component, dim in enumerate(placed.dims):
         starts[dim] = int(rows[0, component])
     if len(rows) == 1:
-        return Window(tuple(starts), tuple(strides), tuple(counts))
+        return PlaceGrid(tuple(starts), tuple(strides), tuple(counts))
     steps = rows[1:] - rows[:-1]
     moving = np.flatnonzero(steps.any(axis=0))
     if indices.ndim != 2 or len(moving) != 1 or (steps != steps[0]).any() or steps[0, moving[0]] < 1:
@@ -158,15 +158,15 @@ def _window(indices: Value, placed: _Placed) -> Window | None:
     if placed.order[dim] >= 0:
         return None
     strides[dim], counts[dim] = int(steps[0, moving[0]]), len(rows)
-    return Window(tuple(starts), tuple(strides), tuple(counts), dim)
+    return PlaceGrid(tuple(starts), tuple(strides), tuple(counts), dim)
 
 
-def _is_much(window: Window, shape: Ints) -> bool:
+def _is_much(window: PlaceGrid, shape: Ints) -> bool:
     much = _MUCH if max(window.strides, default=1) == 1 else _MUCH_STRIDED
     return much * prod(window.counts) >= prod(shape)
 
 
-def _reading(window: Window, order: Ints, out: Ints) -> Function:
+def _reading(window: PlaceGrid, order: Ints, out: Ints) -> Function:
     limits = [
         start + (count - 1) * stride + 1
         for start, stride, count in zip(window.starts, window.strides, window.counts, strict=True)
@@ -180,7 +180,7 @@ def _reading(window: Window, order: Ints, out: Ints) -> Function:
     return read
 
 
-def _laid_out(window: Window, order: Ints, last: int) -> Function:
+def _laid_out(window: PlaceGrid, order: Ints, last: int) -> Function:
     """The function that lays an update's dims out as the tensor has them."""
     before = _slices_order(window, order, last)
     back = tuple(int(d) for d in np.argsort(before))
@@ -192,7 +192,7 @@ def _laid_out(window: Window, order: Ints, last: int) -> Function:
     return lay_out
 
 
-def _updating(window: Window, order: Ints, ndim: int) -> Function:
+def _updating(window: PlaceGrid, order: Ints, ndim: int) -> Function:
     """A write of a run of places, which can be done in place."""
     lay_out = _laid_out(window, order, ndim + 1)
 
@@ -202,7 +202,7 @@ def _updating(window: Window, order: Ints, ndim: int) -> Function:
     return write
 
 
-def _selecting(kind: str, window: Window, order: Ints, shape: Ints) -> Function:
+def _selecting(kind: str, window: PlaceGrid, order: Ints, shape: Ints) -> Function:
     """A write as a selection between the tensor and what is written, padded to where it goes."""
     lay_out, combine = _laid_out(window, order, len(shape) + 1), _COMBINED[kind]
 
@@ -215,7 +215,7 @@ def _selecting(kind: str, window: Window, order: Ints, shape: Ints) -> Function:
     return write
 
 
-def _slices_order(window: Window, order: Ints, last: int) -> Ints:
+def _slices_order(window: PlaceGrid, order: Ints, last: int) -> Ints:
     """The dims of the tensor in the order in which the slices have them: the counted one where their rows stand.
 
     Dropped dims have one place each, which may stand anywhere: where they are, if the others stand in order.
@@ -227,7 +227,7 @@ def _slices_order(window: Window, order: Ints, last: int) -> Ints:
     return tuple(range(len(order))) if wide == sorted(wide) else tuple(int(d) for d in np.argsort(keys))
 
 
-def _mask(window: Window, shape: Ints) -> Any:
+def _mask(window: PlaceGrid, shape: Ints) -> Any:
     """Which places of the tensor are written; None where all are."""
     found = None
     for d, (start, stride, count) in enumerate(zip(window.starts, window.strides, window.counts, strict=True)):

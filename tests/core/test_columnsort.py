@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autopar.core.columnsort import Columns, columns
+from autopar.core.columnsort import DealtColumn, columns
 
 
-def dealt(shape: Columns, matrix: np.ndarray) -> np.ndarray:
+def dealt(shape: DealtColumn, matrix: np.ndarray) -> np.ndarray:
     """Columns as rows of `matrix`, sorted as `core.columnsort` says."""
     parts = len(matrix)
     x = np.sort(matrix, 1)
@@ -21,7 +21,7 @@ def dealt(shape: Columns, matrix: np.ndarray) -> np.ndarray:
     return x
 
 
-def is_sorted(shape: Columns, parts: int, seed: int) -> bool:
+def is_sorted(shape: DealtColumn, parts: int, seed: int) -> bool:
     """Whether columns with any numbers of ones, and filled up with ones, are sorted."""
     ones = np.random.default_rng(seed).integers(0, shape.rows + 1, parts)
     matrix = np.ones((parts, shape.filled), int)
@@ -39,12 +39,12 @@ def test_zeros_and_ones_are_sorted_where_columns_are_long_enough(parts: int, ext
 
 
 def test_the_check_tells_columns_that_are_too_short() -> None:
-    short = Columns(rows=24, filled=24, dealt=3, half=12, late=0, moved=0)
+    short = DealtColumn(rows=24, filled=24, dealt=3, half=12, late=0, moved=0)
     assert not all(is_sorted(short, 8, seed) for seed in range(200))
 
 
 def test_shorter_columns_are_not_sorted_so() -> None:
     """Of eight devices that hold 90 elements each; with one more each, filled up to 96, nothing is sure either."""
     assert columns(8 * 90, 8) is None
-    assert columns(8 * 97, 8) == Columns(97, 104, 13, 52, 7, 49)
+    assert columns(8 * 97, 8) == DealtColumn(97, 104, 13, 52, 7, 49)
     assert columns(0, 4) is None

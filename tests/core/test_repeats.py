@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autopar._compat import untyped_jax
-from autopar.core.repeats import Run, repeats, runs_of
+from autopar.core.repeats import RepeatRun, repeats, runs_of
 from autopar.trace import trace
 
 LETTERS = st.integers(0, 3)
@@ -28,14 +28,14 @@ def test_what_repeats_looks_the_same_and_is_the_first_of_its_kind(letters: list[
 @given(st.integers(0, 5), st.integers(2, 12), st.integers(2, 9), st.integers(0, 5))
 def test_every_copy_of_a_body_repeats_the_first(before: int, body: int, copies: int, after: int) -> None:
     text = [*range(100, 100 + before), *list(range(body)) * copies, *range(200, 200 + after)]
-    assert runs_of(np.array(text, dtype=np.intp)) == [Run(before, before + body * copies, body)]
+    assert runs_of(np.array(text, dtype=np.intp)) == [RepeatRun(before, before + body * copies, body)]
     first = repeats(np.array(text, dtype=np.intp)).tolist()
     assert first[before : before + body * copies] == list(range(before, before + body)) * copies
 
 
 def test_stretches_do_not_overlap_and_the_one_that_saves_the_most_is_taken() -> None:
     text = [7, 7, 7, *[1, 2, 3, 3] * 6, 9, *[4, 5] * 3]
-    assert runs_of(np.array(text, dtype=np.intp)) == [Run(0, 3, 1), Run(3, 27, 4), Run(28, 34, 2)]
+    assert runs_of(np.array(text, dtype=np.intp)) == [RepeatRun(0, 3, 1), RepeatRun(3, 27, 4), RepeatRun(28, 34, 2)]
 
 
 @pytest.mark.parametrize("layers", [4, 9])

@@ -16,7 +16,7 @@ from autopar.core.placement import Placement
 from autopar.core.program import Compute, ShardedProgram, Value
 from autopar.core.strategy import Strategy
 from autopar.emit.wrap import device_mesh, wrap
-from autopar.inspect.compare import Comparison, axis_groups, compare
+from autopar.inspect.compare import ProgramComparison, axis_groups, compare
 from autopar.inspect.hlo import HloCollective, collectives_of, compile_unmerged
 from autopar.redistribute.step import Step
 from tests.emit.chains import ONE, THREE, TWO, bucket, chain, chains, tensor
@@ -57,7 +57,7 @@ def found_in(program: ShardedProgram) -> tuple[HloCollective, ...]:
     return collectives_of(compile_unmerged(lowered(program)))
 
 
-def numbers(comparison: Comparison) -> dict[str, int]:
+def numbers(comparison: ProgramComparison) -> dict[str, int]:
     names = ("matched", "widened", "merged", "vanished", "unplanned")
     return {name: len(getattr(comparison, name)) for name in names if getattr(comparison, name)}
 

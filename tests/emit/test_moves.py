@@ -15,13 +15,15 @@ from jax.sharding import PartitionSpec
 
 from autopar._compat import make_mesh, shard_map
 from autopar._payload import Payload
+from autopar.backends.backend import Backend
+from autopar.backends.known import UNKNOWN, XLA_CPU, XLA_TPU
 from autopar.core.graph import OpNode
 from autopar.core.mesh import DeviceMesh
 from autopar.core.placement import Kind, Placement
 from autopar.core.program import Compute, Move, ShardedProgram, Value
 from autopar.core.strategy import Strategy
-from autopar.emit.moves import PLAIN, Target, neutral, permutation, run_move
-from autopar.emit.wrap import TARGETS, device_mesh, wrap
+from autopar.emit.moves import neutral, permutation, run_move
+from autopar.emit.wrap import device_mesh, wrap
 from autopar.passes.verify import verify
 from autopar.redistribute.route import Router
 from autopar.redistribute.step import Step
@@ -40,7 +42,9 @@ def p(*dims: str, unreduced: str = "", kind: Kind = "sum") -> Placement:
 # Every device on its own: what it holds before and after a move ---------------------------------------------------
 
 
-def run_locally(program: ShardedProgram, given: list[simulate.Locals], target: Target = PLAIN) -> list[simulate.Locals]:
+def run_locally(
+    program: ShardedProgram, given: list[simulate.Locals], backend: Backend = UNKNOWN
+) -> list[simulate.Locals]:
     """The program's moves on the devices' own values, unreduced ones too, without wrap's in and out shardings."""
     mesh = program.mesh
     order = simulate.devices(mesh)
@@ -49,7 +53,7 @@ def run_locally(program: ShardedProgram, given: list[simulate.Locals], target: T
     def body(*blocks: jax.Array) -> list[jax.Array]:
         env = {value: block[0] for value, block in zip(program.inputs, blocks, strict=True)}
         for move in program.instructions:
-            results = run_move(program, move, [env[v] for v in move.ins], target)
+            results = run_move(program, move, [env[v] for v in move.ins], backend)
             env.update(zip(move.outs, results, strict=True))
         return [env[value][None] for value in program.outputs]
 
@@ -95,8 +99,8 @@ def assert_moves(mesh: DeviceMesh, steps: list[Step], dtype: str = "int32", shap
     program = chain(mesh, shape, dtype, steps)
     verify_moves(program)
     array = values(shape, dtype)
-    for target in (PLAIN, Target(tiled=True)):
-        (after,) = run_locally(program, [draw(array, steps[0].before, mesh)], target)
+    for backend in (UNKNOWN, Backend(tiled=True)):
+        (after,) = run_locally(program, [draw(array, steps[0].before, mesh)], backend)
         simulate.assert_holds(after, array, steps[-1].after, mesh)
 
 
@@ -225,8 +229,8 @@ def test_a_bucket_of_many_shapes(kind: Kind, dtype: str) -> None:
     verify_moves(program)
     arrays = [values(shape, dtype, seed) for seed, (shape, _) in enumerate(placed)]
     local = [draw(a, before, THREE, seed) for seed, (a, (_, before)) in enumerate(zip(arrays, placed, strict=True))]
-    for target in (PLAIN, *TARGETS.values(), Target(apart_bytes=100)):
-        after = run_locally(program, local, target)
+    for backend in (UNKNOWN, XLA_CPU, XLA_TPU, Backend(apart_bytes=100)):
+        after = run_locally(program, local, backend)
         for array, held, value in zip(arrays, after, program.outputs, strict=True):
             simulate.assert_holds(held, array, program.values[value].placement, THREE)
 
@@ -238,8 +242,8 @@ def assert_bucket_moves(mesh: DeviceMesh, steps: list[tuple[tuple[int, ...], Ste
     verify_moves(program)
     arrays = [values(shape, dtype, seed) for seed, (shape, _) in enumerate(steps)]
     given = [draw(a, step.before, mesh, seed) for seed, (a, (_, step)) in enumerate(zip(arrays, steps, strict=True))]
-    for target in (PLAIN, *TARGETS.values(), Target(apart_bytes=100)):
-        for array, held, (_, step) in zip(arrays, run_locally(program, given, target), steps, strict=True):
+    for backend in (UNKNOWN, XLA_CPU, XLA_TPU, Backend(apart_bytes=100)):
+        for array, held, (_, step) in zip(arrays, run_locally(program, given, backend), steps, strict=True):
             simulate.assert_holds(held, array, step.after, mesh)
 
 
@@ -420,7 +424,7 @@ def test_a_bucket_is_one_collective_unless_the_compiler_joins_them(monkeypatch: 
     arrays = [values(SHAPE, "int32", 1), values((4, 3), "int32", 2)]
     large = 4 * SHAPE[0] * SHAPE[1]
     for apart_bytes, count in ((None, 1), (0, 2), (large, 2), (large + 1, 1)):
-        monkeypatch.setattr("autopar.emit.wrap.TARGETS", {"cpu": Target(apart_bytes=apart_bytes)})
+        monkeypatch.setattr("autopar.emit.wrap.backend_on", {"cpu": Backend(apart_bytes=apart_bytes)}.get)
         jitted: Any = wrap(program, device_mesh(program.mesh, jax.devices()))
         assert jitted.lower(*arrays).as_text().count("stablehlo.all_reduce") == count
         for result, array in zip(run_whole(program, arrays), arrays, strict=True):

@@ -10,13 +10,13 @@ from autopar.api.call import unflatten
 from autopar.core.program import ShardedProgram
 from autopar.emit.run import local_function
 from autopar.emit.wrap import device_mesh, partition_spec, placements, wrap
-from autopar.inspect.compare import Comparison, compare
+from autopar.inspect.compare import ProgramComparison, compare
 from autopar.inspect.hlo import HloCollective, collectives_of, compile_unmerged
 from tests.equivalence.cases import Case, assert_equal, inputs_of, key_data
 from tests.quick_compile import QUICK
 
 
-def check(case: Case, program: ShardedProgram) -> Comparison:
+def check(case: Case, program: ShardedProgram) -> ProgramComparison:
     """Whether `program` computes what `case` does and runs the collectives it lists; all that differ have a reason."""
     found, comparison = run(case, program)
     assert_equal(case.expected, found, case.dtype)
@@ -27,7 +27,7 @@ def check(case: Case, program: ShardedProgram) -> Comparison:
     return comparison
 
 
-def run(case: Case, program: ShardedProgram) -> tuple[Any, Comparison]:
+def run(case: Case, program: ShardedProgram) -> tuple[Any, ProgramComparison]:
     """The results of `program` on the arguments of `case`, and its collectives beside those of the compiled one."""
     with case.precision():
         compiled = compile_program(case, program)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from autopar.core.graph import OpNode
-from autopar.emit import localize
+from autopar.emit.local import localize
 from autopar.emit.local.shard import LocalOp, Run
 from autopar.ops.rules import registry
 from autopar.ops.rules.factor_rule import FactorRule

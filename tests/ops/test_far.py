@@ -10,7 +10,7 @@ import pytest
 from jax import lax
 
 from autopar.core.mesh import DeviceMesh
-from autopar.emit import localize_dynamic
+from autopar.emit.local import dynamic
 from autopar.ops.rules import rule_of
 from autopar.ops.rules.enumerate import enumerate_strategies
 from tests.ops.build import Case, build
@@ -83,12 +83,12 @@ def test_dynamic_slices(dtype: str) -> None:
 
 
 def test_a_start_that_is_counted_from_the_end_once_more_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = localize_dynamic.lax.dynamic_slice
+    plain = dynamic.lax.dynamic_slice
 
     def counted_from_the_end(x: Any, starts: Any, sizes: Any, **_: Any) -> Any:
         return plain(x, starts, sizes)
 
-    monkeypatch.setattr(localize_dynamic._compat, "ADDS_STARTS", False)  # clamped starts are not negative
-    monkeypatch.setattr(localize_dynamic.lax, "dynamic_slice", counted_from_the_end)
+    monkeypatch.setattr(dynamic._compat, "ADDS_STARTS", False)  # clamped starts are not negative
+    monkeypatch.setattr(dynamic.lax, "dynamic_slice", counted_from_the_end)
     with pytest.raises(AssertionError):
         test_dynamic_slices("int32")

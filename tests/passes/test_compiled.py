@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from autopar.backends.xla_cpu.arena import ALIGNMENT, _clock, _places, arena_bytes
 from autopar.backends.xla_cpu.donate import with_copies, with_own
-from autopar.backends.xla_cpu.draft import Draft
+from autopar.backends.xla_cpu.draft import NodeDraft
 from autopar.backends.xla_cpu.fusion import fused
 from autopar.backends.xla_cpu.join import joined
 from autopar.backends.xla_cpu.moving import unfold_move
 from autopar.backends.xla_cpu.node import Node
 from autopar.backends.xla_cpu.order import post_order, ready_first
-from autopar.backends.xla_cpu.place import END, Held, Timed, held, left_over, most
+from autopar.backends.xla_cpu.place import END, HeldBuffer, Timed, held, left_over, most
 from autopar.backends.xla_cpu.unfold import Unfolding
 from autopar.core.graph import OpNode, TensorInfo
 from autopar.core.placement import Placement
@@ -223,7 +223,7 @@ def test_what_comes_from_several_places_is_computed_for_one_reader() -> None:
     [((4, 128), 1, "kernel"), ((4, 127), 1, "loop"), ((128, 4), 0, "loop"), ((128,), 0, "loop")],
 )
 def test_long_rows_are_put_together_by_a_kernel_of_their_own(shape: tuple[int, ...], dim: int, kind: str) -> None:
-    draft = Draft(Builder().program([]))
+    draft = NodeDraft(Builder().program([]))
     draft.put_together((A, B), C, 0, shape, dim)
     (node,) = draft.scopes[-1].nodes
     assert node.kind == kind
@@ -269,7 +269,7 @@ def test_shards_of_a_bucket_are_put_together_row_by_row(size: int, kind: str) ->
     one, two = (build.value(Placement(((), ()), ("x",)), tensor) for tensor in tensors)
     parts = [Placement(((), ("x",))), Placement((("x",), ()))]
     outs = tuple(build.value(placement, tensor) for placement, tensor in zip(parts, tensors, strict=True))
-    draft = Draft(build.program(outs))
+    draft = NodeDraft(build.program(outs))
     unfold_move(draft, 0, Move("reduce_scatter", ("x",), (one, two), outs, 64 * size, 0.0, "mirror", dim=0), (one, two))
     nodes = draft.scopes[-1].nodes
     copied, (together,) = nodes[0], [node for node in nodes if node.pieces]
@@ -353,18 +353,18 @@ def test_a_kernel_writes_over_what_nobody_reads_later() -> None:
 
 
 def test_buffers_lie_in_results_that_are_not_made_yet() -> None:
-    early, late, large = Held(A, 0, 3, 8), Held(B, 2, 5, 8), Held(C, 0, 1, 99)
+    early, late, large = HeldBuffer(A, 0, 3, 8), HeldBuffer(B, 2, 5, 8), HeldBuffer(C, 0, 1, 99)
     assert left_over([early, late, large], [(10, [(4, END)])], {A: 0, B: 1, C: 2}) == [large, late]
 
 
 def test_of_buffers_of_one_size_that_of_the_least_rank_finds_a_place_first() -> None:
-    first, second = Held(A, 0, 2, 8), Held(B, 1, 3, 8)
+    first, second = HeldBuffer(A, 0, 2, 8), HeldBuffer(B, 1, 3, 8)
     assert left_over([first, second], [(8, [(4, END)])], {A: 0, B: 1}) == [second]
     assert left_over([first, second], [(8, [(4, END)])], {A: 1, B: 0}) == [first]
 
 
 def test_of_rooms_of_one_size_the_first_is_tried_first() -> None:
-    both, early, late = [Held(A, 0, 2, 8), Held(B, 1, 5, 8)], (8, [(3, END)]), (8, [(6, END)])
+    both, early, late = [HeldBuffer(A, 0, 2, 8), HeldBuffer(B, 1, 5, 8)], (8, [(3, END)]), (8, [(6, END)])
     assert left_over(both, [(8, [(3, END)]), (8, [(6, END)])], {A: 0, B: 1}) == []
     assert left_over(both, [late, early], {A: 0, B: 1}) == [both[1]]
 
@@ -403,11 +403,11 @@ def test_what_is_written_over_and_what_becomes_of_it_are_one_buffer() -> None:
     timed = Timed(sizes)
     timed.run(fused([*nodes, kernel((B,), C)], (C,)))
     timed.write_over((C,))
-    assert [one for one in held(timed, frozenset({X, C})) if one.buffer in (A, B)] == [Held(A, 0, 3, 8)]
+    assert [one for one in held(timed, frozenset({X, C})) if one.buffer in (A, B)] == [HeldBuffer(A, 0, 3, 8)]
     timed = Timed(sizes)
     timed.run(fused([*nodes, loop((B,), C, dear=True)], (C,)))
     timed.write_over((C,))
-    assert [one for one in held(timed, frozenset({X, C})) if one.buffer in (A, B)] == [Held(A, 0, 2, 8)]
+    assert [one for one in held(timed, frozenset({X, C})) if one.buffer in (A, B)] == [HeldBuffer(A, 0, 2, 8)]
     timed = Timed(sizes)
     timed.run(fused(nodes, (B,)))
     timed.write_over((B,))
@@ -433,7 +433,7 @@ BUFFERS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 8), st.integers(
 
 @given(BUFFERS)
 def test_an_arena_holds_all_that_is_held_at_once(drawn: list[tuple[int, int, int]]) -> None:
-    buffers = [Held(n, first, first + long, ALIGNMENT * size) for n, (first, long, size) in enumerate(drawn)]
+    buffers = [HeldBuffer(n, first, first + long, ALIGNMENT * size) for n, (first, long, size) in enumerate(drawn)]
     size = arena_bytes(buffers, IN_ORDER)
     assert most(buffers)[0] <= size <= sum(one.size_bytes for one in buffers)
     if all(a.last < b.first or b.last < a.first for a, b in combinations(buffers, 2)):
@@ -442,33 +442,37 @@ def test_an_arena_holds_all_that_is_held_at_once(drawn: list[tuple[int, int, int
 
 def test_an_arena_may_be_fragmented() -> None:
     unit = ALIGNMENT
-    buffers = [Held(0, 0, 1, 3 * unit), Held(1, 1, 3, 2 * unit), Held(2, 2, 3, 4 * unit)]
+    buffers = [HeldBuffer(0, 0, 1, 3 * unit), HeldBuffer(1, 1, 3, 2 * unit), HeldBuffer(2, 2, 3, 4 * unit)]
     assert arena_bytes(buffers, IN_ORDER) == most(buffers)[0] == 6 * unit
-    buffers.append(Held(3, 0, 0, 3 * unit))
+    buffers.append(HeldBuffer(3, 0, 0, 3 * unit))
     assert arena_bytes(buffers, IN_ORDER) >= most(buffers)[0]
 
 
 def test_an_arena_is_the_smaller_of_two() -> None:
     """The largest first, 13 units; those first that live longest, 12."""
     drawn = [(2, 5, 5), (1, 1, 6), (5, 5, 3), (0, 5, 4)]
-    buffers = [Held(n, first, last, ALIGNMENT * size) for n, (first, last, size) in enumerate(drawn)]
+    buffers = [HeldBuffer(n, first, last, ALIGNMENT * size) for n, (first, last, size) in enumerate(drawn)]
     assert arena_bytes(buffers, IN_ORDER) == most(buffers)[0] == 12 * ALIGNMENT
 
 
 def test_buffers_that_are_written_over_one_another_lie_in_one_place() -> None:
     """Else the second would lie where the first did not: in the gap that others leave it."""
     unit = ALIGNMENT
-    others = [Held(2, 0, 2, 2 * unit), Held(3, 3, 9, 2 * unit)]
-    apart = [Held(0, 0, 2, unit), Held(1, 3, 9, unit), *others]
+    others = [HeldBuffer(2, 0, 2, 2 * unit), HeldBuffer(3, 3, 9, 2 * unit)]
+    apart = [HeldBuffer(0, 0, 2, unit), HeldBuffer(1, 3, 9, unit), *others]
     assert _places(apart) == [(one, one.buffer) for one in sorted(apart, key=lambda one: one.first)]
-    ((place, last), *_) = _places([Held(0, 0, 2, unit), Held(1, 3, 9, unit, over=0), Held(4, 10, 12, unit, over=1)])
+    ((place, last), *_) = _places(
+        [HeldBuffer(0, 0, 2, unit), HeldBuffer(1, 3, 9, unit, over=0), HeldBuffer(4, 10, 12, unit, over=1)]
+    )
     assert (place.buffer, place.first, place.last, last) == (0, 0, 12, 4)
-    assert arena_bytes([Held(0, 0, 2, unit), Held(1, 3, 9, unit, over=7)], IN_ORDER) == unit  # what is not there
+    assert (
+        arena_bytes([HeldBuffer(0, 0, 2, unit), HeldBuffer(1, 3, 9, unit, over=7)], IN_ORDER) == unit
+    )  # what is not there
 
 
 def test_the_clock_moves_with_buffers_and_not_with_kernels() -> None:
     """Three kernels that make nothing pass in no time."""
-    begins, ends = _clock([Held(0, 0, 5, 1), Held(1, 1, 1, 1), Held(2, 5, 9, 1)])
+    begins, ends = _clock([HeldBuffer(0, 0, 5, 1), HeldBuffer(1, 1, 1, 1), HeldBuffer(2, 5, 9, 1)])
     assert (begins, ends) == ({0: 0, 1: 1, 2: 3}, {1: 2, 0: 4, 2: 5})
 
 

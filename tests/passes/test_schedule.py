@@ -18,7 +18,7 @@ from autopar.core.strategy import Strategy
 from autopar.memory.account import Account, account
 from autopar.passes.fuse_collectives import FuseCollectives
 from autopar.passes.pipeline import build_program
-from autopar.passes.schedule import Event, Schedule, schedule
+from autopar.passes.schedule import Event, StepSchedule, schedule
 from autopar.redistribute.route import Router
 from cost_models import Overlap
 from tests.equivalence.draw import uniform_plan
@@ -40,11 +40,11 @@ def accounted(program: ShardedProgram) -> Account:
     return account(program, cost, {v.tensor.id for v in program.values.values()})
 
 
-def of(program: ShardedProgram, value: int, step: Schedule) -> Event:
+def of(program: ShardedProgram, value: int, step: StepSchedule) -> Event:
     return next(event for event in step.events if value in event.instruction.outs)
 
 
-def bytes_beside(program: ShardedProgram, step: Schedule, compute: Event) -> int:
+def bytes_beside(program: ShardedProgram, step: StepSchedule, compute: Event) -> int:
     """What collectives that are ahead of their place, or behind it, hold while `compute` runs."""
     order = {id(i): n for n, i in enumerate(program.instructions)}
     place = order[id(compute.instruction)]
@@ -142,7 +142,7 @@ def test_a_weight_is_gathered_ahead_of_its_use_as_far_as_memory_allows() -> None
 
 
 def test_a_scatter_holds_its_operand_until_it_has_ended() -> None:
-    def step_of(room: int) -> Schedule:
+    def step_of(room: int) -> StepSchedule:
         build = Builder()
         rows = build.input(SPLIT)
         part = build.reduce_scatter(build.compute([rows], PARTIAL, size=64), role="mirror")

@@ -18,8 +18,8 @@ from autopar.core.mesh import DeviceMesh
 from autopar.core.recompute import with_recomputed
 from autopar.cost.assemble_recompute import RecomputeBuilder
 from autopar.cost.pricing import Roofline
-from autopar.search.ground import Ground
-from autopar.search.place import Place
+from autopar.search.mesh_context import MeshContext
+from autopar.search.mesh_search import MeshSearch
 from autopar.search.recomputable import recomputable
 from autopar.search.recompute import RecomputeSolve, recompute_solve
 from autopar.search.task import Task
@@ -70,7 +70,7 @@ def attempt_at(name: str) -> RecomputeSolve:
     fn, args = MODELS[name]()
     graph = trace(fn, args, donate_argnums=(0,)).graph
     task = Task(graph, lambda graph, mesh: Roofline(graph, mesh, CLUSTER), memory_limit_bytes=10**12)
-    attempt, _ = Place(task, Ground(graph, dataflow(graph), MESH, task.make_pricing)).free()
+    attempt, _ = MeshSearch(task, MeshContext(graph, dataflow(graph), MESH, task.make_pricing)).free()
     return recompute_solve(task, attempt, with_recomputed(graph, recomputable(graph), residuals=True))
 
 

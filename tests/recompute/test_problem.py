@@ -20,8 +20,8 @@ from autopar.core.recompute import Recomputed, with_recomputed
 from autopar.cost.assemble import assemble
 from autopar.cost.buckets import router_of
 from autopar.cost.pricing import Roofline
-from autopar.search.ground import Ground
-from autopar.search.place import Place
+from autopar.search.mesh_context import MeshContext
+from autopar.search.mesh_search import MeshSearch
 from autopar.search.recomputable import recomputable
 from autopar.search.recompute import RecomputeSolve, recompute_solve
 from autopar.search.space import build_space
@@ -92,8 +92,8 @@ class Setting:
         task = Task(
             self.graph, lambda graph, mesh: Roofline(graph, mesh, CLUSTER), memory_limit_bytes=10**12, options=PROVEN
         )
-        ground = Ground(self.graph, dataflow(self.graph), MESH, task.make_pricing)
-        attempt, _ = Place(task, ground).free()
+        ground = MeshContext(self.graph, dataflow(self.graph), MESH, task.make_pricing)
+        attempt, _ = MeshSearch(task, ground).free()
         return recompute_solve(task, attempt, with_recomputed(self.graph, self.recomputed, residuals=True))
 
     @lru_cache  # noqa: B019 - as long as the test runs

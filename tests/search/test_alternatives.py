@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from autopar.search.alternatives import search_best
-from autopar.search.ground import Ground
-from autopar.search.place import Place
+from autopar.search.mesh_context import MeshContext
+from autopar.search.mesh_search import MeshSearch
 from autopar.search.search import find_plan
 from autopar.search.task import SearchOptions, Task
 from tests.search.test_front import CASES, FOUR, cluster_of, task_of
@@ -33,15 +33,15 @@ def test_all_are_looked_at_before_one_is_worked_on_and_the_hopeless_are_forgotte
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     steps: list[str] = []
-    forgotten: list[Ground] = []
-    roughly, free, forget = Place._found_roughly, Place.free, Ground.forget
+    forgotten: list[MeshContext] = []
+    roughly, free, forget = MeshSearch._found_roughly, MeshSearch.free, MeshContext.forget
 
     def noted(name: str, method: Any) -> Any:
         return lambda place, *below: steps.append(name) or method(place, *below)
 
-    monkeypatch.setattr(Place, "_found_roughly", noted("roughly", roughly))
-    monkeypatch.setattr(Place, "free", noted("fully", free))
-    monkeypatch.setattr(Ground, "forget", lambda ground: forgotten.append(ground) or forget(ground))
+    monkeypatch.setattr(MeshSearch, "_found_roughly", noted("roughly", roughly))
+    monkeypatch.setattr(MeshSearch, "free", noted("fully", free))
+    monkeypatch.setattr(MeshContext, "forget", lambda ground: forgotten.append(ground) or forget(ground))
     every = tasks(0.005)
     position, planned = search_best(every, [FOUR])
     assert steps[: len(every)] == ["roughly"] * len(every)

@@ -30,7 +30,7 @@ from autopar.errors import InvalidConstraint, InvalidOption, NoFeasiblePlan, Uns
 from autopar.search.constraints.modes import constraints_of
 from autopar.search.constraints.records import ALL_AXES, Complete, Constraint, Layout, Steps, step_kinds_of
 from autopar.search.constraints.restriction import Restriction, holds, restriction
-from autopar.search.ground import Ground
+from autopar.search.mesh_context import MeshContext
 from autopar.search.search import search
 from autopar.search.task import Planned, Task
 from autopar.solve.problem.problem import objective
@@ -77,7 +77,7 @@ class Everything:
 @lru_cache
 def everything(name: str) -> Everything:
     graph = graph_of(layer, (512, 256), (128, 512)) if name == "layer" else graph_of(update, (64, 32), (64, 32))
-    ground = Ground(graph, dataflow(graph), MESH, pricing)
+    ground = MeshContext(graph, dataflow(graph), MESH, pricing)
     problem = ground.problem((), None)
     choices = product(*map(range, problem.counts))
     found = ((choice, objective(problem, choice)) for choice in choices)
@@ -219,13 +219,13 @@ def nested_graph() -> OpGraph:
 )
 def test_paths_their_beginnings_and_stars(target: str, inputs: tuple[int, ...]) -> None:
     graph = nested_graph()
-    space = Ground(graph, dataflow(graph), MESH, pricing).space
+    space = MeshContext(graph, dataflow(graph), MESH, pricing).space
     assert {v for v in restriction(graph, space, (replicate(target),)).keep if v < 3} == set(inputs)
 
 
 def test_values_that_checkpoint_name_names_and_source_lines() -> None:
     graph = nested_graph()
-    space = Ground(graph, dataflow(graph), MESH, pricing).space
+    space = MeshContext(graph, dataflow(graph), MESH, pricing).space
     (named,) = [op for op in graph.ops if op.kind == "name"]
     variable = space.operator_variables[named.id]
     assert set(restriction(graph, space, (pin("hidden", P("x")),)).keep) == {variable}

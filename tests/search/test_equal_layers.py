@@ -20,8 +20,8 @@ from autopar.cost.pricing import Roofline
 from autopar.passes.pipeline import build_program
 from autopar.redistribute.route import Router
 from autopar.search import space as space_module
-from autopar.search.ground import Ground
 from autopar.search.limited_solve import account_of
+from autopar.search.mesh_context import MeshContext
 from autopar.solve import SolveOptions
 from autopar.trace import trace
 from cost_models import load_cluster
@@ -70,7 +70,7 @@ def asked_for(layers: int) -> Counter[str]:
         counted(asked, Roofline, "op_cost"),
         counted(asked, Router, "cost_matrix"),
     ):
-        ground = Ground(graph, flow, MESH, lambda graph, mesh: Roofline(graph, mesh, CLUSTER))
+        ground = MeshContext(graph, flow, MESH, lambda graph, mesh: Roofline(graph, mesh, CLUSTER))
         problem = ground.problem((), None)
         standing = ground.standing((), SolveOptions())
         assert standing is not None

@@ -26,8 +26,8 @@ from autopar.passes.pipeline import build_program
 from autopar.search import front as front_module
 from autopar.search.front import Point, find_front, limits, monotone, thinned
 from autopar.search.front_curve import FrontCurve, Lane
-from autopar.search.ground import Ground
 from autopar.search.limited_solve import account_of
+from autopar.search.mesh_context import MeshContext
 from autopar.search.mesh_shapes import mesh_shapes
 from autopar.search.progress import SearchProgress
 from autopar.search.task import SearchOptions, Task
@@ -72,7 +72,7 @@ def every_plan(case: int) -> tuple[tuple[float, int], ...]:
     """The objective and the program's peak of every plan there is, one by one."""
     fn, shapes, bandwidth = CASES[case]
     task = task_of(fn, shapes, cluster_of(4, bandwidth))
-    ground = Ground(task.graph, dataflow(task.graph), FOUR, task.make_pricing)
+    ground = MeshContext(task.graph, dataflow(task.graph), FOUR, task.make_pricing)
     problem, pricing, router = ground.problem((), None), ground.pricing(()), ground.router(())
     found: list[tuple[float, int]] = []
     for choice in product(*map(range, problem.counts)):

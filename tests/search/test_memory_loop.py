@@ -15,7 +15,7 @@ from autopar.search import memory_limit, memory_loop, tried
 from autopar.search.hidden_bytes import HiddenBytes
 from autopar.search.limited_solve import LimitedSolve
 from autopar.search.memory_loop import MemoryLoop
-from autopar.search.place import Place
+from autopar.search.mesh_search import MeshSearch
 from autopar.search.search import find_plan
 from autopar.search.task import Planned, SearchOptions
 from autopar.solve import NothingCheaper, Problem, Solution, SolveOptions, verify
@@ -42,7 +42,7 @@ def found_within(case: int, limit: int | None, options: SearchOptions | None = N
 
 def attempt_at(case: int) -> LimitedSolve:
     free = found_within(case, None)
-    return Place(free.task, free.ground).attempt()
+    return MeshSearch(free.task, free.ground).attempt()
 
 
 def limits_of(case: int) -> list[int]:
@@ -121,7 +121,7 @@ def test_what_takes_long_is_not_asked_of_cp_sat(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(Focus, "least_peak", 0.0)
     free = found_within(0, None, SearchOptions(gap_tolerance=1e-2, solve=SolveOptions(max_cp_sat_entries=most)))
     with pytest.raises(NoFeasiblePlan if is_asked else Unsolved):
-        memory_limit.plan_within(Place(free.task, free.ground).attempt(), 1, free)
+        memory_limit.plan_within(MeshSearch(free.task, free.ground).attempt(), 1, free)
     assert asked == [1] * is_asked
 
 
@@ -178,7 +178,7 @@ def test_what_is_proven_within_the_tolerance_of_what_is_known_is_no_news(
     """What has to be undercut costs as much more than the bound; the tolerance is 0.005."""
     free, limit = found_within(0, None), limits_of(0)[-1]
     monkeypatch.setattr(Focus, "bound", lambda *_: 1.0)
-    search = MemoryLoop(Place(free.task, free.ground).attempt(), limit, free, 1.0 + more)
+    search = MemoryLoop(MeshSearch(free.task, free.ground).attempt(), limit, free, 1.0 + more)
     if more < free.task.options.gap_tolerance:
         with pytest.raises(NothingCheaper) as caught:
             search.turn_to_limit()
@@ -194,11 +194,11 @@ def test_as_long_as_no_program_fits_choices_of_lower_peaks_are_made(monkeypatch:
     turn_to = Focus.turn_to
     monkeypatch.setattr(Focus, "turn_to", lambda focus, aim: turned.append(aim) or turn_to(focus, aim))
     monkeypatch.setattr(Focus, "bound", lambda *_: 0.0)
-    MemoryLoop(Place(free.task, free.ground).attempt(), limit, free)._search()
+    MemoryLoop(MeshSearch(free.task, free.ground).attempt(), limit, free)._search()
     assert len(turned) <= 1 + memory_loop._AIMS
     turned.clear()
     monkeypatch.setattr(MemoryLoop, "fits", lambda *_: False)
-    MemoryLoop(Place(free.task, free.ground).attempt(), limit, free)._search()
+    MemoryLoop(MeshSearch(free.task, free.ground).attempt(), limit, free)._search()
     assert len(turned) == 1 + memory_loop._MOST_AIMS > 1 + memory_loop._AIMS
     assert all(low <= high * (1 - memory_loop._LOWER) for high, low in pairwise(turned[1:]))
 
@@ -209,7 +209,7 @@ def test_as_long_as_no_program_fits_choices_of_lower_peaks_are_made(monkeypatch:
 def hidden(case: int) -> list[Planned]:
     """The plans of all choices whose programs hold more than the Problem counts."""
     free = found_within(case, None)
-    attempt = Place(free.task, free.ground).attempt()
+    attempt = MeshSearch(free.task, free.ground).attempt()
     problem, found = attempt.problem(0.0), list[Planned]()
     for choice in product(*map(range, problem.counts)):
         cost = objective(problem, choice)

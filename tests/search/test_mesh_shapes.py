@@ -25,10 +25,10 @@ from autopar.core.placement import Placement
 from autopar.cost.pricing import Pricing, Roofline
 from autopar.errors import AutoparError, InvalidOption, NoFeasiblePlan, Unsolved
 from autopar.redistribute.route import Router
-from autopar.search.ground import Ground
+from autopar.search.best_bound_first import Entrant, Progress, race
+from autopar.search.mesh_context import MeshContext
+from autopar.search.mesh_search import MeshSearch
 from autopar.search.mesh_shapes import NAMES, mesh_shapes, refines
-from autopar.search.place import Place
-from autopar.search.race import Entrant, Progress, race
 from autopar.search.search import contained, find_at, find_on, find_plan, places_of
 from autopar.search.task import SearchOptions, Task
 from autopar.solve import SolveOptions
@@ -157,9 +157,9 @@ def task_of(graph: OpGraph, cluster: Cluster, limit: int | None = None, **option
     return Task(graph, pricing, memory_limit_bytes=limit, prices_devices=True, **options)
 
 
-def grounds_of(task: Task, meshes: list[DeviceMesh]) -> list[Ground]:
+def grounds_of(task: Task, meshes: list[DeviceMesh]) -> list[MeshContext]:
     flow = dataflow(task.graph)
-    return [Ground(task.graph, flow, mesh, task.make_pricing) for mesh in meshes]
+    return [MeshContext(task.graph, flow, mesh, task.make_pricing) for mesh in meshes]
 
 
 def cut(placement: Placement, axes: dict[str, tuple[str, ...]]) -> Placement:
@@ -333,10 +333,10 @@ def test_a_race_finds_what_trying_all_finds(data: Any) -> None:
 
 # nothing better is ruled out ------------------------------------------------------------------------------------------
 
-exactly = Place.run
+exactly = MeshSearch.run
 
 
-def loosely(self: Place, limit: int | None, *, roughly: bool = False) -> Entrant[Any]:
+def loosely(self: MeshSearch, limit: int | None, *, roughly: bool = False) -> Entrant[Any]:
     """As a large model is searched: what is known of a shape at first is less than the truth."""
     del roughly
     yield Progress(0.85 * self.free()[1].plan.objective_s)
@@ -365,7 +365,7 @@ def test_no_shape_that_is_ruled_out_would_have_been_better(
     assert all(plan.gap == 0 for plan in alone)
     for fine, inside in zip(alone, contained(task, grounds), strict=True):
         assert all(fine.objective_s <= alone[n].objective_s * (1 + 1e-9) for n in inside)
-    monkeypatch.setattr(Place, "run", loosely)
+    monkeypatch.setattr(MeshSearch, "run", loosely)
     best = find_on(task, grounds).plan
     least = min(plan.objective_s for plan in alone)
     assert best.objective_s == pytest.approx(least, rel=1e-9)
@@ -401,7 +401,7 @@ def test_nor_within_a_memory_limit(levels: tuple[int, ...], kind: str, most: int
 
 
 def test_shapes_are_ruled_out_and_the_plan_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Place, "run", loosely)
+    monkeypatch.setattr(MeshSearch, "run", loosely)
     task = task_of(graph_of(), cluster_of(4, 6))
     planned = find_plan(task, mesh_shapes((4, 6), 2))
     assert planned.plan.gap == 0
@@ -419,14 +419,14 @@ def test_a_wrong_bound_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     meshes = mesh_shapes((4, 6), 2)
     best = find_plan(task, meshes)
 
-    def overstated(self: Place, limit: int | None, *, roughly: bool = False) -> Entrant[Any]:
+    def overstated(self: MeshSearch, limit: int | None, *, roughly: bool = False) -> Entrant[Any]:
         run = exactly(self, limit, roughly=roughly)
         one, is_best = next(run), self.ground.mesh == best.plan.stage.mesh
         with suppress(StopIteration):
             while True:
                 one = run.send((yield Progress(one.bound * 10) if is_best else one))
 
-    monkeypatch.setattr(Place, "run", overstated)
+    monkeypatch.setattr(MeshSearch, "run", overstated)
     assert find_plan(task, meshes).plan.objective_s > best.plan.objective_s * 1.01
 
 
@@ -437,12 +437,12 @@ def test_even_shapes_of_the_most_axes_come_first_behind_any_shape_at_all(monkeyp
     places = [place for task in tasks for place in places_of(task, mesh_shapes((16,), 2))]
     assert [place.ground.mesh.sizes for place in places[:4]] == [(16,), (2, 8), (4, 4), (8, 2)]
 
-    def noted(place: Place, below: float) -> Any:
+    def noted(place: MeshSearch, below: float) -> Any:
         looked.append((tasks.index(place.task), place.ground.mesh.sizes[0]))
         return rough(place, below)
 
-    rough = Place._found_roughly
-    monkeypatch.setattr(Place, "_found_roughly", noted)
+    rough = MeshSearch._found_roughly
+    monkeypatch.setattr(MeshSearch, "_found_roughly", noted)
     find_at(places)
     assert looked[:3] == [(0, 16), (0, 4), (1, 4)]
     assert (1, 16) not in looked
@@ -455,9 +455,9 @@ def test_a_bound_that_reaches_the_tolerance_is_enough_however_it_is_rounded(monk
     place = places_of(task_of(graph_of(), cluster_of(8)), mesh_shapes((8,), 1))[0]
     attempt, planned = place.free()
     close = replace(planned, plan=replace(planned.plan, objective_s=cost, lower_bound_s=0.995 * cost))
-    again = Place(place.task, place.ground)
+    again = MeshSearch(place.task, place.ground)
     again._rough.append((attempt, close))
-    monkeypatch.setattr(Place, "_found_fully", lambda *_: pytest.fail("it is proven within the tolerance"))
+    monkeypatch.setattr(MeshSearch, "_found_fully", lambda *_: pytest.fail("it is proven within the tolerance"))
     assert again.free()[1] is close
 
 

@@ -11,15 +11,15 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import PartitionSpec as P
 
-import autopar.search.ground as ground_module
 import autopar.search.limited_solve as attempt_module
+import autopar.search.mesh_context as ground_module
 from autopar.api.constraints import data_parallel, forbid, pin, replicate, tie
 from autopar.core.mesh import DeviceMesh
 from autopar.cost.pricing import MakePricing, Roofline
 from autopar.errors import InvalidConstraint, NoFeasiblePlan
 from autopar.search.constraints.records import Constraint
 from autopar.search.constraints.restriction import holds
-from autopar.search.ground import Ground
+from autopar.search.mesh_context import MeshContext
 from autopar.search.replan import constraint_prices, replan
 from autopar.search.search import search
 from autopar.search.task import Planned, SearchOptions, Task
@@ -108,7 +108,7 @@ def test_changed_constraints_give_the_plan_made_from_scratch(
     """By elimination, and by the solver from where it was, as where elimination does not fit."""
     start, wanted = scratch(*before), scratch(*after)
     if not stands:
-        monkeypatch.setattr(Ground, "standing", lambda *_: None)
+        monkeypatch.setattr(MeshContext, "standing", lambda *_: None)
     counted.update(dict.fromkeys(counted, 0))
     assert_same(changed(start, *after), wanted)
     assert counted["build_space"] == counted["assemble"] == 0
@@ -124,7 +124,7 @@ def test_the_solver_starts_from_the_plan_there_was(monkeypatch: pytest.MonkeyPat
         started.append(warm)
         return solve(problem, warm=warm, **options)
 
-    monkeypatch.setattr(Ground, "standing", lambda *_: None)
+    monkeypatch.setattr(MeshContext, "standing", lambda *_: None)
     monkeypatch.setattr(attempt_module, "solve", noted)
     free = search(task_of(*held), [MESH])
     tight = changed(free, *held, limit=3_300_000)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from autopar.solve import Infeasible, Problem
 from autopar.solve.presolve.arc_consistency import drop_forbidden
 from autopar.solve.primal.large_neighbourhood import Walk, search_regions
-from autopar.solve.primal.tree_moves import Schedule, anneal, desk_for, grow_forest, solve_forest
+from autopar.solve.primal.tree_moves import Cooling, anneal, desk_for, grow_forest, solve_forest
 from autopar.solve.problem.rows import memory_rows
 from autopar.solve.trws.arrays import Flat, flatten, per_edge
 from autopar.solve.trws.kernels import cost_of as flat_cost_of
@@ -93,7 +93,7 @@ def test_what_is_kept_fits_and_costs_what_is_said(problem: Problem, each: bool, 
     if problem is None:
         return
     flat = flat_of(problem)
-    schedule = Schedule(np.zeros(len(problem.node_costs), dtype=np.intp), heat, 30, 0, each)
+    schedule = Cooling(np.zeros(len(problem.node_costs), dtype=np.intp), heat, 30, 0, each)
     choice, cost = anneal(flat, np.zeros(flat.memory.rows), schedule, lambda _: True)
     if choice is None:
         assert cost == np.inf
@@ -125,7 +125,7 @@ def test_annealing_finds_the_optimum_within_a_limit() -> None:
         flat, best = flat_of(problem), optimum(problem)
         heat, start = 0.3 * best / 7, np.zeros(7, dtype=np.intp)
         found = [
-            anneal(flat, np.zeros(flat.memory.rows), Schedule(start, heat, 400, 0, each), lambda _: True)[1]
+            anneal(flat, np.zeros(flat.memory.rows), Cooling(start, heat, 400, 0, each), lambda _: True)[1]
             for each in (False, True)
         ]
         assert min(found) == pytest.approx(best)

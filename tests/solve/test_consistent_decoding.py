@@ -93,7 +93,7 @@ def test_a_curve_meets_choices_where_plain_decoding_meets_none(monkeypatch: pyte
     whole = SolveOptions().without("presolve.variable_elimination")
     met = list[bool]()
     for options in (whole, whole.without("trws.consistent_decoding")):
-        drawn = curve.Curve(problem, options)
+        drawn = curve.DualCurve(problem, options)
         drawn.prove()
         met.append(bool(drawn.choices()))
     assert met == [True, False]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from autopar.solve import Edge, Problem, SolveOptions, Usage, solve
 from autopar.solve.fixing import fixed_point
 from autopar.solve.pipeline import closing, messages, rounds, stage
-from autopar.solve.pipeline.stage import Known
+from autopar.solve.pipeline.stage import Bracket
 from autopar.solve.primal.crossover import annealed, annealed_near, mixed_exactly
 from autopar.solve.problem.incumbent import Best, Until
 from autopar.solve.problem.problem import peak
@@ -181,10 +181,10 @@ def test_on_wide_problems_any_choice_is_looked_for_only_if_none_is_met(
 @pytest.mark.parametrize("share", [1.0, 1.5])
 def test_a_search_ends_where_it_is_enough(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """CP-SAT is asked only for what annealing does not find."""
-    problem, asked = limited(4, 2, 2.0), list[Known]()
+    problem, asked = limited(4, 2, 2.0), list[Bracket]()
     best = solve(problem).objective
 
-    def finished(_certificate: Any, _options: Any, known: Known) -> Known:
+    def finished(_certificate: Any, _options: Any, known: Bracket) -> Bracket:
         asked.append(known)
         return known
 

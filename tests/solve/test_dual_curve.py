@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from autopar.solve import Edge, Infeasible, Problem, SolveOptions, Usage, verify
 from autopar.solve.parametric.archive import Met, Pareto
-from autopar.solve.parametric.dual_curve import Curve
+from autopar.solve.parametric.dual_curve import DualCurve
 from autopar.solve.primal.path_relinking import PathRelinking, spliced_costs
 from autopar.solve.problem.problem import objective, peak
 from autopar.solve.problem.reduction import unchanged
@@ -22,10 +22,10 @@ from tests.solve.oracle import least_peak, optimum
 OPTIONS = SolveOptions()
 
 
-def curve_of(problem: Problem) -> Curve | None:
+def curve_of(problem: Problem) -> DualCurve | None:
     """Drawn; None if no choice is finite."""
     try:
-        curve = Curve(problem, OPTIONS)
+        curve = DualCurve(problem, OPTIONS)
     except Infeasible:
         return None
     curve.draw()
@@ -96,7 +96,7 @@ def test_a_bound_of_one_limit_proves_nothing_of_a_looser_one() -> None:
 
 def test_a_curve_that_is_not_wanted_is_what_the_first_sweeps_gave() -> None:
     problem = replace(chain_with_skips(40, 4, 4, 1, memory=True), usage_limit=0.0)
-    curve, whole = Curve(problem, OPTIONS, lambda: False), curve_of(problem)
+    curve, whole = DualCurve(problem, OPTIONS, lambda: False), curve_of(problem)
     curve.draw()
     assert whole is not None
     assert 1 <= len(curve.choices()) < len(whole.choices())

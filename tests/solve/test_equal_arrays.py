@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from autopar.solve.problem import hash_consing
 from autopar.solve.problem.factored_matrix import Thin
-from autopar.solve.problem.hash_consing import Same
+from autopar.solve.problem.hash_consing import HashConsing
 from autopar.solve.problem.problem import Floats
 
 
@@ -20,7 +20,7 @@ def test_numbers_are_those_of_comparing_all_with_all(drawn: list[tuple[int, int,
         array = np.zeros((20, 15))
         array.reshape(-1)[place] = value
         arrays.append(array.reshape(300) if is_flat else array)
-    same = Same()
+    same = HashConsing()
     numbers = [same.number(array) for array in arrays]
     for one, i in zip(arrays, numbers, strict=True):
         assert np.array_equal(same.arrays[i], one)
@@ -37,7 +37,7 @@ def test_arrays_are_read_whole_only_where_samples_are_alike(monkeypatch: pytest.
         return digest(array)
 
     monkeypatch.setattr(hash_consing, "_digest", reading)
-    same, arrays = Same(), [np.full((100, 100), float(n)) for n in range(5)]
+    same, arrays = HashConsing(), [np.full((100, 100), float(n)) for n in range(5)]
     assert [same.number(array) for array in arrays] == [0, 1, 2, 3, 4]
     assert max(read) < 200
     assert same.number(arrays[3].copy()) == 3
@@ -47,7 +47,7 @@ def test_arrays_are_read_whole_only_where_samples_are_alike(monkeypatch: pytest.
 
 
 def test_what_a_copy_learns_the_first_does_not() -> None:
-    same, array = Same(), np.arange(1000.0)
+    same, array = HashConsing(), np.arange(1000.0)
     same.number(array)
     other, changed = same.copy(), array.copy()
     changed[1] = 7
@@ -62,6 +62,6 @@ def test_thin_matrices_are_the_same_where_their_entries_are() -> None:
     twice = Thin(np.vstack([entries, entries]), np.where(np.arange(90) < 45, rows, rows + 3), columns)
     other = entries.copy()
     other[2, 3] = 12
-    same = Same()
+    same = HashConsing()
     found = [Thin(entries, rows, columns), turned, twice, Thin(other, rows, columns), Thin(entries, rows, 3 - columns)]
     assert [same.number(matrix) for matrix in found] == [0, 0, 0, 1, 2]

@@ -12,7 +12,7 @@ from ortools.sat.python import cp_model
 from autopar.solve import Problem, Solution, SolveOptions, solve
 from autopar.solve.cp_sat import finish as cp_sat
 from autopar.solve.pipeline import rounds
-from autopar.solve.pipeline.stage import Known
+from autopar.solve.pipeline.stage import Bracket
 from autopar.solve.problem.incumbent import Best
 from autopar.solve.trws.ascent import Answer, Ascent
 from autopar.solve.trws.dual import Certificate
@@ -56,7 +56,7 @@ def test_a_choice_is_a_hint_unless_cheaper_ones_are_asked_for(
 ) -> None:
     problem, certificate, best = solved
     watch = Best(problem, None)
-    known = Known(Answer(best.choice, best.objective, -np.inf), certificate.bound, share * best.objective, watch)
+    known = Bracket(Answer(best.choice, best.objective, -np.inf), certificate.bound, share * best.objective, watch)
     rounds._finished(certificate, OPTIONS, known)
     assert hinted
     assert all(was == is_hinted for was in hinted)

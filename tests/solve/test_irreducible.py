@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from autopar.solve import Edge, Problem, SolveOptions, Usage
 from autopar.solve.conflict import irreducible as clash
-from autopar.solve.conflict.irreducible import Clash, Group, clashing, thinned
+from autopar.solve.conflict.irreducible import Clash, Requirement, clashing, thinned
 from autopar.solve.cp_sat.bottleneck import Feasibility, feasible
 from tests.solve.draw import problems
 from tests.solve.oracle import choices, cost_of
@@ -23,11 +23,11 @@ Subset = tuple[frozenset[int], frozenset[int]]  # groups and times
 
 
 @st.composite
-def grouped(draw: st.DrawFn) -> tuple[Problem, tuple[Group, ...]]:
+def grouped(draw: st.DrawFn) -> tuple[Problem, tuple[Requirement, ...]]:
     """A problem with a limit, and up to four groups; often infeasible."""
     problem = draw(problems(limited=True, max_nodes=4))
     problem = replace(problem, usage_limit=float(draw(st.integers(0, 6))))
-    groups: list[Group] = []
+    groups: list[Requirement] = []
     for _ in range(draw(st.integers(0, 4))):
         nodes = draw(st.sets(st.integers(0, len(problem.counts) - 1), max_size=2))
         keep = {v: np.array(draw(st.lists(st.booleans(), min_size=n, max_size=n)))
@@ -38,11 +38,11 @@ def grouped(draw: st.DrawFn) -> tuple[Problem, tuple[Group, ...]]:
             u, v = tied
             rows, columns = problem.counts[u], problem.counts[v]
             edges = (Edge(u, v, np.where(np.arange(rows)[:, None] == np.arange(columns), 0.0, np.inf)),)
-        groups.append(Group(keep, edges))
+        groups.append(Requirement(keep, edges))
     return problem, tuple(groups)
 
 
-def is_feasible(problem: Problem, groups: tuple[Group, ...], subset: Subset) -> bool:
+def is_feasible(problem: Problem, groups: tuple[Requirement, ...], subset: Subset) -> bool:
     """Whether some choice of finite cost keeps to these groups, and within the limit at these times."""
     assert problem.usage_limit is not None
     for choice in choices(problem):
@@ -60,7 +60,7 @@ def is_feasible(problem: Problem, groups: tuple[Group, ...], subset: Subset) -> 
     return False
 
 
-def everything(problem: Problem, groups: tuple[Group, ...]) -> Subset:
+def everything(problem: Problem, groups: tuple[Requirement, ...]) -> Subset:
     end = max((use.stop for use in problem.usages), default=0)
     return frozenset(range(len(groups))), frozenset(range(end))
 
@@ -74,7 +74,7 @@ def smaller(subset: Subset, size: int) -> list[Subset]:
     ]
 
 
-def check(problem: Problem, groups: tuple[Group, ...], found: Clash | None) -> None:
+def check(problem: Problem, groups: tuple[Requirement, ...], found: Clash | None) -> None:
     """That what `found` claims is so."""
     every = everything(problem, groups)
     if found is None:
@@ -94,7 +94,7 @@ def check(problem: Problem, groups: tuple[Group, ...], found: Clash | None) -> N
 
 @settings(max_examples=150, deadline=None)
 @given(grouped())
-def test_a_clash_is_infeasible_minimal_and_smallest(drawn: tuple[Problem, tuple[Group, ...]]) -> None:
+def test_a_clash_is_infeasible_minimal_and_smallest(drawn: tuple[Problem, tuple[Requirement, ...]]) -> None:
     """Such small problems leave nothing open: minimal and smallest are claimed always."""
     problem, groups = drawn
     found = clashing(problem, groups, OPTIONS)
@@ -117,7 +117,7 @@ def test_what_sums_leave_by_rounding_is_no_use() -> None:
 @settings(max_examples=100, deadline=None)
 @given(grouped(), st.integers(0, 6), st.integers(0, 2**30))
 def test_what_is_unknown_is_never_called_infeasible(
-    drawn: tuple[Problem, tuple[Group, ...]], questions: int, seed: int
+    drawn: tuple[Problem, tuple[Requirement, ...]], questions: int, seed: int
 ) -> None:
     """Few questions, of which a third get no answer: what is claimed nevertheless is so."""
     problem, groups = drawn
@@ -165,7 +165,7 @@ def test_two_groups_and_a_time() -> None:
     """Nodes of 1 or 3 bytes; the groups keep two of them large; from time 1 on all three live, within 6."""
     size, large = np.array([1.0, 3.0]), np.array([False, True])
     uses = tuple(Usage(v, start, 3, size) for v, start in ((0, 0), (1, 0), (2, 1)))
-    groups = (Group({0: large}), Group({1: large}), Group({2: ~large}))
+    groups = (Requirement({0: large}), Requirement({1: large}), Requirement({2: ~large}))
     problem = Problem((np.zeros(2),) * 3, (), uses, 6.0)
     assert clashing(problem, groups, OPTIONS) == Clash((0, 1), (2,), True, True)
     assert clashing(replace(problem, usage_limit=7.0), groups, OPTIONS) is None
@@ -193,7 +193,7 @@ def test_of_large_problems_a_time_that_is_overfull_whatever_is_chosen_is_told_un
 def test_a_smaller_clash_than_the_minimal_one_is_found() -> None:
     """Three groups that contradict in a ring are minimal, but the fourth contradicts the first alone."""
     pair = [np.array([True, True, False]), np.array([False, True, True]), np.array([True, False, True])]
-    groups = (*(Group({0: mask}) for mask in pair), Group({0: np.array([False, False, True])}))
+    groups = (*(Requirement({0: mask}) for mask in pair), Requirement({0: np.array([False, False, True])}))
     problem = Problem((np.zeros(3),), ())
     assert clashing(problem, groups, OPTIONS) == Clash((0, 3), (), True, True)
 
@@ -203,7 +203,7 @@ def test_planted_bugs_are_caught(bug: str) -> None:
     """A limit that is looser, groups that are not applied, and claims that are made without proof."""
     size, large = np.array([1.0, 3.0]), np.array([False, True])
     uses = tuple(Usage(v, 0, 3, size) for v in range(3))
-    groups = tuple(Group({v: large}) for v in range(3))
+    groups = tuple(Requirement({v: large}) for v in range(3))
     problem = Problem((np.zeros(2),) * 3, (), uses, 6.0)
     check(problem, groups, clashing(problem, groups, OPTIONS))
     wrong = {

@@ -152,9 +152,9 @@ def test_what_is_enough_may_cost_so_much(low: float, gap: float) -> None:
     watch = Best(Problem((np.zeros(2),), ()), None, tolerance=gap)
 
     def is_left(cost: float) -> bool:
-        return known.Known(replace(NOTHING, objective=cost), low, np.inf, watch).is_left
+        return known.Bracket(replace(NOTHING, objective=cost), low, np.inf, watch).is_left
 
-    most = known.Known(NOTHING, low, np.inf, watch).enough
+    most = known.Bracket(NOTHING, low, np.inf, watch).enough
     assert np.isfinite(most) == (low <= 0 or gap < 1)
     assert not is_left(most - 1e-9 if np.isfinite(most) else 1e9)
     assert gap >= 1 or is_left(most + 1e-9)

@@ -16,7 +16,7 @@ from typing import Any
 import jax
 
 from autopar._compat import untyped_jax
-from autopar.api.adapters.protocol import Args, Keeps, Kwargs, Opened, Parts
+from autopar.api.adapters.protocol import Args, CallParts, Keeps, Kwargs, Opened
 from autopar.errors import SignatureMismatch
 from autopar.trace.returned import Leaves, Returned
 
@@ -40,7 +40,7 @@ class Static:
 
 
 @dataclass(frozen=True, eq=False)
-class Known:
+class KnownResult:
     """What of a result is static; told by identity, as it need not be hashable."""
 
     static: Static
@@ -55,12 +55,12 @@ class Equinox:
         """Whether `value` is a module."""
         return isinstance(value, _equinox().Module)
 
-    def as_function(self, fn: Callable[..., Any]) -> Parts | None:
+    def as_function(self, fn: Callable[..., Any]) -> CallParts | None:
         """A module is its own first argument."""
-        return Parts(type(fn).__call__, (fn,), {}) if self.is_object(fn) else None
+        return CallParts(type(fn).__call__, (fn,), {}) if self.is_object(fn) else None
 
     @contextmanager
-    def open(self, parts: Parts, keeps: Keeps) -> Generator[Opened]:
+    def open(self, parts: CallParts, keeps: Keeps) -> Generator[Opened]:
         """As the protocol says; modules do not change, so there is nothing to keep."""
         arguments, static = _partition((parts.args, parts.kwargs))
         try:
@@ -68,10 +68,10 @@ class Equinox:
         except TypeError as error:
             raise SignatureMismatch(f"an argument holds what is neither an array nor hashable: {error}") from error
         args, kwargs = arguments
-        yield Opened(Parts(_Function(parts.fn, static), args, kwargs), static, _close, _close)
+        yield Opened(CallParts(_EquinoxFunction(parts.fn, static), args, kwargs), static, _close, _close)
 
 
-class _Function:
+class _EquinoxFunction:
     """The function of the arrays in its arguments."""
 
     def __init__(self, fn: Callable[..., Any], static: Static) -> None:
@@ -82,7 +82,7 @@ class _Function:
     def __call__(self, *args: Any, **kwargs: Any) -> Returned:
         args, kwargs = self._static.combined(tree.leaves((args, kwargs)))
         result, static = _partition(self._fn(*args, **kwargs))
-        return Returned(result, Leaves((), ()), Known(static))
+        return Returned(result, Leaves((), ()), KnownResult(static))
 
 
 def _close(returned: Returned, _args: Args, _kwargs: Kwargs) -> Any:

@@ -12,13 +12,13 @@ from functools import update_wrapper
 from types import MethodType
 from typing import Any
 
-from autopar.api.adapters.protocol import Parts
+from autopar.api.adapters.protocol import CallParts
 from autopar.errors import TraceError
 
 LIBRARY = "flax.linen"
 
 
-def as_function(fn: Callable[..., Any]) -> Parts | None:
+def as_function(fn: Callable[..., Any]) -> CallParts | None:
     """`apply` of a bound module, or of a method of one, with its variables as first argument; else None.
 
     Raises:
@@ -33,7 +33,7 @@ def as_function(fn: Callable[..., Any]) -> Parts | None:
             f"a function of the variables that calls module.apply(variables, ..., mutable=...) instead"
         )
     unbound, variables = module.unbind()
-    return Parts(_Apply(unbound, fn), (variables,), {})
+    return CallParts(_Apply(unbound, fn), (variables,), {})
 
 
 class _Apply:

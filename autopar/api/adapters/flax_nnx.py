@@ -15,7 +15,7 @@ from types import MethodType
 from typing import Any, cast
 
 from autopar._compat import untyped_jax
-from autopar.api.adapters.protocol import Args, Keeps, Kwargs, Opened, Parts, named_leaves
+from autopar.api.adapters.protocol import Args, CallParts, Keeps, Kwargs, Opened, named_leaves
 from autopar.trace.returned import Leaves, Returned, held_leaves, put_back
 
 tree: Any = untyped_jax.tree
@@ -46,7 +46,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownObjects:
     """What is known of the objects that a call leaves behind, in its arguments and in its result."""
 
     arguments: tuple[tuple[Definition, tuple[Source, ...]], ...]
@@ -62,14 +62,14 @@ class Nnx:
         """Whether `value` is a node of a graph or a variable."""
         return _is_object(value)
 
-    def as_function(self, fn: Callable[..., Any]) -> Parts | None:
+    def as_function(self, fn: Callable[..., Any]) -> CallParts | None:
         """The method of a module's class, with the module as its first argument."""
         if isinstance(fn, MethodType) and _is_object(fn.__self__):
-            return Parts(fn.__func__, (fn.__self__,), {})
-        return Parts(type(fn).__call__, (fn,), {}) if _is_object(fn) else None
+            return CallParts(fn.__func__, (fn.__self__,), {})
+        return CallParts(type(fn).__call__, (fn,), {}) if _is_object(fn) else None
 
     @contextmanager
-    def open(self, parts: Parts, keeps: Keeps) -> Generator[Opened]:
+    def open(self, parts: CallParts, keeps: Keeps) -> Generator[Opened]:
         """As the protocol says."""
         nnx = _nnx()
         with nnx.update_context(_OUTER):
@@ -78,11 +78,11 @@ class Nnx:
             with nnx.split_context(_OUTER) as context:
                 arguments, definitions = _split_all(context, (parts.args, parts.kwargs))
             args, kwargs = arguments
-            function = _Function(parts.fn, definitions, names, keeps)
-            yield Opened(Parts(function, args, kwargs), (definitions, names), _close, _shapes)
+            function = _NnxFunction(parts.fn, definitions, names, keeps)
+            yield Opened(CallParts(function, args, kwargs), (definitions, names), _close, _shapes)
 
 
-class _Function:
+class _NnxFunction:
     """A function of arrays: makes objects of them, calls the user's function, and tells what became of the objects."""
 
     def __init__(
@@ -125,7 +125,7 @@ class _Function:
         own = held_leaves(result)
         results = [(definition, found.of(leaves)) for definition, leaves in zip(of_result, own, strict=True)]
         result = put_back(result, iter([found.new(leaves) for leaves in own]))
-        return Returned(result, found.leaves, Known(tuple(arguments), tuple(results)))
+        return Returned(result, found.leaves, KnownObjects(tuple(arguments), tuple(results)))
 
 
 class _Sources:
@@ -163,7 +163,7 @@ class _Sources:
 
 def _close(returned: Returned, args: Args, kwargs: Kwargs) -> Any:
     """Changes the objects among the arguments of the call; its result, with objects."""
-    known: Known = returned.known
+    known: KnownObjects = returned.known
     holders = held_leaves((args, kwargs))
     place = {"held": [value for leaves in holders for value in leaves.values], "changed": returned.changed.values}
     own = held_leaves(returned.result)
@@ -179,7 +179,7 @@ def _close(returned: Returned, args: Args, kwargs: Kwargs) -> Any:
 
 def _shapes(returned: Returned, args: Args, kwargs: Kwargs) -> Any:
     """The result for shapes: objects in it are new ones, and hold shapes."""
-    known: Known = returned.known
+    known: KnownObjects = returned.known
     held = [value for leaves in held_leaves((args, kwargs)) for value in leaves.values]
     place = {"held": held, "changed": returned.changed.values}
     objects: list[Any] = []

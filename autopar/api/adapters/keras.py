@@ -14,14 +14,14 @@ from functools import update_wrapper
 from typing import Any
 
 from autopar._compat import untyped_jax
-from autopar.api.adapters.protocol import Args, Keeps, Kwargs, Opened, Parts, named_leaves
+from autopar.api.adapters.protocol import Args, CallParts, Keeps, Kwargs, Opened, named_leaves
 from autopar.trace.returned import Leaves, Returned, held_leaves, put_back
 
 tree: Any = untyped_jax.tree
 
 
 @dataclass(frozen=True)
-class Same:
+class SameObject:
     """An object, told by identity."""
 
     value: Any
@@ -30,7 +30,7 @@ class Same:
         return id(self.value)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Same) and other.value is self.value
+        return isinstance(other, SameObject) and other.value is self.value
 
 
 class Keras:
@@ -42,12 +42,12 @@ class Keras:
         """Whether `value` is a variable, or holds some."""
         return _is_variable(value) or _is_holder(value)
 
-    def as_function(self, fn: Callable[..., Any]) -> Parts | None:
+    def as_function(self, fn: Callable[..., Any]) -> CallParts | None:
         """A layer is its own first argument."""
-        return Parts(type(fn).__call__, (fn,), {}) if _is_holder(fn) else None
+        return CallParts(type(fn).__call__, (fn,), {}) if _is_holder(fn) else None
 
     @contextmanager
-    def open(self, parts: Parts, keeps: Keeps) -> Generator[Opened]:
+    def open(self, parts: CallParts, keeps: Keeps) -> Generator[Opened]:
         """As the protocol says."""
         named = named_leaves(parts.fn, parts.args, parts.kwargs, self.is_object)
         holders = [(name, value) for name, value in named if _is_holder(value)]
@@ -61,12 +61,12 @@ class Keras:
             return value.value if _is_variable(value) else value
 
         args, kwargs = tree.map(opened, (parts.args, parts.kwargs), is_leaf=self.is_object)
-        function = _Function(parts.fn, holders, variables, keeps)
-        key = tuple((name, Same(value)) for name, value in holders)
-        yield Opened(Parts(function, args, kwargs), key, function.close, _shapes)
+        function = _KerasFunction(parts.fn, holders, variables, keeps)
+        key = tuple((name, SameObject(value)) for name, value in holders)
+        yield Opened(CallParts(function, args, kwargs), key, function.close, _shapes)
 
 
-class _Function:
+class _KerasFunction:
     """The function of the arrays that the variables hold."""
 
     def __init__(

@@ -16,13 +16,13 @@ from autopar.api.adapters import flax_linen
 from autopar.api.adapters.equinox import Equinox
 from autopar.api.adapters.flax_nnx import Nnx
 from autopar.api.adapters.keras import Keras
-from autopar.api.adapters.protocol import Adapter, Args, Kwargs, Parts
+from autopar.api.adapters.protocol import Adapter, Args, CallParts, Kwargs
 from autopar.errors import ConstantsWarning, users_level
 
 ADAPTERS: tuple[Adapter, ...] = (Nnx(), Keras(), Equinox())
 
 
-def as_function(fn: Callable[..., Any]) -> Parts:
+def as_function(fn: Callable[..., Any]) -> CallParts:
     """`fn` as a function and arguments that stand before those of each call: a module that is called is one of them.
 
     So is any other pytree. Arrays of an object that is none are constants, as in jax.jit, of which it warns.
@@ -40,13 +40,13 @@ def as_function(fn: Callable[..., Any]) -> Parts:
     return _as_pytree(fn)
 
 
-def _as_pytree(fn: Any) -> Parts:
+def _as_pytree(fn: Any) -> CallParts:
     if _is_one(fn, partial) and adapter_of(fn.args, fn.keywords) is not None:
-        return Parts(fn.func, fn.args, fn.keywords)
+        return CallParts(fn.func, fn.args, fn.keywords)
     if callable(fn) and not untyped_jax.tree_util.all_leaves([fn]):
-        return Parts(type(fn).__call__, (fn,), {})
+        return CallParts(type(fn).__call__, (fn,), {})
     _tell_constants(getattr(fn, "__self__", fn))
-    return Parts(fn, (), {})
+    return CallParts(fn, (), {})
 
 
 def _tell_constants(owner: Any) -> None:

@@ -20,7 +20,7 @@ Close = Callable[[Any, Args, Kwargs], Any]
 
 
 @dataclass(frozen=True, eq=False)
-class Parts:
+class CallParts:
     """A function and its arguments."""
 
     fn: Callable[..., Any]
@@ -37,7 +37,7 @@ class Opened:
     same of the shapes of what is returned, and changes nothing.
     """
 
-    parts: Parts
+    parts: CallParts
     key: Hashable
     close: Close
     shapes: Close
@@ -55,11 +55,11 @@ class Adapter(Protocol):
         """Whether an argument, or a part of one, is an object that JAX does not take as the library's own jit does."""
         ...
 
-    def as_function(self, fn: Callable[..., Any]) -> Parts | None:
+    def as_function(self, fn: Callable[..., Any]) -> CallParts | None:
         """A function and leading arguments that are the same as calling `fn`, an object of the library; else None."""
         ...
 
-    def open(self, parts: Parts, keeps: Keeps) -> AbstractContextManager[Opened]:
+    def open(self, parts: CallParts, keeps: Keeps) -> AbstractContextManager[Opened]:
         """The call with arrays for its objects, to be closed within the context."""
         ...
 

@@ -18,14 +18,14 @@ import jax.numpy as jnp
 from autopar import _compat
 from autopar._compat import untyped_jax
 from autopar._mesh import spec_of
-from autopar.api.transforms.planned import Planned, at, mapped_constraints, merged, settings_for, spread
+from autopar.api.transforms.planned import PlannedFunction, at, mapped_constraints, merged, settings_for, spread
 from autopar.trace.flat import TRACING, FlatFunction
 
 Positions = tuple[int, ...]
 _TANGENT = "tangent of "
 
 
-def inexact(planned: Planned) -> Positions:
+def inexact(planned: PlannedFunction) -> Positions:
     """The positions of results that have a derivative."""
     return tuple(n for n, aval in enumerate(planned.results) if jnp.issubdtype(aval.dtype, jnp.inexact))
 
@@ -45,7 +45,7 @@ def gradient_names(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(f"gradient of {name.removeprefix(_TANGENT)}" for name in names)
 
 
-def gradient(planned: Planned, moving: Positions, avals: Sequence[Any]) -> Planned:
+def gradient(planned: PlannedFunction, moving: Positions, avals: Sequence[Any]) -> PlannedFunction:
     """The results, then the gradients of the first one with respect to the operands `moving`.
 
     A gradient lies as the operand that it belongs to, so its reduction is over the axes on which that is replicated.
@@ -67,7 +67,7 @@ def gradient(planned: Planned, moving: Positions, avals: Sequence[Any]) -> Plann
     return planned.derive(derived, results, settings_for(planned, "gradient", carry=carry), planned.effects)
 
 
-def pushed(planned: Planned, moving: Positions) -> Planned:
+def pushed(planned: PlannedFunction, moving: Positions) -> PlannedFunction:
     """The results, then the tangents of those that have any, for tangents of the operands `moving`."""
     flat, wanted = planned.flat, inexact(planned)
 
@@ -87,7 +87,7 @@ def pushed(planned: Planned, moving: Positions) -> Planned:
     return planned.derive(derived, results, settings_for(planned, "jvp"), planned.effects)
 
 
-def tangents(planned: Planned, moving: Positions, wanted: Positions) -> Planned:
+def tangents(planned: PlannedFunction, moving: Positions, wanted: Positions) -> PlannedFunction:
     """The tangents of the results `wanted`, for tangents of the operands `moving`; linear in these."""
     flat = planned.flat
 
@@ -109,7 +109,7 @@ def tangents(planned: Planned, moving: Positions, wanted: Positions) -> Planned:
     return planned.derive(derived, results, settings_for(planned, "tangent"))
 
 
-def transposed(planned: Planned, linear: Positions, given: Positions, avals: Sequence[Any]) -> Planned:
+def transposed(planned: PlannedFunction, linear: Positions, given: Positions, avals: Sequence[Any]) -> PlannedFunction:
     """The cotangents of the operands `linear`, for the other operands and cotangents of the results `given`.
 
     `avals` are the abstract values of the operands `linear`.
@@ -143,16 +143,16 @@ def transposed(planned: Planned, linear: Positions, given: Positions, avals: Seq
 class Mapped:
     """A mapped function; `dims` says where each result has the mapped dim, in front (0) or nowhere (None)."""
 
-    planned: Planned
+    planned: PlannedFunction
     dims: tuple[int | None, ...]
 
     @property
-    def parts(self) -> tuple[Planned, ...]:
+    def parts(self) -> tuple[PlannedFunction, ...]:
         """All that is planned."""
         return (self.planned,)
 
 
-def mapped(planned: Planned, dims: Sequence[int | None], axis: Any, avals: Sequence[Any]) -> Mapped:
+def mapped(planned: PlannedFunction, dims: Sequence[int | None], axis: Any, avals: Sequence[Any]) -> Mapped:
     """The function for each slice of the operands along `dims`; `avals` are the abstract values of whole operands."""
     flat = planned.flat
     out_dims = _out_dims(planned, dims, axis, avals)
@@ -167,7 +167,9 @@ def mapped(planned: Planned, dims: Sequence[int | None], axis: Any, avals: Seque
     return Mapped(planned.derive(derived, results, settings, effects), out_dims)
 
 
-def _out_dims(planned: Planned, dims: Sequence[int | None], axis: Any, avals: Sequence[Any]) -> tuple[int | None, ...]:
+def _out_dims(
+    planned: PlannedFunction, dims: Sequence[int | None], axis: Any, avals: Sequence[Any]
+) -> tuple[int | None, ...]:
     """Which results differ from element to element, as jax.vmap sees it; found by tracing the function once more."""
     found: list[int | None] = []
 

@@ -14,7 +14,7 @@ from autopar._mesh import spec_of
 from autopar.api.bound import leading_arguments
 from autopar.api.options import Settings
 from autopar.api.shardings import Shapes, pinned
-from autopar.api.transforms.planned import ArgsKwargs, Planned, Runs, as_they_are, settings_for
+from autopar.api.transforms.planned import ArgsKwargs, CompiledFunction, PlannedFunction, as_they_are, settings_for
 from autopar.api.transforms.primitive import call
 from autopar.trace.arguments import Arguments, positions, read_arguments
 from autopar.trace.capture import known_state, make_jaxpr
@@ -33,7 +33,7 @@ class PlannedCall:
     `captured` are values of the trace around it that the function closes over.
     """
 
-    planned: Planned
+    planned: PlannedFunction
     out_tree: Any
     static: tuple[int, ...]
     captured: tuple[Any, ...]
@@ -55,7 +55,9 @@ class PlannedCall:
         return _plans_of(self.planned)
 
 
-def planned_call(fn: Callable[..., Any], compiled: Runs, args: tuple[Any, ...], kwargs: dict[str, Any]) -> PlannedCall:
+def planned_call(
+    fn: Callable[..., Any], compiled: CompiledFunction, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> PlannedCall:
     """The planned call of `fn`, compiled as `compiled`, for arguments like these. Traces `fn` once.
 
     Raises:
@@ -78,7 +80,7 @@ def planned_call(fn: Callable[..., Any], compiled: Runs, args: tuple[Any, ...], 
     shapes = Shapes(arguments.tree, arguments.leaf_names, results.tree, flat.outputs)
     settings = pinned(compiled.settings, shapes, leading)
     effects = frozenset(closed.effects)
-    planned = Planned(flat, results.avals, effects, narrow, settings, compiled, _call_of(arguments), loss=True)
+    planned = PlannedFunction(flat, results.avals, effects, narrow, settings, compiled, _call_of(arguments), loss=True)
     if captured:
         planned = _with_captured(planned, closed, captured)
     return PlannedCall(planned, results.tree, tuple(position for position, _ in arguments.static), captured)
@@ -114,7 +116,7 @@ def _call_of(arguments: Arguments) -> Callable[[Sequence[Any]], ArgsKwargs]:
     return unflatten
 
 
-def _with_captured(planned: Planned, closed: Any, captured: Sequence[Any]) -> Planned:
+def _with_captured(planned: PlannedFunction, closed: Any, captured: Sequence[Any]) -> PlannedFunction:
     """`planned` with the captured values as operands, behind the others."""
     jaxpr, consts = _compat.open_jaxpr(closed)
     count = len(planned.flat.inputs)
@@ -141,10 +143,10 @@ def _is_narrow(aval: Any) -> bool:
     return untyped_jax.numpy.finfo(dtype).maxexp < _FULL_RANGE
 
 
-def _plans_of(planned: Planned) -> tuple[Any, ...]:
+def _plans_of(planned: PlannedFunction) -> tuple[Any, ...]:
     found: list[Any] = []
     for made in planned.derived.values():
-        for one in [made] if isinstance(made, Planned) else getattr(made, "parts", ()):
+        for one in [made] if isinstance(made, PlannedFunction) else getattr(made, "parts", ()):
             found += one.compiled.made
             found += _plans_of(one)
     return tuple(found)

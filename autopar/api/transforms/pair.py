@@ -24,7 +24,7 @@ from autopar._compat import untyped_jax
 from autopar._mesh import spec_of
 from autopar.api.options import Settings
 from autopar.api.transforms.derived import Positions, gradient_names, inexact, tangent_aval, tangent_names
-from autopar.api.transforms.planned import ArgsKwargs, Planned, at, merged, settings_for
+from autopar.api.transforms.planned import ArgsKwargs, PlannedFunction, at, merged, settings_for
 from autopar.core.placement import Placement
 from autopar.operators import KEEP
 from autopar.search.constraints.records import Layout, Named, Pin
@@ -35,7 +35,7 @@ untyped_checkpoint: Any = ad_checkpoint
 
 
 @dataclass(frozen=True)
-class Residual:
+class KeptResidual:
     """What the backward part takes from the forward part: an operand, a result or an extra value, by number.
 
     A "constant" is known when the function is traced: `value`.
@@ -47,7 +47,7 @@ class Residual:
 
 
 @dataclass(frozen=True, eq=False)
-class Split:
+class CutFunction:
     """A function cut in two: `evaluate` gives its results, then the extra values that are kept for the backward part.
 
     `linear(residuals)` is the function of tangents.
@@ -55,11 +55,11 @@ class Split:
 
     evaluate: Any
     tree: Any
-    residuals: tuple[Residual, ...]
+    residuals: tuple[KeptResidual, ...]
     extra_avals: tuple[Any, ...]
 
     @property
-    def passed(self) -> tuple[Residual, ...]:
+    def passed(self) -> tuple[KeptResidual, ...]:
         """The residuals that are passed, in order."""
         return tuple(residual for residual in self.residuals if residual.kind != "constant")
 
@@ -71,21 +71,21 @@ class Split:
 
 
 @dataclass(frozen=True, eq=False)
-class Pair:
+class PlannedPair:
     """Both parts, planned as one; `passed` are the residuals that `linear` takes before the tangents."""
 
-    joint: Planned
-    forward: Planned
-    linear: Planned
-    passed: tuple[Residual, ...]
+    joint: PlannedFunction
+    forward: PlannedFunction
+    linear: PlannedFunction
+    passed: tuple[KeptResidual, ...]
 
     @property
-    def parts(self) -> tuple[Planned, ...]:
+    def parts(self) -> tuple[PlannedFunction, ...]:
         """All that is planned."""
         return self.joint, self.forward, self.linear
 
 
-def pair(planned: Planned, moving: Positions, avals: Sequence[Any]) -> Pair:
+def pair(planned: PlannedFunction, moving: Positions, avals: Sequence[Any]) -> PlannedPair:
     """The parts of `planned`, of which the operands `moving` are differentiated; `avals` are those of all operands."""
     flat, split = planned.flat, _split(planned, moving, avals)
     whole = _Names(flat, moving, inexact(planned), split)
@@ -108,13 +108,13 @@ def pair(planned: Planned, moving: Positions, avals: Sequence[Any]) -> Pair:
     forward = planned.derive(forward_flat, [*planned.results, *split.extra_avals], settings, planned.effects, late=late)
     out_tangents = [tangent_aval(planned.results[n]) for n in inexact(planned)]
     backward = planned.derive(linear_flat, out_tangents, replace(settings, mode="auto"), late=late)
-    return Pair(joint, forward, backward, split.passed)
+    return PlannedPair(joint, forward, backward, split.passed)
 
 
 class _Names:
     """How the pair's operands and results are called; what both parts have is called the same in both."""
 
-    def __init__(self, flat: FlatFunction, moving: Positions, wanted: Positions, split: Split) -> None:
+    def __init__(self, flat: FlatFunction, moving: Positions, wanted: Positions, split: CutFunction) -> None:
         extras = tuple(f"residual {n} of {flat.name}" for n in range(len(split.extra_avals)))
         place = {"operand": flat.inputs, "result": flat.outputs, "extra": extras}
         self.extras = extras
@@ -124,7 +124,7 @@ class _Names:
         self.out_tangents = tangent_names(at(flat.outputs, wanted))
 
 
-def _split(planned: Planned, moving: Positions, avals: Sequence[Any]) -> Split:
+def _split(planned: PlannedFunction, moving: Positions, avals: Sequence[Any]) -> CutFunction:
     """Traces the function once, linearized. Operators are expanded unless they are to be kept."""
     flat, wanted = planned.flat, inexact(planned)
     trees: list[Any] = []
@@ -153,7 +153,7 @@ def _split(planned: Planned, moving: Positions, avals: Sequence[Any]) -> Split:
     def evaluate(*operands: Any) -> list[Any]:
         return at(run(*operands), kept_outs)
 
-    return Split(evaluate, trees[0], residuals, tuple(var.aval for var in found.extras))
+    return CutFunction(evaluate, trees[0], residuals, tuple(var.aval for var in found.extras))
 
 
 class _Residuals:
@@ -165,21 +165,23 @@ class _Residuals:
         self._results = {var: n for n, var in enumerate(results) if not _compat.is_literal(var)}
         self.extras: list[Any] = []
 
-    def residual(self, atom: Any) -> Residual:
+    def residual(self, atom: Any) -> KeptResidual:
         if _compat.is_literal(atom):
-            return Residual("constant", value=np.asarray(atom.val, atom.aval.dtype))
+            return KeptResidual("constant", value=np.asarray(atom.val, atom.aval.dtype))
         if atom in self._known:
-            return Residual("constant", value=self._known[atom])
+            return KeptResidual("constant", value=self._known[atom])
         if atom in self._operands:
-            return Residual("operand", self._operands[atom])
+            return KeptResidual("operand", self._operands[atom])
         if atom in self._results:
-            return Residual("result", self._results[atom])
+            return KeptResidual("result", self._results[atom])
         if atom not in self.extras:
             self.extras.append(atom)
-        return Residual("extra", self.extras.index(atom))
+        return KeptResidual("extra", self.extras.index(atom))
 
 
-def _joint(planned: Planned, moving: Positions, avals: Sequence[Any], split: Split, names: _Names) -> Planned:
+def _joint(
+    planned: PlannedFunction, moving: Positions, avals: Sequence[Any], split: CutFunction, names: _Names
+) -> PlannedFunction:
     """Forward and backward in a row, with a cotangent for every result that has one."""
     flat, wanted = planned.flat, inexact(planned)
     count, results = len(flat.inputs), len(planned.results)
@@ -220,7 +222,7 @@ def _one_trace(settings: Settings) -> Settings:
     return replace(settings, options=replace(options, operators=operators, loops=loops))
 
 
-def _as_in(joint: Planned, settings: Settings) -> Settings:
+def _as_in(joint: PlannedFunction, settings: Settings) -> Settings:
     """`settings`, held to how things lie in the plan of `joint`, on its mesh."""
     args, kwargs = joint.unflatten(())
     plan = joint.compiled.plan(*args, **kwargs)

@@ -18,7 +18,7 @@ ArgsKwargs = tuple[tuple[Any, ...], dict[str, Any]]
 Late = Callable[[Settings], Settings]
 
 
-class Runs(Protocol):
+class CompiledFunction(Protocol):
     """A compiled function, as far as a planned call needs it."""
 
     @property
@@ -56,13 +56,13 @@ class Runs(Protocol):
         """What its settings depend on that is not known before it is planned."""
         ...
 
-    def derive(self, fn: FlatFunction, settings: Settings, late: Late | None) -> Runs:
+    def derive(self, fn: FlatFunction, settings: Settings, late: Late | None) -> CompiledFunction:
         """Another function, compiled for the same devices."""
         ...
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Planned:
+class PlannedFunction:
     """A function of flat arrays that is planned when it runs or is lowered.
 
     `results` are the abstract values of its results and `effects` what else it does. It is `narrow` if it computes with
@@ -78,7 +78,7 @@ class Planned:
     effects: frozenset[Any]
     narrow: bool
     settings: Settings
-    compiled: Runs
+    compiled: CompiledFunction
     unflatten: Callable[[Sequence[Any]], ArgsKwargs]
     loss: bool = False
     derived: dict[Hashable, Any] = field(default_factory=dict[Hashable, Any])
@@ -109,10 +109,10 @@ class Planned:
         settings: Settings,
         effects: frozenset[Any] = frozenset(),
         late: Late | None = None,
-    ) -> Planned:
+    ) -> PlannedFunction:
         """A planned call of another function, compiled for the same devices."""
         compiled = self.compiled.derive(flat, settings, late)
-        return Planned(flat, tuple(results), effects, self.narrow, settings, compiled, as_they_are)
+        return PlannedFunction(flat, tuple(results), effects, self.narrow, settings, compiled, as_they_are)
 
 
 def as_they_are(operands: Sequence[Any]) -> ArgsKwargs:
@@ -144,7 +144,7 @@ def at(values: Sequence[Any], positions: Sequence[int]) -> list[Any]:
 
 
 def settings_for(
-    planned: Planned, what: str, *, carry: Any = None, constraints: Sequence[Constraint] | None = None
+    planned: PlannedFunction, what: str, *, carry: Any = None, constraints: Sequence[Constraint] | None = None
 ) -> Settings:
     """How a function derived from `planned` is planned; its stages are dumped into a directory `what` of its own.
 
@@ -160,7 +160,7 @@ def settings_for(
 
 
 def mapped_constraints(
-    planned: Planned, dims: Sequence[int | None], out_dims: Sequence[int | None]
+    planned: PlannedFunction, dims: Sequence[int | None], out_dims: Sequence[int | None]
 ) -> tuple[Constraint, ...]:
     """The constraints of `planned` where operands have a dim more, at `dims`, and results one at `out_dims`.
 

@@ -24,8 +24,8 @@ from autopar._mesh import aval_of, names_devices, typed_as
 from autopar.api.transforms import derived
 from autopar.api.transforms.contract import contract
 from autopar.api.transforms.derived import Mapped, Positions, inexact
-from autopar.api.transforms.pair import Pair, pair
-from autopar.api.transforms.planned import Planned, at, spread
+from autopar.api.transforms.pair import PlannedPair, pair
+from autopar.api.transforms.planned import PlannedFunction, at, spread
 from autopar.trace.flat import TRACING
 
 untyped_ad: Any = ad
@@ -37,12 +37,12 @@ planned_p: Any = Primitive("autopar_planned")
 planned_p.multiple_results = True
 
 
-def call(planned: Planned, operands: Sequence[Any]) -> list[Any]:
+def call(planned: PlannedFunction, operands: Sequence[Any]) -> list[Any]:
     """The flat results of a planned call, under whatever trace there is."""
     return planned_p.bind(*operands, planned=planned, devices=_marker(planned))
 
 
-def _marker(planned: Planned) -> Any:
+def _marker(planned: PlannedFunction) -> Any:
     """A jaxpr with a sharding over the devices of the plan.
 
     A jit that the call is in looks for shardings in all jaxprs of its own, to know the devices that it is for.
@@ -51,22 +51,22 @@ def _marker(planned: Planned) -> Any:
     return planned.once(("devices", mesh), lambda: names_devices(planned.compiled.devices(), mesh))
 
 
-def _run(*operands: Any, planned: Planned, devices: Any) -> list[Any]:
+def _run(*operands: Any, planned: PlannedFunction, devices: Any) -> list[Any]:
     return list(planned.flat(*operands)) if TRACING.value else planned.run(operands)
 
 
-def _inline(*operands: Any, planned: Planned, devices: Any) -> list[Any]:
+def _inline(*operands: Any, planned: PlannedFunction, devices: Any) -> list[Any]:
     return planned.inline(operands)
 
 
-def _abstract(*_: Any, planned: Planned, devices: Any) -> Any:
+def _abstract(*_: Any, planned: PlannedFunction, devices: Any) -> Any:
     return list(planned.results), planned.effects
 
 
 # Derivatives ----------------------------------------------------------------------------------------------------------
 
 
-def _differentiate(primals: Sequence[Any], tangents: Sequence[Any], *, planned: Planned, devices: Any) -> Any:
+def _differentiate(primals: Sequence[Any], tangents: Sequence[Any], *, planned: PlannedFunction, devices: Any) -> Any:
     moving = tuple(n for n, tangent in enumerate(tangents) if _moves(primals[n], tangent))
     if not moving:
         results, found = call(planned, primals), {}
@@ -79,7 +79,7 @@ def _moves(primal: Any, tangent: Any) -> bool:
     return type(tangent) is not ad.Zero and bool(jnp.issubdtype(aval_of(primal).dtype, jnp.inexact))
 
 
-def _rule(planned: Planned, moving: Positions, given: Sequence[Any]) -> Any:
+def _rule(planned: PlannedFunction, moving: Positions, given: Sequence[Any]) -> Any:
     """How a derivative is taken; each rule gives the results and, by position, their tangents."""
     if any(isinstance(tangent, pe.JaxprTracer) for tangent in given):
         return _backward if _has_loss(planned, given) else _in_two_parts
@@ -88,7 +88,7 @@ def _rule(planned: Planned, moving: Positions, given: Sequence[Any]) -> Any:
     return _together
 
 
-def _has_loss(planned: Planned, given: Sequence[Any]) -> bool:
+def _has_loss(planned: PlannedFunction, given: Sequence[Any]) -> bool:
     """Whether the first result is a scalar whose gradients may be scaled behind: all real, of the range of float32."""
     if planned.narrow or not planned.loss or not planned.results or planned.results[0].shape:
         return False
@@ -96,7 +96,7 @@ def _has_loss(planned: Planned, given: Sequence[Any]) -> bool:
     return all(jnp.issubdtype(aval.dtype, jnp.floating) for aval in values)
 
 
-def _backward(planned: Planned, moving: Positions, primals: Sequence[Any], given: Sequence[Any]) -> Any:
+def _backward(planned: PlannedFunction, moving: Positions, primals: Sequence[Any], given: Sequence[Any]) -> Any:
     avals = [aval_of(primals[n]) for n in moving]
     whole = planned.once(("gradient", moving), lambda: derived.gradient(planned, moving, avals))
     values = call(whole, primals)
@@ -106,9 +106,9 @@ def _backward(planned: Planned, moving: Positions, primals: Sequence[Any], given
     return results, found | _apart_of(planned, moving, primals, given, others)
 
 
-def _in_two_parts(planned: Planned, moving: Positions, primals: Sequence[Any], given: Sequence[Any]) -> Any:
+def _in_two_parts(planned: PlannedFunction, moving: Positions, primals: Sequence[Any], given: Sequence[Any]) -> Any:
     avals = list(map(aval_of, primals))
-    parts: Pair = planned.once(("pair", moving), lambda: pair(planned, moving, avals))
+    parts: PlannedPair = planned.once(("pair", moving), lambda: pair(planned, moving, avals))
     values = call(parts.forward, primals)
     results, extras = values[: len(planned.results)], values[len(planned.results) :]
     place = {"operand": primals, "result": results, "extra": extras}
@@ -116,19 +116,19 @@ def _in_two_parts(planned: Planned, moving: Positions, primals: Sequence[Any], g
     return results, dict(zip(inexact(planned), call(parts.linear, [*passed, *given]), strict=True))
 
 
-def _together(planned: Planned, moving: Positions, primals: Sequence[Any], given: Sequence[Any]) -> Any:
+def _together(planned: PlannedFunction, moving: Positions, primals: Sequence[Any], given: Sequence[Any]) -> Any:
     whole = planned.once(("jvp", moving), lambda: derived.pushed(planned, moving))
     values = call(whole, [*primals, *given])
     results, found = values[: len(planned.results)], values[len(planned.results) :]
     return results, dict(zip(inexact(planned), found, strict=True))
 
 
-def _apart(planned: Planned, moving: Positions, primals: Sequence[Any], given: Sequence[Any]) -> Any:
+def _apart(planned: PlannedFunction, moving: Positions, primals: Sequence[Any], given: Sequence[Any]) -> Any:
     return call(planned, primals), _apart_of(planned, moving, primals, given, inexact(planned))
 
 
 def _apart_of(
-    planned: Planned, moving: Positions, primals: Sequence[Any], given: Sequence[Any], wanted: Positions
+    planned: PlannedFunction, moving: Positions, primals: Sequence[Any], given: Sequence[Any], wanted: Positions
 ) -> dict[int, Any]:
     """The tangents of the results `wanted`, by position, in a call of their own."""
     if not wanted:
@@ -142,7 +142,7 @@ def _zero(value: Any) -> Any:
     return untyped_ad.Zero(aval.to_tangent_aval())
 
 
-def _transpose(cotangents: Sequence[Any], *operands: Any, planned: Planned, devices: Any) -> list[Any]:
+def _transpose(cotangents: Sequence[Any], *operands: Any, planned: PlannedFunction, devices: Any) -> list[Any]:
     linear = tuple(n for n, operand in enumerate(operands) if untyped_ad.is_undefined_primal(operand))
     given = tuple(n for n, cotangent in enumerate(cotangents) if type(cotangent) is not ad.Zero)
     avals = [operands[n].aval for n in linear]
@@ -155,7 +155,9 @@ def _transpose(cotangents: Sequence[Any], *operands: Any, planned: Planned, devi
 # Mapping --------------------------------------------------------------------------------------------------------------
 
 
-def _batch(axis: Any, operands: Sequence[Any], dims: Sequence[int | None], *, planned: Planned, devices: Any) -> Any:
+def _batch(
+    axis: Any, operands: Sequence[Any], dims: Sequence[int | None], *, planned: PlannedFunction, devices: Any
+) -> Any:
     if all(dim is None for dim in dims) and not planned.effects:
         return call(planned, operands), [None] * len(planned.results)
     key = "vmap", tuple(dims), axis.name, axis.size, axis.spmd_name

@@ -10,14 +10,14 @@ from bisect import insort
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from autopar.backends.xla_cpu.place import Held, most
+from autopar.backends.xla_cpu.place import HeldBuffer, most
 
 ALIGNMENT = 64
 SMALL = 2_000
 """Buffers of less than this part of all that is held at once are added up: they fit into gaps."""
 
 
-def arena_bytes(buffers: Sequence[Held], ranks: Mapping[int, int]) -> int:
+def arena_bytes(buffers: Sequence[HeldBuffer], ranks: Mapping[int, int]) -> int:
     """The bytes of the arena of `buffers`; a lower bound is the most that is held at once.
 
     The smaller of two: the largest buffers first, or those that live longest; of equal ones that of the least rank.
@@ -38,12 +38,12 @@ def arena_bytes(buffers: Sequence[Held], ranks: Mapping[int, int]) -> int:
     return size + most(small)[0]
 
 
-def _places(buffers: Sequence[Held]) -> list[tuple[Held, int]]:
+def _places(buffers: Sequence[HeldBuffer]) -> list[tuple[HeldBuffer, int]]:
     """What lies in one place: the first of the buffers that are written over one another, until the last one's last
     time, and the last one.
     """
     first: dict[int, int] = {}
-    found: dict[int, tuple[Held, int]] = {}
+    found: dict[int, tuple[HeldBuffer, int]] = {}
     for one in sorted(buffers, key=lambda one: one.first):
         root = one.buffer if one.over is None else first.get(one.over, one.buffer)
         first[one.buffer] = root
@@ -51,7 +51,7 @@ def _places(buffers: Sequence[Held]) -> list[tuple[Held, int]]:
     return list(found.values())
 
 
-def _clock(buffers: Sequence[Held]) -> tuple[dict[int, int], dict[int, int]]:
+def _clock(buffers: Sequence[HeldBuffer]) -> tuple[dict[int, int], dict[int, int]]:
     """When each buffer begins and ends by XLA's clock, which moves with each of these."""
     begins = [(one.first, 0, one.buffer) for one in buffers]
     events = sorted([*begins, *((one.last, 1, one.buffer) for one in buffers)])
@@ -61,7 +61,7 @@ def _clock(buffers: Sequence[Held]) -> tuple[dict[int, int], dict[int, int]]:
     return at
 
 
-def _stretch(buffers: Sequence[Held]) -> int:
+def _stretch(buffers: Sequence[HeldBuffer]) -> int:
     """The bytes of buffers that are placed one after the other."""
     placed: list[tuple[int, int, int, int]] = []
     size = 0
@@ -73,7 +73,7 @@ def _stretch(buffers: Sequence[Held]) -> int:
     return size
 
 
-def _best_gap(placed: Sequence[tuple[int, int, int, int]], one: Held, wanted: int) -> int:
+def _best_gap(placed: Sequence[tuple[int, int, int, int]], one: HeldBuffer, wanted: int) -> int:
     """The offset of the smallest gap of at least `wanted` bytes beside what lives at the same time as `one`."""
     best, best_gap, free = -1, 0, 0
     first, last = one.first, one.last

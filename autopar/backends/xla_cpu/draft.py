@@ -37,7 +37,7 @@ class Scope:
 
 
 @dataclass(eq=False)
-class Draft:
+class NodeDraft:
     """The nodes of `program` so far: a stack of computations, the innermost last.
 
     `turned` are the products that are made turned round, `sunk` what is put in another order and where. `lies` are the

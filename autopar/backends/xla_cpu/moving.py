@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from autopar.backends.xla_cpu.draft import MOST_TOGETHER, Draft
+from autopar.backends.xla_cpu.draft import MOST_TOGETHER, NodeDraft
 from autopar.backends.xla_cpu.node import Node
 from autopar.core.parcels import LARGE_BYTES, parcels
 from autopar.core.program import Move, changed_dim
@@ -14,7 +14,7 @@ WIDENED = frozenset({"bfloat16"})
 _INDEX_BYTES = 4
 
 
-def unfold_move(work: Draft, position: int, move: Move, ins: tuple[int, ...]) -> None:
+def unfold_move(work: NodeDraft, position: int, move: Move, ins: tuple[int, ...]) -> None:
     """Adds the nodes of `move` on the buffers `ins`. On CPU collectives of bfloat16, of all kinds, run in float32."""
     (out, *_), dtype = move.outs, work.program.values[move.outs[0]].tensor.dtype
     if move.kind in ("slice", "mask"):
@@ -39,14 +39,14 @@ def unfold_move(work: Draft, position: int, move: Move, ins: tuple[int, ...]) ->
     work.put_narrow(made, out, position)
 
 
-def _ends(work: Draft, position: int, value: int, out: int, dtype: str) -> tuple[int, int]:
+def _ends(work: NodeDraft, position: int, value: int, out: int, dtype: str) -> tuple[int, int]:
     """What a collective reads and writes instead of `value` and `out`, where their type is widened."""
     if dtype not in WIDENED:
         return value, out
     return work.widened(value, position, dtype), work.narrowed(out, position, dtype)
 
 
-def _all_gather(work: Draft, position: int, move: Move, value: int, out: int) -> None:
+def _all_gather(work: NodeDraft, position: int, move: Move, value: int, out: int) -> None:
     """The shards one behind the other, and then in their places."""
     shape = work.local_shape(move.ins[0])
     if prod(shape[: move.dim or 0]) == 1:
@@ -58,7 +58,7 @@ def _all_gather(work: Draft, position: int, move: Move, value: int, out: int) ->
     work.put_turned(together, out, position)
 
 
-def _in_shards(work: Draft, position: int, move: Move, value: int) -> int:
+def _in_shards(work: NodeDraft, position: int, move: Move, value: int) -> int:
     """A copy with the shards of the dim that is split one behind the other, made once; itself, if they lie so."""
     shape, dim, count = work.local_shape(move.ins[0]), move.dim or 0, work.program.mesh.product(move.axes)
     if prod(shape[:dim]) == 1:
@@ -69,7 +69,7 @@ def _in_shards(work: Draft, position: int, move: Move, value: int) -> int:
     return known[key][0]
 
 
-def _bucket(work: Draft, position: int, move: Move, ins: tuple[int, ...], width: int) -> None:
+def _bucket(work: NodeDraft, position: int, move: Move, ins: tuple[int, ...], width: int) -> None:
     """All operands side by side, `width` times as wide, moved at once, and cut apart again."""
     flat = work.made(width * sum(work.sizes[v] for v in ins))
     made = work.made(width * sum(work.sizes[v] for v in move.outs))
@@ -82,7 +82,7 @@ def _bucket(work: Draft, position: int, move: Move, ins: tuple[int, ...], width:
         work.put(Node("loop", (made,), (out,), position))
 
 
-def _all_reduce(work: Draft, position: int, move: Move, ins: tuple[int, ...], parcel: Sequence[int]) -> None:
+def _all_reduce(work: NodeDraft, position: int, move: Move, ins: tuple[int, ...], parcel: Sequence[int]) -> None:
     """The values at `parcel`, end to end if there are several; the compiler joins all-reduces."""
     dtype, joins = work.program.values[move.ins[0]].tensor.dtype, _joined(work, move)
     outs, given = [move.outs[n] for n in parcel], tuple(ins[n] for n in parcel)
@@ -98,7 +98,7 @@ def _all_reduce(work: Draft, position: int, move: Move, ins: tuple[int, ...], pa
         work.put(Node("loop", (made,), (out,), position))
 
 
-def _end_to_end(work: Draft, position: int, ins: tuple[int, ...], counts: Sequence[int], flat: int) -> None:
+def _end_to_end(work: NodeDraft, position: int, ins: tuple[int, ...], counts: Sequence[int], flat: int) -> None:
     """All elements of the operands in one dim; by a kernel of its own where there are many."""
     if len(ins) > MOST_TOGETHER:
         work.kernel(position, [work.seen(v, (n,), position) for v, n in zip(ins, counts, strict=True)], (flat,))
@@ -106,7 +106,7 @@ def _end_to_end(work: Draft, position: int, ins: tuple[int, ...], counts: Sequen
         work.put(Node("loop", ins, (flat,), position, unary=False))
 
 
-def _rows(work: Draft, position: int, move: Move, ins: tuple[int, ...], flat: int) -> None:
+def _rows(work: NodeDraft, position: int, move: Move, ins: tuple[int, ...], flat: int) -> None:
     """A row for each device, which has its shards end to end; the dim that is split comes first in each value."""
     count, rows = work.program.mesh.product(move.axes), list[int]()
     for n, value in enumerate(ins):
@@ -118,7 +118,7 @@ def _rows(work: Draft, position: int, move: Move, ins: tuple[int, ...], flat: in
     work.put_together(rows, flat, position, (count, elements), 1)
 
 
-def _all_to_all(work: Draft, position: int, move: Move, value: int, out: int) -> None:
+def _all_to_all(work: NodeDraft, position: int, move: Move, value: int, out: int) -> None:
     """A piece for each device, each a buffer of its own; what arrives side by side, along the dim that was split, and
     then in its place; written before it is read, where it is read again and again (`reread`).
     """
@@ -138,7 +138,7 @@ def _all_to_all(work: Draft, position: int, move: Move, value: int, out: int) ->
     work.kernel(position, (written,), (out,), (written,), inplace=True)
 
 
-def _joined(work: Draft, move: Move) -> tuple[object, ...]:
+def _joined(work: NodeDraft, move: Move) -> tuple[object, ...]:
     """What all-reduces must agree in to be made one: axes, kind of sum and type, that in which they run."""
     value = work.program.values[move.ins[0]]
     dtype = value.tensor.dtype

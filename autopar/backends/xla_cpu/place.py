@@ -79,7 +79,7 @@ class Timed:
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldBuffer:
     """A buffer: first <= time <= last, in bytes. It may be written `over` another of its size that ends before."""
 
     buffer: int
@@ -89,7 +89,7 @@ class Held:
     over: int | None = None
 
 
-def held(timed: Timed, fixed: frozenset[int]) -> list[Held]:
+def held(timed: Timed, fixed: frozenset[int]) -> list[HeldBuffer]:
     """The buffers that need memory, but the `fixed` ones."""
     last, below = dict(timed.last), dict[int, int]()
     for position, kernel in enumerate(timed.steps):
@@ -108,15 +108,15 @@ def held(timed: Timed, fixed: frozenset[int]) -> list[Held]:
         (value, first, last.get(value, first), timed.sizes[value], below.get(value))
         for value, first in timed.made.items()
     )
-    return [Held(*one) for one in found if one[0] not in fixed and one[0] not in gone and one[3]]
+    return [HeldBuffer(*one) for one in found if one[0] not in fixed and one[0] not in gone and one[3]]
 
 
-def left_over(buffers: Sequence[Held], rooms: Sequence[Room], ranks: Mapping[int, int]) -> list[Held]:
+def left_over(buffers: Sequence[HeldBuffer], rooms: Sequence[Room], ranks: Mapping[int, int]) -> list[HeldBuffer]:
     """The buffers that find no place in any of `rooms`, the smallest that fits being tried first; of buffers of one
     size that of the least rank comes first.
     """
     rooms = sorted(rooms, key=lambda room: room[0])
-    found: list[Held] = []
+    found: list[HeldBuffer] = []
     for one in sorted(buffers, key=lambda one: (-one.size_bytes, ranks[one.buffer])):
         for size, taken in rooms:
             if size >= one.size_bytes and all(stop < one.first or one.last < start for start, stop in taken):
@@ -127,7 +127,7 @@ def left_over(buffers: Sequence[Held], rooms: Sequence[Room], ranks: Mapping[int
     return found
 
 
-def most(buffers: Sequence[Held]) -> tuple[int, int]:
+def most(buffers: Sequence[HeldBuffer]) -> tuple[int, int]:
     """The most bytes that are held at once, and when."""
     if not buffers:
         return 0, 0

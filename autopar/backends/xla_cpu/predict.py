@@ -12,7 +12,7 @@ from autopar.backends.xla_cpu.draft import FIRST_NEW
 from autopar.backends.xla_cpu.fusion import fused
 from autopar.backends.xla_cpu.join import joined
 from autopar.backends.xla_cpu.order import post_order
-from autopar.backends.xla_cpu.place import END, Held, Room, Timed, held, left_over
+from autopar.backends.xla_cpu.place import END, HeldBuffer, Room, Timed, held, left_over
 from autopar.backends.xla_cpu.unfold import Unfolding
 from autopar.core.program import ShardedProgram
 
@@ -61,7 +61,7 @@ def set_aside(program: ShardedProgram, donated: Sequence[int], workspace: Worksp
     return SetAside(predicted, tuple(later))
 
 
-def _longer(buffers: Sequence[Held], later: int) -> list[Held]:
+def _longer(buffers: Sequence[HeldBuffer], later: int) -> list[HeldBuffer]:
     return [replace(one, last=one.last + later) for one in buffers]
 
 

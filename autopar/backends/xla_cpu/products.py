@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
 
-from autopar.backends.xla_cpu.draft import Draft
+from autopar.backends.xla_cpu.draft import NodeDraft
 from autopar.backends.xla_cpu.library import TYPES
 from autopar.backends.xla_cpu.matrices import contracted_first, merges_dims, numbers_of
 from autopar.backends.xla_cpu.node import Node
 from autopar.core.program import Compute
 
-Unfold = Callable[[Draft, int, Compute, tuple[int, ...], int], None]
+Unfold = Callable[[NodeDraft, int, Compute, tuple[int, ...], int], None]
 
 _INDEX_BYTES = 4
 
@@ -22,7 +22,7 @@ def lies_as(order: Sequence[int], shape: Sequence[int]) -> bool:
     return kept == sorted(kept)
 
 
-def _dot_general(work: Draft, position: int, compute: Compute, ins: tuple[int, ...], beside: int) -> None:
+def _dot_general(work: NodeDraft, position: int, compute: Compute, ins: tuple[int, ...], beside: int) -> None:
     """[batch, kept, summed] with [batch, summed, kept]; where one dim is kept and one summed they may change places.
 
     Several dims that are kept or summed, of size 1 too, are transposed to stand so (`DotDecomposer`) and merged, which
@@ -55,7 +55,7 @@ def _dot_general(work: Draft, position: int, compute: Compute, ins: tuple[int, .
     work.put_narrow(made, out, position)
 
 
-def _convolution(work: Draft, position: int, compute: Compute, ins: tuple[int, ...], beside: int) -> None:
+def _convolution(work: NodeDraft, position: int, compute: Compute, ins: tuple[int, ...], beside: int) -> None:
     """x[n, window, in] with kernel[window, in, out] makes y[n, window, out]: `ConvCanonicalization`."""
     numbers: Mapping[str, tuple[int, ...]] = compute.op.params["dimension_numbers"]
     orders = [_channels_last(numbers["lhs_spec"]), _out_last(numbers["rhs_spec"])]
@@ -75,7 +75,7 @@ def _convolution(work: Draft, position: int, compute: Compute, ins: tuple[int, .
     work.put_narrow(made, out, position)
 
 
-def _lengthened(work: Draft, position: int, compute: Compute, number: int, value: int) -> int:
+def _lengthened(work: NodeDraft, position: int, compute: Compute, number: int, value: int) -> int:
     """An operand with what neighbours send of theirs beside it, once in a computation for all that want as much."""
     halos = [m for m in compute.exchanges if m.kind == "permute" and m.ins == (compute.ins[number],)]
     key = ("halo", value, *((m.hop, m.axes, m.size_bytes) for m in halos))
@@ -93,7 +93,7 @@ def _lengthened(work: Draft, position: int, compute: Compute, number: int, value
     return known[key][0]
 
 
-def _select_and_scatter(work: Draft, position: int, compute: Compute, ins: tuple[int, ...], beside: int) -> None:
+def _select_and_scatter(work: NodeDraft, position: int, compute: Compute, ins: tuple[int, ...], beside: int) -> None:
     """The gradient of max pooling, as `SelectAndScatterExpander` rewrites it.
 
     For each dim the place of every element, which is there from the beginning; the place of the largest of each window,

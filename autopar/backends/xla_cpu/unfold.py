@@ -20,7 +20,7 @@ from autopar.backends.xla_cpu.combine import (
     turned_products,
     unbounded,
 )
-from autopar.backends.xla_cpu.draft import Draft, Scope
+from autopar.backends.xla_cpu.draft import NodeDraft, Scope
 from autopar.backends.xla_cpu.hoist import is_idle, may_leave
 from autopar.backends.xla_cpu.library import LEAST_ELEMENTS, OPERATORS, SUMS, TYPES
 from autopar.backends.xla_cpu.moving import unfold_move
@@ -50,7 +50,7 @@ _OVER_ALL = frozenset({"sort", "threefry2x32", "cholesky", "triangular_solve", "
 
 
 @dataclass(eq=False)
-class Unfolding(Draft):
+class Unfolding(NodeDraft):
     """The work of unfolding one program. `workspace` gives the bytes that an operator takes beside what it makes."""
 
     workspace: Workspace

@@ -18,7 +18,7 @@ from cost_models.compute import Device
 
 
 @dataclass(frozen=True)
-class _Kernel:
+class _BodyKernel:
     """One operator of a body: its work, the bytes it moves within the body, and the inputs and outputs it moves.
 
     `times` is how often it runs: more than once in a loop. Of inputs and outputs stands the share that is moved. `runs`
@@ -65,18 +65,18 @@ def body_time_s(op: OpNode, strategy: Strategy, mesh: DeviceMesh, device: Device
 
 
 @lru_cache(maxsize=1024)
-def _kernels(body: OpGraph, device: Device, devices: int) -> tuple[_Kernel, ...]:
+def _kernels(body: OpGraph, device: Device, devices: int) -> tuple[_BodyKernel, ...]:
     in_memory, written, bound = materialised(body), written_out(body), bounds(body, device, devices)
     inputs = {tensor.id: n for n, tensor in enumerate(body.inputs)}
     outputs = {tensor.id: n for n, tensor in enumerate(body.outputs)}
-    found: list[_Kernel] = []
+    found: list[_BodyKernel] = []
     for op in body.ops:
         if traits_of(op.kind).is_view and op.id not in written:
             continue
         shares = zip((*op.ins, *op.outs), moved(body)[op.id], strict=True)
         through = [(t, share) for t, share in shares if share and bound.get(op.id) != "computing"]
         found.append(
-            _Kernel(
+            _BodyKernel(
                 body.tree.weight(op.region),
                 rate_kind(op),
                 0.0 if bound.get(op.id) == "moving" else work_flops(op),

@@ -18,7 +18,7 @@ class Transform(NamedTuple):
     dims: tuple[int, ...]
 
 
-class Exchange(NamedTuple):
+class DimExchange(NamedTuple):
     """What splits the dim `before` splits `after` from now on; that is filled up for it, or cut if it was."""
 
     axes: Axes
@@ -26,7 +26,7 @@ class Exchange(NamedTuple):
     after: int
 
 
-Step = Transform | Exchange
+Step = Transform | DimExchange
 
 
 def fft(local: LocalOp) -> Run:
@@ -60,12 +60,12 @@ def steps(kind: str, before: Sequence[Axes], after: Sequence[Axes]) -> list[Step
     found: list[Step] = [Transform(tuple(done))] if done else []
     for d, axes in enumerate(before):
         if axes and axes == after[d]:
-            found += [Exchange(axes, d, last), Transform((d,)), Exchange(axes, last, d)]
+            found += [DimExchange(axes, d, last), Transform((d,)), DimExchange(axes, last, d)]
             done.append(d)
     moves = {d: after.index(axes) for d, axes in enumerate(before) if axes and d not in done}
     while moves:
         d = next(d for d, into in moves.items() if into in done)
-        found += [Exchange(before[d], d, moves.pop(d)), Transform((d,))]
+        found += [DimExchange(before[d], d, moves.pop(d)), Transform((d,))]
         done.append(d)
     if late.difference(done):
         found.append(Transform((last,)))
@@ -88,7 +88,7 @@ def _complex_sizes(local: LocalOp) -> tuple[int, ...]:
     return (local.op.ins[0] if local.op.params["fft_type"] == "IRFFT" else local.op.outs[0]).shape
 
 
-def _exchanged(local: LocalOp, value: Array, step: Exchange, first: int, sizes: tuple[int, ...]) -> Array:
+def _exchanged(local: LocalOp, value: Array, step: DimExchange, first: int, sizes: tuple[int, ...]) -> Array:
     before, after = first + step.before, first + step.after
     size = value.shape[after]
     rest = -size % local.mesh.product(step.axes)

@@ -10,7 +10,7 @@ import numpy as np
 from jax import lax
 
 from autopar._compat import untyped_jax
-from autopar.emit.local.runs import Runs, on_places
+from autopar.emit.local.runs import SlicedRuns, on_places
 from autopar.emit.local.shard import Array, LocalOp, Run
 
 _barrier: Callable[[Array], Array] = untyped_jax.lax.optimization_barrier
@@ -27,7 +27,7 @@ def gather(local: LocalOp) -> Run:
     numbers = op.params["dimension_numbers"]
     dims: tuple[int, ...] = numbers["start_index_map"]
     single, batch = numbers["collapsed_slice_dims"], numbers["operand_batching_dims"]
-    runs = Runs.of(local, op.params["slice_sizes"], dims, single, batch, numbers["offset_dims"])
+    runs = SlicedRuns.of(local, op.params["slice_sizes"], dims, single, batch, numbers["offset_dims"])
     if runs.runs:
         return _gather_places(local, runs)
     split = zip(op.params["slice_sizes"], local.in_shape(0), local.strategy.ins[0].dims, strict=True)
@@ -61,7 +61,7 @@ def gather(local: LocalOp) -> Run:
     return run
 
 
-def _gather_places(local: LocalOp, runs: Runs) -> Run:
+def _gather_places(local: LocalOp, runs: SlicedRuns) -> Run:
     """Every place of every run, put where the run has it."""
     numbers, shape = local.op.params["dimension_numbers"], local.op.ins[0].shape
     order = runs.order(local.op.outs[0].ndim)
@@ -97,7 +97,7 @@ def scatter(local: LocalOp) -> Run:
     dims: tuple[int, ...] = numbers["scatter_dims_to_operand_dims"]
     widths = _widths(local)
     single, batch = numbers["inserted_window_dims"], numbers["operand_batching_dims"]
-    runs = Runs.of(local, widths, dims, single, batch, numbers["update_window_dims"])
+    runs = SlicedRuns.of(local, widths, dims, single, batch, numbers["update_window_dims"])
     if runs.runs:
         return _scatter_places(local, runs)
     if not any(local.strategy.ins[0].dims[d] for d in dims if widths[d] == 1):
@@ -113,7 +113,7 @@ def scatter(local: LocalOp) -> Run:
     return run
 
 
-def _scatter_places(local: LocalOp, runs: Runs) -> Run:
+def _scatter_places(local: LocalOp, runs: SlicedRuns) -> Run:
     """Every place of every run, taken from where the run has it."""
     numbers, shape = local.op.params["dimension_numbers"], local.op.ins[0].shape
     order = runs.order(local.op.ins[2].ndim)

@@ -11,8 +11,7 @@ from autopar._compat import untyped_jax
 from autopar.core.halo import Window, ring_digits, ring_pieces
 from autopar.core.placement import Placement
 from autopar.core.strategy import MIRROR, Hop
-from autopar.core.windows import Run as JoinedRun
-from autopar.core.windows import joined_runs, pad_windows, slice_windows
+from autopar.core.windows import WindowRun, joined_runs, pad_windows, slice_windows
 from autopar.emit.local.halo import Lengthening, lengthened, run_at
 from autopar.emit.local.shard import Array, LocalOp, Run
 
@@ -113,7 +112,7 @@ def join(local: LocalOp) -> Run:
     return local.bind() if local.op.kind == "concatenate" else whole
 
 
-def _taken(operands: Sequence[Array], run: JoinedRun, begin: int, axis: int) -> Array:
+def _taken(operands: Sequence[Array], run: WindowRun, begin: int, axis: int) -> Array:
     """A run that stands from place `begin` on, of whole operands."""
     if run.window is None:
         shape = [run.end - begin if d == axis else size for d, size in enumerate(operands[0].shape)]
@@ -122,7 +121,7 @@ def _taken(operands: Sequence[Array], run: JoinedRun, begin: int, axis: int) -> 
     return lax.slice_in_dim(operands[run.operand], begin - low, run.end - low, axis=axis)
 
 
-def _cut(local: LocalOp, operands: Sequence[Array], run: JoinedRun, axis: int, start: Array) -> Array:
+def _cut(local: LocalOp, operands: Sequence[Array], run: WindowRun, axis: int, start: Array) -> Array:
     """What the device's part of the result would be if all of it were of this run; one zero for zeros."""
     if run.window is None:
         return jnp.zeros((), operands[0].dtype)

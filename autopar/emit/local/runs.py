@@ -23,7 +23,7 @@ Ints = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Runs:
+class SlicedRuns:
     """The dims of an operand of which a slice holds a run of places, and how slices lie on the operand.
 
     `widths` is a slice's size in every dim, `dims` are those that the components of an index refer to. `windows` are
@@ -37,7 +37,7 @@ class Runs:
     at: Ints
 
     @classmethod
-    def of(cls, local: LocalOp, widths: Sequence[int], dims: Ints, single: Ints, batch: Ints, at: Ints) -> Runs:
+    def of(cls, local: LocalOp, widths: Sequence[int], dims: Ints, single: Ints, batch: Ints, at: Ints) -> SlicedRuns:
         """Those of an operator: split dims of which slices hold several places but not all, or always the first.
 
         Slices have neither the `single` dims nor those of the `batch`; what else they have stands in them as `at` says.
@@ -83,7 +83,7 @@ class Runs:
         return found
 
 
-def on_places(local: LocalOp, runs: Runs, params: dict[str, Any], indices: int, slices: int) -> LocalOp:
+def on_places(local: LocalOp, runs: SlicedRuns, params: dict[str, Any], indices: int, slices: int) -> LocalOp:
     """The operator on places: its `params` are those of the primitive that differ.
 
     Args:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from autopar._compat import untyped_jax
-from autopar.core.columnsort import Columns, columns, is_numbered
+from autopar.core.columnsort import DealtColumn, columns, is_numbered
 from autopar.core.strategy import NEXT, PREVIOUS
 from autopar.emit.local.shard import Array, LocalOp, Run
 from autopar.emit.slicing import slice_at
@@ -35,7 +35,7 @@ class _Sorting:
     local: LocalOp
     axis: int
     axes: tuple[str, ...]
-    shape: Columns
+    shape: DealtColumn
     numbered: bool
 
     @property

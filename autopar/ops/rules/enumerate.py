@@ -221,7 +221,7 @@ def _tensors(rule: FactorRule) -> list[tuple[TensorFactors, tuple[Factor, ...]]]
 
 
 @dataclass(frozen=True, eq=False)
-class _Table:
+class _PlacementTable:
     """Placements on one mesh, equal ones one object: tensors of operators of all kinds share most of theirs.
 
     `by_code` has those of tensors whose dims have so many factors each, by `_placed`'s codes.
@@ -234,13 +234,18 @@ class _Table:
 
 
 @lru_cache(maxsize=64)
-def _table(names: Axes) -> _Table:
+def _table(names: Axes) -> _PlacementTable:
     del names
-    return _Table()
+    return _PlacementTable()
 
 
 def _placed(
-    rule: FactorRule, names: Axes, table: _Table, dims: TensorFactors, unreduced: tuple[Factor, ...], rows: Ints
+    rule: FactorRule,
+    names: Axes,
+    table: _PlacementTable,
+    dims: TensorFactors,
+    unreduced: tuple[Factor, ...],
+    rows: Ints,
 ) -> list[Placement | None]:
     """The placements of one tensor under all assignments.
 

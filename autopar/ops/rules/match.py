@@ -9,7 +9,7 @@ from autopar.core.graph import OpNode, TensorInfo
 from autopar.errors import RuleError
 from autopar.ops.rules.factor_rule import Dim, Factor, FactorRule
 from autopar.ops.rules.linearity import linear_sets
-from autopar.ops.rules.notation import Notation, Term
+from autopar.ops.rules.notation import NotatedTensor, Notation
 
 Batches = dict[str, dict[int, int]]
 """For each "..." the size of every dim it stands for, counted from the last."""
@@ -43,10 +43,10 @@ def _factors(tensors: Sequence[Sequence[Dim]]) -> set[Factor]:
     return {factor for dims in tensors for dim in dims for factor in dim}
 
 
-def _fitting(notation: Notation, op: OpNode, side: str) -> tuple[Term, ...]:
+def _fitting(notation: Notation, op: OpNode, side: str) -> tuple[NotatedTensor, ...]:
     """The terms of one side, one for each tensor; blank text stands for no operand as well as for a scalar."""
     terms, tensors = (notation.ins, op.ins) if side == "operand" else (notation.outs, op.outs)
-    if not tensors and terms == (Term(),):
+    if not tensors and terms == (NotatedTensor(),):
         return ()
     if len(terms) != len(tensors):
         raise RuleError(
@@ -62,7 +62,7 @@ def _fitting(notation: Notation, op: OpNode, side: str) -> tuple[Term, ...]:
     return terms
 
 
-def _batches(notation: Notation, op: OpNode, terms: tuple[Term, ...]) -> Batches:
+def _batches(notation: Notation, op: OpNode, terms: tuple[NotatedTensor, ...]) -> Batches:
     """The largest size among the tensors of every dim that a "..." stands for.
 
     Raises:
@@ -83,7 +83,7 @@ def _batches(notation: Notation, op: OpNode, terms: tuple[Term, ...]) -> Batches
     return found
 
 
-def _dims(term: Term, tensor: TensorInfo, batches: Batches) -> list[Dim]:
+def _dims(term: NotatedTensor, tensor: TensorInfo, batches: Batches) -> list[Dim]:
     """The factors of a tensor's dims; a dim of size 1 that is broadcast gets one of its own."""
     if term.batch is None:
         return list(term.dims)

@@ -25,7 +25,7 @@ Token = tuple[str, str, int]
 
 
 @dataclass(frozen=True)
-class Term:
+class NotatedTensor:
     """One tensor of the notation: its dims, each of one or more factors, after `batch` ("..." or None)."""
 
     dims: tuple[Dim, ...] = ()
@@ -37,8 +37,8 @@ class Notation:
     """A parsed rule: what `register_rule` was given, checked as far as it can be without an operator."""
 
     text: str
-    ins: tuple[Term, ...]
-    outs: tuple[Term, ...]
+    ins: tuple[NotatedTensor, ...]
+    outs: tuple[NotatedTensor, ...]
     reduced: Mapping[Factor, Kind] = field(default_factory=dict[Factor, Kind])
     frozen: frozenset[Factor] = frozenset()
     linear: tuple[tuple[int, ...], ...] = ()
@@ -101,20 +101,20 @@ def _sides(text: str) -> tuple[str, str]:
     return parts[0], parts[1]
 
 
-def _terms(text: str, side: str, start: int) -> tuple[Term, ...]:
-    terms: list[Term] = []
+def _terms(text: str, side: str, start: int) -> tuple[NotatedTensor, ...]:
+    terms: list[NotatedTensor] = []
     for part in side.split(","):
         terms.append(_term(text, part, start))
         start += len(part) + 1
     return tuple(terms)
 
 
-def _term(text: str, part: str, start: int) -> Term:
+def _term(text: str, part: str, start: int) -> NotatedTensor:
     tokens = list(_tokens(text, part, start))
     batch = f"...{int(tokens.pop(0)[1][3:] or 0)}" if tokens and tokens[0][0] == "batch" else None
     dims = tuple(_dims(text, iter(tokens)))
     _check_once(text, dims, start)
-    return Term(dims, batch)
+    return NotatedTensor(dims, batch)
 
 
 def _dims(text: str, tokens: Iterator[Token]) -> Iterator[Dim]:

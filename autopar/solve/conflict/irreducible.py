@@ -44,7 +44,7 @@ _MANY = 5_000  # nodes: of more, the time that is told of is not solved for wher
 
 
 @dataclass(frozen=True, eq=False)
-class Group:
+class Requirement:
     """One requirement: the strategies that it leaves, by node (all of the others), and edges that it adds."""
 
     keep: Mapping[int, Bools]
@@ -72,7 +72,7 @@ class Clash:
 
 def clashing(
     problem: Problem,
-    groups: Sequence[Group],
+    groups: Sequence[Requirement],
     options: SolveOptions,
     most_questions: int = _MOST_QUESTIONS,
     met: Iterable[Choice] = (),
@@ -178,7 +178,9 @@ class _Oracle:
     `violated` holds, for every choice met, the elements that it violates.
     """
 
-    def __init__(self, problem: Problem, groups: Sequence[Group], options: SolveOptions, most_questions: int) -> None:
+    def __init__(
+        self, problem: Problem, groups: Sequence[Requirement], options: SolveOptions, most_questions: int
+    ) -> None:
         self.problem, self.groups, self.options = problem, groups, options
         self.bare, self.left = forbidding(problem), most_questions
         self.every_group: Elements = frozenset(range(len(groups)))

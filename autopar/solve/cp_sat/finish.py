@@ -31,7 +31,7 @@ Variables: TypeAlias = "list[list[cp_model.IntVar]]"
 
 
 @dataclass(frozen=True)
-class Finish:
+class CpSatFinish:
     """What CP-SAT found: a choice, if any, and a bound on every choice within the window (inf: there is none)."""
 
     choice: Choice | None
@@ -169,7 +169,9 @@ def chosen(solver: cp_model.CpSolver, nodes: Variables) -> Choice:
     return tuple(next(s for s, x in enumerate(variables) if solver.boolean_value(x)) for variables in nodes)
 
 
-def finish(certificate: Certificate, window: float, hint: Choice | None, options: SolveOptions, watch: Watch) -> Finish:
+def finish(
+    certificate: Certificate, window: float, hint: Choice | None, options: SolveOptions, watch: Watch
+) -> CpSatFinish:
     """The best choice within `window` of the certificate's bound, or a bound on all such choices.
 
     `hint`: one within it and the limit.
@@ -183,22 +185,22 @@ def finish(certificate: Certificate, window: float, hint: Choice | None, options
         solver = solver_of(options, budget)
         status = run(solver, work.model, (watch.enough - work.base) / work.unit)
         if status == cp_model.INFEASIBLE:
-            return Finish(None, math.inf)
+            return CpSatFinish(None, math.inf)
         bound = max(bound, work.base + solver.best_objective_bound * work.unit)
         if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             break
         choice = chosen(solver, work.nodes)
         violated = np.flatnonzero(work.rows.used(choice) > work.rows.limit).tolist()
         if not violated:
-            return Finish(choice, bound)
+            return CpSatFinish(choice, bound)
         budget -= solver.response_proto.deterministic_time
         if budget <= 0 or watch.left_s() <= 0:
             break
         if work.present.intersection(violated):  # rounding is to blame
-            return Finish(_with_margin(work, options, budget), bound)
+            return CpSatFinish(_with_margin(work, options, budget), bound)
         for row in violated:
             work.add_row(row)
-    return Finish(None, bound)
+    return CpSatFinish(None, bound)
 
 
 def _with_margin(work: _Model, options: SolveOptions, budget: float) -> Choice | None:

@@ -155,7 +155,7 @@ _NEAR = 100  # nodes: of more, no few are looked for
 
 
 @dataclass(frozen=True, eq=False)
-class _Table:
+class _PairTable:
     """Costs by the strategies of the nodes in `scope`, made of what there is between `nodes`."""
 
     scope: tuple[int, ...]
@@ -182,7 +182,7 @@ def frustrated_cycles(certificate: Certificate, gap: float) -> list[frozenset[in
     return []
 
 
-def _frustrated_cycles(tables: Sequence[_Table], window: float) -> Iterator[frozenset[int]]:
+def _frustrated_cycles(tables: Sequence[_PairTable], window: float) -> Iterator[frozenset[int]]:
     """Sets of few nodes, disjoint, of which nothing fits together within the window."""
     nodes = _nodes(tables)
     for _ in range(_MOST):
@@ -199,7 +199,7 @@ def _has_cycle(nodes: frozenset[int], edges: Sequence[tuple[int, int]]) -> bool:
     return sum(u in nodes and v in nodes for u, v in edges) >= len(nodes)
 
 
-def _left(certificate: Certificate, window: float) -> list[_Table]:
+def _left(certificate: Certificate, window: float) -> list[_PairTable]:
     """Costs above the bound of the strategies and pairs of strategies that the window leaves beside one another."""
     keep = [np.flatnonzero(excess <= window) for excess in certificate.excess]
     nodes = [(cost - cost.min())[ids] for cost, ids in zip(certificate.node_costs, keep, strict=True)]
@@ -210,8 +210,8 @@ def _left(certificate: Certificate, window: float) -> list[_Table]:
         edges.append(edge.cost[s[:, None], t] - to_u[s][:, None] - to_v[t])
     for _ in range(_PASSES):
         nodes, edges = _beside(nodes, ends, edges, window)
-    alone = [_Table((v,), cost, frozenset((v,))) for v, cost in enumerate(nodes)]
-    return alone + [_Table(pair, cost, frozenset(pair)) for pair, cost in zip(ends, edges, strict=True)]
+    alone = [_PairTable((v,), cost, frozenset((v,))) for v, cost in enumerate(nodes)]
+    return alone + [_PairTable(pair, cost, frozenset(pair)) for pair, cost in zip(ends, edges, strict=True)]
 
 
 def _beside(
@@ -233,7 +233,7 @@ def _beside(
     return [cost[mask] for cost, mask in zip(nodes, stay, strict=True)], left
 
 
-def _few(tables: Sequence[_Table], nodes: frozenset[int], window: float) -> frozenset[int]:
+def _few(tables: Sequence[_PairTable], nodes: frozenset[int], window: float) -> frozenset[int]:
     """As few of the nodes as still do not fit together: each is left out if the others do not need it."""
     counts = {table.scope[0]: len(table.cost) for table in tables if len(table.scope) == 1}
     for v in sorted(nodes, key=lambda v: (-counts[v], v)):
@@ -242,7 +242,7 @@ def _few(tables: Sequence[_Table], nodes: frozenset[int], window: float) -> froz
     return nodes
 
 
-def _met(tables: Sequence[_Table], nodes: frozenset[int], window: float) -> frozenset[int] | None:
+def _met(tables: Sequence[_PairTable], nodes: frozenset[int], window: float) -> frozenset[int] | None:
     """Those of the nodes that a table with nothing within the window was made of, the first met; None: there is none.
 
     Where a table would be too large, a node goes from some of its tables apart from the others, which may fit together
@@ -276,9 +276,9 @@ def _met(tables: Sequence[_Table], nodes: frozenset[int], window: float) -> froz
     return None
 
 
-def _by_node(tables: Sequence[_Table], nodes: frozenset[int]) -> dict[int, list[_Table]]:
+def _by_node(tables: Sequence[_PairTable], nodes: frozenset[int]) -> dict[int, list[_PairTable]]:
     """For every one of the nodes its tables that are about no others; its own costs are the first."""
-    of: dict[int, list[_Table]] = {v: [] for v in nodes}
+    of: dict[int, list[_PairTable]] = {v: [] for v in nodes}
     for table in tables:
         if table.nodes <= nodes:
             for v in table.scope:
@@ -286,14 +286,14 @@ def _by_node(tables: Sequence[_Table], nodes: frozenset[int]) -> dict[int, list[
     return of
 
 
-def _size(counts: Mapping[int, int], tables: Sequence[_Table]) -> int:
+def _size(counts: Mapping[int, int], tables: Sequence[_PairTable]) -> int:
     """The entries of the sum of tables."""
     return math.prod(counts[u] for u in {u for table in tables for u in table.scope})
 
 
-def _groups(counts: Mapping[int, int], tables: Sequence[_Table]) -> list[list[_Table]]:
+def _groups(counts: Mapping[int, int], tables: Sequence[_PairTable]) -> list[list[_PairTable]]:
     """The tables in groups whose sums are small enough: each with the first that it fits."""
-    groups = list[list[_Table]]()
+    groups = list[list[_PairTable]]()
     for table in sorted(tables, key=lambda table: -table.cost.size):
         for group in groups:
             if _size(counts, [*group, table]) <= _TABLE_ENTRIES:
@@ -304,20 +304,20 @@ def _groups(counts: Mapping[int, int], tables: Sequence[_Table]) -> list[list[_T
     return groups
 
 
-def _without(v: int, counts: Mapping[int, int], tables: Sequence[_Table], made: MinSum) -> _Table:
+def _without(v: int, counts: Mapping[int, int], tables: Sequence[_PairTable], made: MinSum) -> _PairTable:
     """What a node leaves that goes from the sum of tables: by the nodes with a choice, as arrays have few axes."""
     scope = tuple(sorted({u for table in tables for u in table.scope if counts[u] > 1} - {v}))
     axis = {u: i for i, u in enumerate(scope)} | {v: -1}
     inputs = [_by_axes(table, axis) for table in tables]
     cost = made.eliminate(tuple(counts[u] for u in scope), inputs)
-    return _Table(scope, cost, _nodes(tables))
+    return _PairTable(scope, cost, _nodes(tables))
 
 
-def _by_axes(table: _Table, axis: Mapping[int, int]) -> tuple[Floats, Axes]:
+def _by_axes(table: _PairTable, axis: Mapping[int, int]) -> tuple[Floats, Axes]:
     """The costs of a table, and the axes of its nodes; nodes without one have no choice."""
     alone = tuple(i for i, u in enumerate(table.scope) if u not in axis)
     return table.cost.squeeze(alone), tuple(axis[u] for u in table.scope if u in axis)
 
 
-def _nodes(tables: Sequence[_Table]) -> frozenset[int]:
+def _nodes(tables: Sequence[_PairTable]) -> frozenset[int]:
     return frozenset[int]().union(*(table.nodes for table in tables))

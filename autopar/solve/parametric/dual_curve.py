@@ -71,7 +71,7 @@ class Line:
         return float(self.use.max(initial=0.0))
 
 
-class Curve:
+class DualCurve:
     """Good choices of a problem, and bounds, within whatever memory limit is asked for, once it is drawn.
 
     `wanted` is asked now and then whether to go on.

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from autopar.solve.parametric.dual_curve import Curve, Line
+from autopar.solve.parametric.dual_curve import DualCurve, Line
 from autopar.solve.problem.options import SolveOptions
 from autopar.solve.problem.problem import Problem
 
@@ -28,7 +28,7 @@ _BESIDE = 6  # lines on each side of a limit, at whose prices choices descend
 _MIXES = 4  # as long as the best is farther from the bound than may be
 
 
-class Focus(Curve):
+class Focus(DualCurve):
     """Good choices of a problem, and bounds, within the memory limits that it was turned to."""
 
     passes = 12, 6  # its lines are few

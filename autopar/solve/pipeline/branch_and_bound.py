@@ -239,7 +239,7 @@ def _swept(part: _Part, cutoff: float, options: SolveOptions, watch: Watch) -> C
 
 
 @dataclass(frozen=True, eq=False)
-class _Priced:
+class _PricedChoice:
     """What is proven at fixed prices: then nodes of few neighbours can be eliminated whatever bytes they take.
 
     The certificate is of what is left `without` these nodes; `choice` is of all nodes.
@@ -258,7 +258,7 @@ class _Priced:
         return [np.ones(count, dtype=bool) if v in gone else next(left) for v, count in enumerate(counts)]
 
 
-def _priced(part: _Part, prices: Floats, cutoff: float, options: SolveOptions, watch: Watch) -> _Priced:
+def _priced(part: _Part, prices: Floats, cutoff: float, options: SolveOptions, watch: Watch) -> _PricedChoice:
     """What sweeps prove at fixed prices of rows."""
     problem, rows = part.reduction.problem, memory_rows(part.reduction.problem)
     constant = float(prices.sum()) * rows.limit if rows.count else 0.0
@@ -267,7 +267,7 @@ def _priced(part: _Part, prices: Floats, cutoff: float, options: SolveOptions, w
     _, certificate = ascent.sweeps(cutoff - offset, Apart(watch))  # what it decodes costs what prices say
     without = tuple(v for step in after.steps if isinstance(step, Eliminate) for v in step.nodes)
     choice = after.lift(tuple(ascent.dual.decode().tolist()))
-    return _Priced(prices, certificate, certificate.bound + offset, without, choice)
+    return _PricedChoice(prices, certificate, certificate.bound + offset, without, choice)
 
 
 def _at_prices(part: _Part, cutoff: float, options: SolveOptions, watch: Watch) -> _Part:

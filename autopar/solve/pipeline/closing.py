@@ -10,7 +10,7 @@ import numpy as np
 from autopar.solve.certificate.proof import FREE, Forbid
 from autopar.solve.elimination.bucket_elimination import NOTHING, eliminated, lifted
 from autopar.solve.fixing.fixed_point import fixed_in_window, fixed_in_windows
-from autopar.solve.pipeline.stage import MAX_DEPTH, Stage, State, edge_entries
+from autopar.solve.pipeline.stage import MAX_DEPTH, SolveStage, SolveState, edge_entries
 from autopar.solve.primal.crossover import (
     annealed,
     annealed_near,
@@ -30,28 +30,28 @@ _MIXTURE_WORK = 0.1  # of CP-SAT's
 _MOST_ENTRIES = 30_000_000  # of edges: where a gap may be left, of more only messages and annealing are tried
 
 
-def _few_annealed(state: State) -> State:
+def _few_annealed(state: SolveState) -> SolveState:
     """After annealing of few of the periods, the best choice tiled."""
     assert state.few is not None
     return state.met(state.few.annealed(state.watch).tiled())
 
 
-def _met_mixed(state: State) -> State:
+def _met_mixed(state: SolveState) -> SolveState:
     """After the best mixture of what was decoded on the way, by elimination."""
     return state.met(mixed_exactly(state.problem, state.ascent.met, state.options))
 
 
-def _is_near(state: State) -> bool:
+def _is_near(state: SolveState) -> bool:
     """Whether what is known is as close to the bound as is worth a proof."""
     return state.known.cutoff - state.known.low <= _NEARLY * abs(state.known.low)
 
 
-def _fixed(state: State) -> State:
+def _fixed(state: SolveState) -> SolveState:
     """After windows above the bound, cut, reduced and swept in turn."""
     return state.after(fixed_in_windows(state.certificate, state.known.cutoff, state.options, state.watch))
 
 
-def _fixed_and_merged(state: State) -> State:
+def _fixed_and_merged(state: SolveState) -> SolveState:
     """After the same with joins, from messages that did not swing: these rule out more pairs."""
     ascent = Ascent(state.problem, state.options, is_accelerated=False)
     found, certificate = ascent.sweeps(state.known.cutoff, state.watch)
@@ -63,12 +63,12 @@ def _fixed_and_merged(state: State) -> State:
     return state.after(fixed_in_window(certificate, state.known.cutoff, state.options, state.watch, may_merge=True))
 
 
-def _met_annealed(state: State) -> State:
+def _met_annealed(state: SolveState) -> SolveState:
     """After the best mixture of what was decoded on the way, by sweeps and annealing."""
     return state.met(annealed(state.certificate, state.ascent.met, state.options, state.watch))
 
 
-def _mixed_close(state: State) -> State:
+def _mixed_close(state: SolveState) -> SolveState:
     """After sweeps of what is close to the bound, and the best mixture of the choices found there."""
     close = close_to(state.certificate, state.known.cutoff, state.options)
     if close is None:
@@ -83,14 +83,14 @@ def _mixed_close(state: State) -> State:
     return state if narrower is None else state.after(narrower.swept(state.known.cutoff, state.watch))
 
 
-def _mixed(state: State) -> State:
+def _mixed(state: SolveState) -> SolveState:
     """After the best mixture of the choices about the memory prices, as CP-SAT finds it."""
     if state.is_large:
         return _mixed_close(state)
     return _mixture_of(choices_about(state.certificate, state.options), state)
 
 
-def _mixture_of(choices: Sequence[Choice], state: State) -> State:
+def _mixture_of(choices: Sequence[Choice], state: SolveState) -> SolveState:
     """After the best choice made of these and the best known, or one that is enough: by CP-SAT."""
     options, known = state.options, state.known
     every = [*choices, *([] if known.best.choice is None else [known.best.choice])]
@@ -107,7 +107,7 @@ def _mixture_of(choices: Sequence[Choice], state: State) -> State:
     return state.met(best)
 
 
-def _windows_eliminated(state: State) -> State:
+def _windows_eliminated(state: SolveState) -> SolveState:
     """After windows above the bound, wider and wider, were eliminated as long as that fits."""
     certificate, watch, options = state.certificate, state.watch, state.options
     gap = state.known.cutoff - certificate.bound
@@ -129,29 +129,29 @@ def _windows_eliminated(state: State) -> State:
     return state
 
 
-def _annealed_near(state: State) -> State:
+def _annealed_near(state: SolveState) -> SolveState:
     """After annealing of the strategies of the best choice and those of little excess."""
     choice = state.known.best.choice
     assert choice is not None
     return state.met(annealed_near(state.certificate, choice, state.known.cutoff, state.options, state.watch))
 
 
-def _annealed(state: State) -> State:
+def _annealed(state: SolveState) -> SolveState:
     """After annealing from the best choice."""
     choice = state.known.best.choice
     assert choice is not None
     return state.met(state.ascent.anneal(state.known.cutoff, choice, state.watch))
 
 
-def _is_wide_and_priced(state: State) -> bool:
+def _is_wide_and_priced(state: SolveState) -> bool:
     return state.is_priced and not state.is_narrow
 
 
-def _anneals_near(state: State) -> bool:
+def _anneals_near(state: SolveState) -> bool:
     return state.options.primal.crossover and _is_wide_and_priced(state)
 
 
-def _rounds(state: State) -> State:
+def _rounds(state: SolveState) -> SolveState:
     """After rounds of bounds and choices among the strategies that can undercut what is known.
 
     Unless a gap may be left and these are many.
@@ -169,46 +169,46 @@ def _rounds(state: State) -> State:
     return state.after(lifted(left, state.rest(left.problem, state.options, inner, known.cutoff, state.depth, prices)))
 
 
-FEW_ANNEALED = Stage(
+FEW_ANNEALED = SolveStage(
     "annealing of few periods", "periodic.few_periods", lambda s: s.few is not None and s.is_large, _few_annealed
 )
-CROSSOVER_ELIMINATED = Stage(
+CROSSOVER_ELIMINATED = SolveStage(
     "crossover by elimination", "primal.crossover", lambda s: s.is_free and not _is_near(s), _met_mixed
 )
-FIXED_POINT = Stage("reduced-cost fixing", "fixing.fixed_point", lambda s: s.is_free, _fixed)
-NARROW_WINDOWS = Stage(
+FIXED_POINT = SolveStage("reduced-cost fixing", "fixing.fixed_point", lambda s: s.is_free, _fixed)
+NARROW_WINDOWS = SolveStage(
     "elimination of narrow windows", "fixing.narrow_windows", lambda s: not s.is_priced, _windows_eliminated
 )
-CROSSOVER = Stage("crossover", "primal.crossover", lambda s: s.is_priced and s.is_narrow, _mixed)
-CROSSOVER_ANNEALED = Stage(
+CROSSOVER = SolveStage("crossover", "primal.crossover", lambda s: s.is_priced and s.is_narrow, _mixed)
+CROSSOVER_ANNEALED = SolveStage(
     "crossover by annealing",
     "primal.crossover",
     lambda s: _is_wide_and_priced(s) and s.may_stop,
     _met_annealed,
 )
-CROSSOVER_CLOSE = Stage("crossover close to the bound", "primal.crossover", _is_wide_and_priced, _mixed_close)
-NODE_MERGING = Stage(
+CROSSOVER_CLOSE = SolveStage("crossover close to the bound", "primal.crossover", _is_wide_and_priced, _mixed_close)
+NODE_MERGING = SolveStage(
     "reduced-cost fixing with node merging",
     "fixing.fixed_point",
     lambda s: s.is_free and s.is_large,  # elsewhere CP-SAT closes it
     _fixed_and_merged,
 )
-LAST_CROSSOVER = Stage(
+LAST_CROSSOVER = SolveStage(
     "crossover, from the best choice",
     "primal.crossover",
     lambda s: s.may_stop and s.is_priced and s.is_narrow,
     _mixed,
 )
-ANNEALING_NEAR = Stage(
+ANNEALING_NEAR = SolveStage(
     "annealing close to the bound",
     "primal.crossover",
     lambda s: s.may_stop and _is_wide_and_priced(s) and s.known.best.choice is not None,
     _annealed_near,
 )
-ANNEALING = Stage(
+ANNEALING = SolveStage(
     "annealing",
     "primal.annealing",
     lambda s: s.may_stop and s.known.best.choice is not None and not _anneals_near(s),
     _annealed,
 )
-ROUNDS = Stage("rounds", "", lambda s: s.options.max_rounds > 0, _rounds)
+ROUNDS = SolveStage("rounds", "", lambda s: s.options.max_rounds > 0, _rounds)

@@ -21,7 +21,7 @@ from autopar.solve.periodic.few_periods import shortened
 from autopar.solve.periodic.layers import with_layers
 from autopar.solve.presolve.arc_consistency import possible
 from autopar.solve.presolve.batched_elimination import Chains, Eliminated, chains_of, chosen, eliminated
-from autopar.solve.presolve.folding import Joined, joined
+from autopar.solve.presolve.folding import FoldedNodes, joined
 from autopar.solve.problem.hash_consing import Kinds, present
 from autopar.solve.problem.incumbent import Best, Watch
 from autopar.solve.problem.options import SolveOptions
@@ -140,7 +140,7 @@ _KEPT_ENTRIES = 30_000_000  # 8 bytes each, for as long as the plan is held
 
 
 @dataclass(frozen=True, eq=False)
-class Known:
+class SolvedBefore:
     """How the problem was solved at some costs of nodes: `choice` is of all nodes."""
 
     eliminated: Eliminated
@@ -157,11 +157,11 @@ class Standing:
 
     problem: Problem
     options: SolveOptions
-    joined: Joined
+    joined: FoldedNodes
     chains: Chains
     kinds: Kinds
     between: Ints
-    known: Known
+    known: SolvedBefore
 
     @property
     def choice(self) -> Choice:
@@ -199,7 +199,7 @@ class Standing:
         order = self.chains.order
         return self.joined.steps + ((Eliminate(order),) if order else ()) + settled.proof
 
-    def _known_anew(self, node_costs: Sequence[Floats]) -> Known | None:
+    def _known_anew(self, node_costs: Sequence[Floats]) -> SolvedBefore | None:
         kinds = self.kinds.fork()
         costs = self.joined.costs(kinds, node_costs)
         return _solved(self.joined, self.chains, kinds, costs, self.between, self.options, self.known)
@@ -226,8 +226,14 @@ def standing(problem: Problem, options: SolveOptions) -> Standing | None:
 
 
 def _solved(
-    whole: Joined, chains: Chains, kinds: Kinds, costs: Ints, between: Ints, options: SolveOptions, known: Known | None
-) -> Known | None:
+    whole: FoldedNodes,
+    chains: Chains,
+    kinds: Kinds,
+    costs: Ints,
+    between: Ints,
+    options: SolveOptions,
+    known: SolvedBefore | None,
+) -> SolvedBefore | None:
     """The optimum with these costs and matrices, if it is proven; what the rounds leave may be as it was."""
     made = eliminated(chains, kinds, costs, between, min(options.max_total_entries, _KEPT_ENTRIES))
     if made is None:
@@ -242,7 +248,7 @@ def _solved(
         if found is None or not found.is_proven:
             return None
         settled = found
-    return Known(made, settled, whole.lift(chosen(chains, kinds, made, settled.choice)))
+    return SolvedBefore(made, settled, whole.lift(chosen(chains, kinds, made, settled.choice)))
 
 
 def _leaves_same(chains: Chains, one: Eliminated, other: Eliminated) -> bool:

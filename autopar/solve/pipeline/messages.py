@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from autopar.solve.periodic.few_periods import Few, few_of
-from autopar.solve.pipeline.stage import Known, Stage, State, is_narrow
+from autopar.solve.pipeline.stage import Bracket, SolveStage, SolveState, is_narrow
 from autopar.solve.primal.first_choice import first_choice
 from autopar.solve.problem.incumbent import Apart, Watch, offer
 from autopar.solve.problem.options import SolveOptions
@@ -29,13 +29,13 @@ def ascent_of(problem: Problem, options: SolveOptions, *, rough: bool, pool: Poo
     return Ascent(problem, little, rough=rough, pool=pool)
 
 
-def _first_chosen(state: State) -> State:
+def _first_chosen(state: SolveState) -> SolveState:
     """A choice within the limit is offered, if one is met."""
     offer(first_choice(state.ascent.dual, state.options, state.watch), state.watch)
     return state
 
 
-def _passed(state: State) -> State:
+def _passed(state: SolveState) -> SolveState:
     """Messages are passed until their bound stalls."""
     few = _few(state)
     if few is None:
@@ -48,15 +48,15 @@ def _passed(state: State) -> State:
     return replace(state, known=known, swept=certificate, few=few)
 
 
-FIRST_CHOICE = Stage(
+FIRST_CHOICE = SolveStage(
     "first choice",
     "primal.first_choice",
     lambda state: state.is_first and bool(state.ascent.rows.count) and not state.settles,
     _first_chosen,
     is_last=True,
 )
-MESSAGES = Stage("TRW-S", "", lambda _: True, _passed, is_last=True)
-LATE_FIRST_CHOICE = Stage(
+MESSAGES = SolveStage("TRW-S", "", lambda _: True, _passed, is_last=True)
+LATE_FIRST_CHOICE = SolveStage(
     "first choice where messages decode none",
     "primal.first_choice",
     lambda state: state.is_first and state.known.best.choice is None and (state.settles or not state.ascent.rows.count),
@@ -65,7 +65,7 @@ LATE_FIRST_CHOICE = Stage(
 )
 
 
-def _from_few(few: Few, state: State) -> tuple[Few, Answer, Certificate]:
+def _from_few(few: Few, state: SolveState) -> tuple[Few, Answer, Certificate]:
     """What few of the layers tell of all: the last few, the best choice, and what messages of all prove.
 
     More and more are few until they tell; if almost all would be, those of all are swept until they settle.
@@ -106,13 +106,13 @@ def _at_once(few: Few, upper: float, watch: Watch) -> tuple[Answer, Certificate]
     return better(known, swept), certificate
 
 
-def _few_searched(few: Few, state: State) -> Few:
+def _few_searched(few: Few, state: SolveState) -> Few:
     """Few of the layers, searched by messages and windows alone unless messages prove them."""
     if few.is_proven:
         return few
 
     def search(ascent: Ascent) -> Answer:
-        known = Known(Answer(None, np.inf, -np.inf), -np.inf, np.inf, Apart(state.watch))
+        known = Bracket(Answer(None, np.inf, -np.inf), -np.inf, np.inf, Apart(state.watch))
         alone = replace(state, problem=ascent.problem, options=_little(state.options), known=known, ascent=ascent)
         return state.anew(replace(alone, depth=0, is_first=False, swept=None, few=None))
 
@@ -130,7 +130,7 @@ def _little(options: SolveOptions) -> SolveOptions:
     return replace(options, max_rounds=0, gap_tolerance=0.0)
 
 
-def _few(state: State, fewer: Few | None = None) -> Few | None:
+def _few(state: SolveState, fewer: Few | None = None) -> Few | None:
     """Few of the equal layers, more than `fewer` has, swept, if enough repeats and there is time."""
     options, watch, whole = state.options, state.watch, state.ascent
     if watch.left_s() <= 0 or not options.periodic.few_periods:

@@ -27,7 +27,7 @@ from autopar.solve.elimination.bucket_elimination import (
 )
 from autopar.solve.fixing.reduced_cost_fixing import pairs_fixed, sampled, window_of
 from autopar.solve.pipeline.branch_and_bound import Branches
-from autopar.solve.pipeline.stage import MAX_DEPTH, Known, answer, is_narrow
+from autopar.solve.pipeline.stage import MAX_DEPTH, Bracket, answer, is_narrow
 from autopar.solve.pipeline.stages import closed_by_messages
 from autopar.solve.problem.incumbent import Inner, Watch
 from autopar.solve.problem.options import SolveOptions
@@ -63,7 +63,7 @@ def in_rounds(
         certificate, found = ascent.round(round_, min(upper, watch.news(best.objective)), best.choice, watch)
         best, low = better(best, found), max(low, certificate.bound)
         watch.raise_bound(certificate.bound, certificate.proof())
-        known = Known(best, low, upper, watch)
+        known = Bracket(best, low, upper, watch)
         if not known.is_left or watch.objective <= watch.enough:
             break
         known, is_all = _narrowed(certificate, options, known, depth)
@@ -102,7 +102,7 @@ def _means(certificate: Certificate, options: SolveOptions, is_tried: bool, is_l
     return means if size <= _FIRST_FOR_CP_SAT else means[::-1]
 
 
-def _split(branches: Branches, options: SolveOptions, known: Known, round_: int) -> Known:
+def _split(branches: Branches, options: SolveOptions, known: Bracket, round_: int) -> Bracket:
     """What is known after branch and bound, which goes on for longer after each round, as annealing does.
 
     As long as it closes much of the gap, it goes on at once, each time for twice as long.
@@ -118,7 +118,7 @@ def _split(branches: Branches, options: SolveOptions, known: Known, round_: int)
         round_ += 1
 
 
-def _narrowed(certificate: Certificate, options: SolveOptions, known: Known, depth: int) -> tuple[Known, bool]:
+def _narrowed(certificate: Certificate, options: SolveOptions, known: Bracket, depth: int) -> tuple[Bracket, bool]:
     """What is known after searching windows above the bound, and whether one of them held all that is wanted.
 
     What a window has may cost more than its upper end; then all that is cheaper is in a wider one. The last takes in
@@ -140,7 +140,7 @@ def _narrowed(certificate: Certificate, options: SolveOptions, known: Known, dep
     return known, False
 
 
-def _finished(certificate: Certificate, options: SolveOptions, known: Known) -> Known:
+def _finished(certificate: Certificate, options: SolveOptions, known: Bracket) -> Bracket:
     """What is known after CP-SAT."""
     window, watch = known.cutoff - certificate.bound, known.watch
     hint = known.best.choice if known.best.objective <= known.cutoff else None
@@ -155,7 +155,7 @@ def _finished(certificate: Certificate, options: SolveOptions, known: Known) -> 
     return replace(known, best=best, low=low)
 
 
-def _guesses(certificate: Certificate, known: Known, depth: int) -> list[float]:
+def _guesses(certificate: Certificate, known: Bracket, depth: int) -> list[float]:
     """Widths above the bound in which to search before all that is of use is, narrow ones first.
 
     Where something is to be undercut: one that leaves few pairs, if it takes in enough of the gap, but not most of it.

@@ -1,7 +1,7 @@
 """Stages: what is tried on a problem, one after the other, and what is known between two of them.
 
-A technique that proves a bound or finds choices is a `Stage`: a name, the switch that turns it off, whether it applies
-to what is known, and what is known after it. `stages.STAGES` is the tuple of all, in order.
+A technique that proves a bound or finds choices is a `SolveStage`: a name, the switch that turns it off, whether it
+applies to what is known, and what is known after it. `stages.STAGES` is the tuple of all, in order.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Search = Callable[[Problem, SolveOptions, Watch, float, int, Prices], Answer]
 
 
 @dataclass(frozen=True)
-class Known:
+class Bracket:
     """The best choice, the bound, the cost below which choices are wanted, and who wants them."""
 
     best: Answer
@@ -52,11 +52,11 @@ class Known:
         """What a choice may cost whose gap may be left."""
         return self.watch.allowed(self.low)
 
-    def met(self, found: Answer) -> Known:
+    def met(self, found: Answer) -> Bracket:
         """With an answer whose bound says nothing of all choices."""
         return replace(self, best=better(self.best, found))
 
-    def after(self, found: Answer) -> Known:
+    def after(self, found: Answer) -> Bracket:
         """With an answer whose bound is about what is cheaper than the cutoff."""
         return replace(self.met(found), low=max(self.low, min(found.bound, self.cutoff)))
 
@@ -113,7 +113,7 @@ S = TypeVar("S", bound=Searched)
 
 
 @dataclass(frozen=True, eq=False)
-class State:
+class SolveState:
     """What a search knows of a problem.
 
     Attributes:
@@ -132,10 +132,10 @@ class State:
 
     problem: Problem
     options: SolveOptions
-    known: Known
+    known: Bracket
     ascent: Ascent
     rest: Search
-    anew: Callable[[State], Answer]
+    anew: Callable[[SolveState], Answer]
     depth: int = 0
     is_first: bool = False
     swept: Certificate | None = None
@@ -191,17 +191,17 @@ class State:
         """Whether a gap may be left, on a problem too large for CP-SAT."""
         return self.options.gap_tolerance > 0 and self.is_large
 
-    def met(self, found: Answer) -> State:
+    def met(self, found: Answer) -> SolveState:
         """With an answer whose bound says nothing of all choices."""
         return replace(self, known=self.known.met(found))
 
-    def after(self, found: Answer) -> State:
+    def after(self, found: Answer) -> SolveState:
         """With an answer whose bound is about what is cheaper than the cutoff."""
         return replace(self, known=self.known.after(found))
 
 
 @dataclass(frozen=True)
-class Stage(Generic[S]):
+class SolveStage(Generic[S]):
     """A technique as a step of the search.
 
     Attributes:
@@ -219,7 +219,7 @@ class Stage(Generic[S]):
     is_last: bool = False
 
 
-def run_stages(stages: Sequence[Stage[S]], state: S) -> S:
+def run_stages(stages: Sequence[SolveStage[S]], state: S) -> S:
     """What is known after the stages that are on and apply, in order, until nothing is left to be found or proven."""
     for stage in stages:
         is_on = not stage.switch or state.options.switches[stage.switch]

@@ -1,6 +1,6 @@
 """The stages in order: messages, then what closes the gap that they leave, each where it applies and is switched on.
 
-To add a technique: a file with a `Stage`, a switch in `options`, and an entry here.
+To add a technique: a file with a `SolveStage`, a switch in `options`, and an entry here.
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 
 from autopar.solve.pipeline import closing, messages
-from autopar.solve.pipeline.stage import Known, Search, Stage, State, edge_entries, run_stages
+from autopar.solve.pipeline.stage import Bracket, Search, SolveStage, SolveState, edge_entries, run_stages
 from autopar.solve.problem.incumbent import Watch
 from autopar.solve.problem.options import SolveOptions
 from autopar.solve.problem.problem import Problem
 from autopar.solve.trws.ascent import Answer, Ascent, is_closed
 
-STAGES: tuple[Stage[State], ...] = (
+STAGES: tuple[SolveStage[SolveState], ...] = (
     messages.FIRST_CHOICE,
     messages.MESSAGES,
     closing.FEW_ANNEALED,
@@ -49,11 +49,11 @@ def closed_by_messages(
     is_first = ascent is None and upper == watch.objective == math.inf  # of few layers a choice is no choice yet
     is_free = not problem.usages and edge_entries(problem) <= options.max_total_entries
     ascent = ascent or messages.ascent_of(problem, options, rough=is_free)
-    known = Known(Answer(None, math.inf, -math.inf), -math.inf, upper, watch)
-    return _answer(State(problem, options, known, ascent, rest, _answer, depth, is_first))
+    known = Bracket(Answer(None, math.inf, -math.inf), -math.inf, upper, watch)
+    return _answer(SolveState(problem, options, known, ascent, rest, _answer, depth, is_first))
 
 
-def _answer(state: State) -> Answer:
+def _answer(state: SolveState) -> Answer:
     """What is known after all stages, as an answer."""
     known = run_stages(STAGES, state).known
     return known.closed() if is_closed(known.low, known.cutoff) else known.answer()

@@ -16,7 +16,7 @@ from autopar.solve.cp_sat.bottleneck import LeastPeak, least_peak
 from autopar.solve.elimination.bucket_elimination import exactly, lifted, plan_elimination, reduced, weight
 from autopar.solve.periodic.layers import with_layers
 from autopar.solve.pipeline.rounds import minimise
-from autopar.solve.pipeline.stage import Stage, is_narrow, run_stages
+from autopar.solve.pipeline.stage import SolveStage, is_narrow, run_stages
 from autopar.solve.presolve.batched_elimination import reduce_alike
 from autopar.solve.presolve.knapsack_filtering import drop_oversized
 from autopar.solve.presolve.reduce import merge_usages, reduce_cheaply, resting
@@ -263,13 +263,13 @@ def fits(problem: Problem, choice: Choice) -> bool:
     return problem.usage_limit is None or peak(problem, choice) <= problem.usage_limit
 
 
-STAGES: tuple[Stage[Whole], ...] = (
-    Stage("presolve", "", lambda _: True, _reduced),
-    Stage("least use", "", _exceeds, _refused),
-    Stage("first choice", "primal.first_choice", lambda s: s.options.time_limit_s is not None, _first_chosen),
-    Stage("elimination without the limit", "", lambda s: bool(s.problem.usages), _relaxed),
-    Stage("search within the limit at once", "", lambda s: s.relaxed is None, _searched_at_once),
-    Stage("any choice within the limit", "", lambda _: True, _met_within),
-    Stage("search within the limit", "", lambda _: True, _searched_within),
+STAGES: tuple[SolveStage[Whole], ...] = (
+    SolveStage("presolve", "", lambda _: True, _reduced),
+    SolveStage("least use", "", _exceeds, _refused),
+    SolveStage("first choice", "primal.first_choice", lambda s: s.options.time_limit_s is not None, _first_chosen),
+    SolveStage("elimination without the limit", "", lambda s: bool(s.problem.usages), _relaxed),
+    SolveStage("search within the limit at once", "", lambda s: s.relaxed is None, _searched_at_once),
+    SolveStage("any choice within the limit", "", lambda _: True, _met_within),
+    SolveStage("search within the limit", "", lambda _: True, _searched_within),
 )
 """In order; where the problem has no limit that can bind, the search at once is the last."""

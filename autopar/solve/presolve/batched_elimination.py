@@ -22,7 +22,7 @@ import numpy as np
 
 from autopar.solve.certificate.proof import Eliminate
 from autopar.solve.elimination.min_sum import MinSum
-from autopar.solve.presolve.folding import Joined, joined
+from autopar.solve.presolve.folding import FoldedNodes, joined
 from autopar.solve.presolve.reduce import is_at_rest
 from autopar.solve.problem.hash_consing import NONE, Kinds, ascending, distinct, is_among, present
 from autopar.solve.problem.options import SolveOptions
@@ -171,7 +171,7 @@ def chains_of(counts: Ints, u: Ints, v: Ints, most_entries: int) -> Chains:
 
     In a round those of fewest neighbours come first, then the lower ones.
     """
-    graph, rounds = _Graph(counts, u, v), list[Round]()
+    graph, rounds = _ClassGraph(counts, u, v), list[Round]()
     pair_of = graph.pairs(np.minimum(u, v), np.maximum(u, v))
     while len(nodes := graph.ready(most_entries)):
         rounds.append(graph.take(nodes))
@@ -179,7 +179,7 @@ def chains_of(counts: Ints, u: Ints, v: Ints, most_entries: int) -> Chains:
     return Chains(counts, low, high, pair_of, u > v, tuple(rounds), np.flatnonzero(graph.stays), graph.names)
 
 
-class _Graph:
+class _ClassGraph:
     """The nodes and pairs that are left while rounds are taken out. `keys`: of pairs, ascending; `names`: theirs."""
 
     def __init__(self, counts: Ints, u: Ints, v: Ints) -> None:
@@ -272,5 +272,5 @@ def _has_chains(problem: Problem) -> bool:
     return bool((np.bincount(problem.ends.ravel(), minlength=len(problem.node_costs)) <= 2).any())
 
 
-def _lift(whole: Joined, chains: Chains, kinds: Kinds, made: Eliminated, choice: Choice) -> Choice:
+def _lift(whole: FoldedNodes, chains: Chains, kinds: Kinds, made: Eliminated, choice: Choice) -> Choice:
     return whole.lift(chosen(chains, kinds, made, choice))

@@ -32,7 +32,7 @@ class Edges:
 
 
 @dataclass(frozen=True, eq=False)
-class Joined:
+class FoldedNodes:
     """The nodes that stay, renumbered, and their edges.
 
     `stay` are their numbers in the whole problem, `layers` what is known of theirs; `fixed` is the kind of what edges
@@ -67,7 +67,7 @@ class Joined:
         return tuple(full.tolist())
 
 
-def joined(problem: Problem, kinds: Kinds) -> Joined:
+def joined(problem: Problem, kinds: Kinds) -> FoldedNodes:
     """`problem`, its limit left out, with followers and one-sided edges joined to nodes."""
     counts = np.array(problem.counts, dtype=np.intp)
     u, v = problem.ends.T
@@ -85,7 +85,7 @@ def joined(problem: Problem, kinds: Kinds) -> Joined:
         led.setdefault(int(place[root]), []).append((v, to_v))
     by_leader = {u: tuple(members) for u, members in led.items()}
     layers = None if problem.layers is None else problem.layers[stay]
-    return Joined(counts[stay], edges, stay, layers, fixed, by_leader, followers, steps)
+    return FoldedNodes(counts[stay], edges, stay, layers, fixed, by_leader, followers, steps)
 
 
 def _contracted(counts: Ints, edges: Edges, kinds: Kinds) -> tuple[Ints, Edges, tuple[Follower, ...]]:

@@ -13,7 +13,7 @@ from autopar.solve.presolve.arc_consistency import drop_forbidden
 from autopar.solve.presolve.dead_end_elimination import drop_dominated
 from autopar.solve.presolve.functional_edges import contract_functional
 from autopar.solve.problem.factored_matrix import ALL, Matrix, Thin, added, at, entries_of
-from autopar.solve.problem.hash_consing import A, Same
+from autopar.solve.problem.hash_consing import A, HashConsing
 from autopar.solve.problem.options import PresolveOptions
 from autopar.solve.problem.problem import Edge, Problem, Usage, derived
 from autopar.solve.problem.reduction import Choice, Reduction, compact, shrank, unchanged
@@ -36,7 +36,7 @@ def share_equal(problem: Problem) -> Reduction:
 
 def _shared(arrays: Sequence[A]) -> list[A]:
     """The arrays, equal ones as the first of them."""
-    same = Same[A]()
+    same = HashConsing[A]()
     number = {id(array): same.number(array) for array in {id(array): array for array in arrays}.values()}
     return [same.arrays[number[id(array)]] for array in arrays]
 

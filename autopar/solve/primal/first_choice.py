@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from autopar._jit import compiled, compiled_inner
-from autopar.solve.primal.tree_moves import Schedule, anneal, desk_for, grow_forest, solve_forest
+from autopar.solve.primal.tree_moves import Cooling, anneal, desk_for, grow_forest, solve_forest
 from autopar.solve.problem.incumbent import Watch
 from autopar.solve.problem.options import SolveOptions
 from autopar.solve.problem.problem import Floats
@@ -52,7 +52,7 @@ def _annealed(flat: Flat, start: Ints, heat: float, options: SolveOptions, numbe
     def wanted(cost: float) -> bool:
         return not np.isfinite(cost) and watch.left_s() > 0
 
-    schedule = Schedule(start, heat, int(_SHARE * options.anneal_passes), options.seed + number)
+    schedule = Cooling(start, heat, int(_SHARE * options.anneal_passes), options.seed + number)
     return anneal(flat, np.zeros(flat.memory.rows), schedule, wanted)[0]
 
 

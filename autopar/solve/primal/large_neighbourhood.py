@@ -44,7 +44,7 @@ class Walk:
     seed: int
 
 
-class Place(NamedTuple):
+class Neighbour(NamedTuple):
     """Where a search is: the choice, the trial (the same between steps), the best, the bytes used, the prices.
 
     base: costs of strategies at the prices of a while ago; cost: of the choice and of the best, an array of two.
@@ -67,7 +67,7 @@ class Draws(NamedTuple):
     taken: Ints
 
 
-class Region(NamedTuple):
+class Neighbourhood(NamedTuple):
     """The nodes of a region are the first of `nodes`; `mark` is 0 between steps."""
 
     nodes: Ints
@@ -84,7 +84,7 @@ def search_regions(
     place, desk, nodes = _start(flat, prices, walk), desk_for(flat), len(walk.choice)
     if not np.isfinite(place.cost[0]) or (place.used > flat.memory.limit).any():
         return None, np.inf
-    region = Region(np.zeros(nodes, dtype=np.intp), np.zeros(nodes, dtype=np.intp))
+    region = Neighbourhood(np.zeros(nodes, dtype=np.intp), np.zeros(nodes, dtype=np.intp))
     least = walk.heat / (_FIRST_EXCESS * (flat.memory.limit or 1.0))
     rate, random = _RATE * max(float(prices.max(initial=0.0)), least), np.random.default_rng(walk.seed)
     for done in range(0, walk.steps, _CHUNK):
@@ -97,14 +97,14 @@ def search_regions(
     return place.best, cost_of(flat, flat.cost, place.best)
 
 
-def _start(flat: Flat, prices: Floats, walk: Walk) -> Place:
+def _start(flat: Flat, prices: Floats, walk: Walk) -> Neighbour:
     choice, used = walk.choice.copy(), np.zeros(flat.memory.rows)
     use_of(flat.memory, choice, used)
     costs = np.full(2, cost_of(flat, flat.cost, choice))
-    return Place(choice, choice.copy(), choice.copy(), used, prices.copy(), flat.cost.copy(), costs)
+    return Neighbour(choice, choice.copy(), choice.copy(), used, prices.copy(), flat.cost.copy(), costs)
 
 
-def _refresh(flat: Flat, place: Place) -> None:
+def _refresh(flat: Flat, place: Neighbour) -> None:
     """What steps add up, from scratch."""
     place.base[:] = flat.cost
     add_prices(flat, place.prices, place.base)
@@ -127,7 +127,7 @@ def gumbel(draws: Draws) -> float:
 
 
 @compiled_inner
-def pick(p: Flat, draws: Draws, region: Region) -> int:
+def pick(p: Flat, draws: Draws, region: Neighbourhood) -> int:
     """Writes a connected region, in random order: a random node, then random neighbours. Returns how many nodes."""
     nodes, mark = region.nodes, region.mark
     wanted = int(_LEAST * (_MOST / _LEAST) ** uniform(draws))
@@ -152,7 +152,9 @@ def pick(p: Flat, draws: Draws, region: Region) -> int:
 
 
 @compiled
-def move(p: Flat, steps: int, heat: float, rate: float, draws: Draws, region: Region, place: Place, desk: Desk) -> None:
+def move(
+    p: Flat, steps: int, heat: float, rate: float, draws: Draws, region: Neighbourhood, place: Neighbour, desk: Desk
+) -> None:
     """Steps at one temperature: a trial on a random region, taken or taken back."""
     for _ in range(steps):
         nodes = region.nodes[: pick(p, draws, region)]
@@ -181,7 +183,7 @@ def move(p: Flat, steps: int, heat: float, rate: float, draws: Draws, region: Re
 
 
 @compiled_inner
-def shift(p: Flat, nodes: Ints, sign: float, place: Place) -> bool:
+def shift(p: Flat, nodes: Ints, sign: float, place: Neighbour) -> bool:
     """Takes the bytes in use from the choice to the trial (1) or back (-1). Returns whether they fit there."""
     m, fits = p.memory, True
     for v in nodes:
@@ -200,7 +202,7 @@ def shift(p: Flat, nodes: Ints, sign: float, place: Place) -> bool:
 
 
 @compiled_inner
-def reprice(p: Flat, nodes: Ints, rate: float, place: Place) -> None:
+def reprice(p: Flat, nodes: Ints, rate: float, place: Neighbour) -> None:
     """Moves the prices of the rows that the trial changes by its excess there."""
     m = p.memory
     scale = m.limit if m.limit > 0 else 1.0
@@ -213,7 +215,7 @@ def reprice(p: Flat, nodes: Ints, rate: float, place: Place) -> None:
 
 
 @compiled_inner
-def rise_of(p: Flat, nodes: Ints, place: Place) -> float:
+def rise_of(p: Flat, nodes: Ints, place: Neighbour) -> float:
     """What the trial costs more than the choice."""
     rise = 0.0
     for v in nodes:

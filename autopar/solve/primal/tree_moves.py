@@ -156,7 +156,7 @@ _FIRST_EXCESS = 0.05  # of the limit: an excess that is to cost as much as a nod
 
 
 @dataclass(frozen=True, eq=False)
-class Schedule:
+class Cooling:
     """Where an annealing starts, how hot (in costs), for how many passes, its random numbers, how prices move."""
 
     choice: Ints
@@ -166,9 +166,7 @@ class Schedule:
     each: bool = False
 
 
-def anneal(
-    flat: Flat, prices: Floats, schedule: Schedule, wanted: Callable[[float], bool]
-) -> tuple[Ints | None, float]:
+def anneal(flat: Flat, prices: Floats, schedule: Cooling, wanted: Callable[[float], bool]) -> tuple[Ints | None, float]:
     """The cheapest choice met that fits, and its cost; None and inf if none fits.
 
     `wanted` is told the cost of the best after every pass, and ends the annealing by saying False.
@@ -197,7 +195,7 @@ def anneal(
 class _Control:
     """The prices of memory and the factor on all of them."""
 
-    def __init__(self, flat: Flat, prices: Floats, schedule: Schedule) -> None:
+    def __init__(self, flat: Flat, prices: Floats, schedule: Cooling) -> None:
         self.memory, self.each = flat.memory, schedule.each
         self.prices, self.factor = prices.copy(), 1.0
         self.used = np.zeros(flat.memory.rows)

@@ -1,7 +1,7 @@
 """Hash-consing: arrays by number, equal ones by the same, so that work on thousands of nodes is work on a few kinds.
 
 What is made of kinds is made once for each combination that occurs, and has a kind again. Most arrays that differ do so
-in a few entries, and need not be read whole (`Same`).
+in a few entries, and need not be read whole (`HashConsing`).
 
 A. Ershov, "On programming of arithmetic operations", Communications of the ACM 1 (1958).
 """
@@ -23,7 +23,7 @@ _SAMPLE = 64  # entries, or up to twice as many
 A = TypeVar("A", bound=Matrix)
 
 
-class Same(Generic[A]):
+class HashConsing(Generic[A]):
     """Numbers of arrays, counted as they come; those of one shape and equal entries have the same.
 
     `arrays` has the first of each. A thin matrix and an array are never the same.
@@ -35,9 +35,9 @@ class Same(Generic[A]):
         self._by_whole: dict[Hashable, int] = {}
         self._read: set[int] = set()  # of those that are first of their sample: whose whole is known too
 
-    def copy(self) -> Same[A]:
+    def copy(self) -> HashConsing[A]:
         """The same so far; what either learns the other does not."""
-        other = Same[A]()
+        other = HashConsing[A]()
         other.arrays, other._read = self.arrays.copy(), self._read.copy()
         other._by_sample, other._by_whole = self._by_sample.copy(), self._by_whole.copy()
         return other
@@ -89,7 +89,7 @@ class Kinds:
 
     def __init__(self) -> None:
         self.entries = 0
-        self._same = Same[Floats]()
+        self._same = HashConsing[Floats]()
         self._of_id: dict[int, int] = {}
         self._made: dict[Hashable, int] = {}
         self._held: list[Floats] = []  # keeps the ids in `_of_id` valid

@@ -22,7 +22,7 @@ import numpy as np
 from autopar.solve.certificate.proof import Proof
 from autopar.solve.primal.large_neighbourhood import Walk, search_regions
 from autopar.solve.primal.repair import LocalSearch
-from autopar.solve.primal.tree_moves import Schedule, anneal
+from autopar.solve.primal.tree_moves import Cooling, anneal
 from autopar.solve.problem.incumbent import Watch
 from autopar.solve.problem.options import SolveOptions
 from autopar.solve.problem.problem import Floats, Problem, objective
@@ -84,7 +84,7 @@ def is_closed(bound: float, cost: float, enough: float = CLOSED) -> bool:
 
 @dataclass(frozen=True)
 class Try:
-    """Annealings, and a walk from the best of them: how hot, in a node's share of the cost; `each` as in `Schedule`.
+    """Annealings, and a walk from the best of them: how hot, in a node's share of the cost; `each` as in `Cooling`.
 
     Random numbers decide early which valley an annealing ends in, so several short ones beat a long one.
     """
@@ -358,7 +358,7 @@ class Ascent:
         def run(seed: int, choice: Ints, plan: Try) -> Ints | None:
             passes, steps = most_passes * longer // plan.runs, most_steps * longer
             schedules = [
-                Schedule(choice, plan.heat * unit, passes, seed + n * _MOST_SEEDS, plan.each) for n in range(plan.runs)
+                Cooling(choice, plan.heat * unit, passes, seed + n * _MOST_SEEDS, plan.each) for n in range(plan.runs)
             ]
             walks = (plan.walk_heat * unit, steps), (_LAST_HEAT * unit, int(_LAST_SHARE * steps))
             return self._tried(schedules, walks if self.options.primal.large_neighbourhood else (), wanted)
@@ -379,7 +379,7 @@ class Ascent:
         return best
 
     def _tried(
-        self, schedules: Sequence[Schedule], walks: Sequence[tuple[float, int]], wanted: Callable[[float], bool]
+        self, schedules: Sequence[Cooling], walks: Sequence[tuple[float, int]], wanted: Callable[[float], bool]
     ) -> Ints | None:
         """Annealings, a walk from the best they met, and one from the best of that to the bottom of its valley."""
         flat, prices = self.dual.flat, self.held.prices

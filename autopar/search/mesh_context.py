@@ -29,7 +29,7 @@ StepKinds = tuple[StepKind, ...]
 
 
 @dataclass(frozen=True, eq=False)
-class Ground:
+class MeshContext:
     """A graph on a mesh, its candidates, and their prices: everything but constraints and the memory limit.
 
     Prices depend on the redistribution steps that are allowed; () allows all. `stated` are layouts that inputs and
@@ -114,20 +114,20 @@ class Ground:
         for made in (self._problems, self._caches, self._standing):
             made.clear()
 
-    def holding(self, space: Space) -> Ground:
+    def holding(self, space: Space) -> MeshContext:
         """The same with these candidates."""
         return replace(self._anew(self.graph, self.make_pricing), _given=space)
 
-    def of(self, graph: OpGraph, make_pricing: MakePricing) -> Ground:
+    def of(self, graph: OpGraph, make_pricing: MakePricing) -> MeshContext:
         """The same mesh for `graph`, which is this one's but for what is carried."""
         return self._anew(graph, make_pricing)
 
-    def repriced(self, make_pricing: MakePricing) -> Ground:
+    def repriced(self, make_pricing: MakePricing) -> MeshContext:
         """The same candidates under other prices, as after a change of the cluster's links.
 
         `make_pricing` makes pricings that know the same strategies (`Pricing.keep`).
         """
         return replace(self._anew(self.graph, make_pricing), _given=self.space)
 
-    def _anew(self, graph: OpGraph, make_pricing: MakePricing) -> Ground:
-        return Ground(graph, self.flow, self.mesh, make_pricing, self.strict, self.find, self.stated)
+    def _anew(self, graph: OpGraph, make_pricing: MakePricing) -> MeshContext:
+        return MeshContext(graph, self.flow, self.mesh, make_pricing, self.strict, self.find, self.stated)

@@ -25,7 +25,7 @@ Ints = NDArray[np.int64]
 NO_COPY = -1
 
 
-class Link(NamedTuple):
+class TensorEdge(NamedTuple):
     """A tensor on its way from where `source` says (a copy; None: as it was made) to a copy that is made, or to a use.
 
     It is made in region `made_in` and wanted in `reader`, where `uses` read it.
@@ -40,7 +40,7 @@ class Link(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Links:
+class TensorEdges:
     """Every link in the order of the Problem's edges, as arrays by link.
 
     Attributes:
@@ -53,7 +53,7 @@ class Links:
       slots: how many slots each operator has.
     """
 
-    links: tuple[Link, ...]
+    links: tuple[TensorEdge, ...]
     source: Ints
     target: Ints
     copy: Ints
@@ -62,10 +62,10 @@ class Links:
     slots: Ints
 
 
-_KNOWN: WeakKeyDictionary[OpGraph, WeakKeyDictionary[Dataflow, Links]] = WeakKeyDictionary()
+_KNOWN: WeakKeyDictionary[OpGraph, WeakKeyDictionary[Dataflow, TensorEdges]] = WeakKeyDictionary()
 
 
-def links_of(graph: OpGraph, flow: Dataflow) -> Links:
+def links_of(graph: OpGraph, flow: Dataflow) -> TensorEdges:
     """The links of a graph read by a dataflow, worked out once for both."""
     known = _KNOWN.setdefault(graph, WeakKeyDictionary())
     if flow not in known:
@@ -84,11 +84,11 @@ def kinds_of(keys: tuple[Ints, ...]) -> tuple[Ints, Ints]:
     return first, kind
 
 
-def _links(graph: OpGraph, flow: Dataflow) -> Links:
+def _links(graph: OpGraph, flow: Dataflow) -> TensorEdges:
     links = [*_of_copies(graph, flow), *_of_uses(graph, flow)]
     slots = _Slots(graph, flow)
     looks = _looks(graph, flow, links)
-    return Links(
+    return TensorEdges(
         tuple(links),
         _array([slots.read(link) for link in links]),
         _array([slots.reading(link) for link in links]),
@@ -103,22 +103,22 @@ def _array(numbers: list[int]) -> Ints:
     return np.array(numbers, dtype=np.int64)
 
 
-def _of_copies(graph: OpGraph, flow: Dataflow) -> list[Link]:
+def _of_copies(graph: OpGraph, flow: Dataflow) -> list[TensorEdge]:
     """What each copy is made from."""
-    found: list[Link] = []
+    found: list[TensorEdge] = []
     for copy in flow.copies:
         made_in = graph.made_in(copy.tensor) if copy.source is None else flow.copies[copy.source].region
-        found.append(Link(copy.tensor, copy.source, copy.id, made_in, copy.region, copy.uses))
+        found.append(TensorEdge(copy.tensor, copy.source, copy.id, made_in, copy.region, copy.uses))
     return found
 
 
-def _of_uses(graph: OpGraph, flow: Dataflow) -> list[Link]:
+def _of_uses(graph: OpGraph, flow: Dataflow) -> list[TensorEdge]:
     """What each use reads."""
-    found: list[Link] = []
+    found: list[TensorEdge] = []
     for use, source in flow.source.items():
         tensor = graph.outputs[use.position] if use.op is None else graph.ops[use.op].ins[use.position]
         made_in = graph.made_in(tensor) if source is None else flow.copies[source].region
-        found.append(Link(tensor, source, None, made_in, use.region, (use,)))
+        found.append(TensorEdge(tensor, source, None, made_in, use.region, (use,)))
     return found
 
 
@@ -135,11 +135,11 @@ class _Slots:
         for op, slot in zip(graph.ops, self._of_op, strict=True):
             self._made.update((tensor.id, slot + len(op.ins) + n) for n, tensor in enumerate(op.outs))
 
-    def read(self, link: Link) -> int:
+    def read(self, link: TensorEdge) -> int:
         """The slot that a link is read from."""
         return self._made[link.tensor.id] if link.source is None else self.first_copy + link.source
 
-    def reading(self, link: Link) -> int:
+    def reading(self, link: TensorEdge) -> int:
         """The slot that a link leads to."""
         if link.copy is not None:
             return self.first_copy + link.copy
@@ -147,7 +147,7 @@ class _Slots:
         return self.first_output + use.position if use.op is None else self._of_op[use.op] + use.position
 
 
-def _looks(graph: OpGraph, flow: Dataflow, links: list[Link]) -> Ints:
+def _looks(graph: OpGraph, flow: Dataflow, links: list[TensorEdge]) -> Ints:
     """A number for each link: equal where routes are, given the placements."""
     numbers: dict[Hashable, int] = {}
     weights: dict[tuple[int | None, int | None], float] = {}

@@ -11,8 +11,8 @@ from autopar.core.dataflow import dataflow
 from autopar.core.space import Space
 from autopar.cost.assemble import Builder
 from autopar.cost.buckets import router_of
-from autopar.cost.links import kinds_of, links_of
 from autopar.cost.pricing import Roofline
+from autopar.cost.tensor_edges import kinds_of, links_of
 from autopar.search.space import build_space
 from autopar.solve import Edge
 from autopar.solve.problem.factored_matrix import whole

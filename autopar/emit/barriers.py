@@ -20,22 +20,22 @@ lax = untyped_jax.lax
 
 
 @dataclass(frozen=True)
-class Anew:
+class BarrierReads:
     """What instruction `position` of a recomputation reads through a barrier: `values`, beside the value `after`."""
 
     values: frozenset[int]
     after: int | None
 
 
-def anew(program: ShardedProgram) -> dict[int, Anew]:
+def anew(program: ShardedProgram) -> dict[int, BarrierReads]:
     """The instructions outside of regions that recompute, or move something for those only, by position."""
     chosen = _recomputing(program)
     made = {value for n in chosen for value in program.instructions[n].outs}
-    found: dict[int, Anew] = {}
+    found: dict[int, BarrierReads] = {}
     after: int | None = None
     for position, instruction in enumerate(program.instructions):
         if position in chosen:
-            found[position] = Anew(frozenset(instruction.ins) - made, after)
+            found[position] = BarrierReads(frozenset(instruction.ins) - made, after)
         elif isinstance(instruction, Compute) and instruction.op.phase == "backward" and instruction.region is None:
             after = instruction.outs[0] if instruction.outs else after
     return found
@@ -62,7 +62,9 @@ def _serves(instruction: Instruction, readers: dict[int, list[int]], kept: set[i
     return bool(reading) and reading <= found and kept.isdisjoint(instruction.outs)
 
 
-def behind_barrier(due: Anew, ins: Sequence[int], values: Sequence[Array], env: dict[int, Array]) -> Sequence[Array]:
+def behind_barrier(
+    due: BarrierReads, ins: Sequence[int], values: Sequence[Array], env: dict[int, Array]
+) -> Sequence[Array]:
     """`values`, which are those numbered `ins`, with what must wait behind a barrier."""
     waiting = [n for n, value in enumerate(ins) if value in due.values and value in env]
     if not waiting:

@@ -45,7 +45,7 @@ What costs no less need not be found, only bounded. The first step is sent nothi
 
 
 @dataclass(frozen=True)
-class Finish(Generic[Found]):
+class RaceResult(Generic[Found]):
     """How a race ended: the cheapest found and whose it is, every entrant's bound, who got to the end, misfits.
 
     Invariant: the least of `bounds` and `objective` bounds all that any entrant may find.
@@ -68,7 +68,7 @@ def race(
     gap_tolerance: float = 0.0,
     ruled_out: Callable[[int], None] = lambda _: None,
     order: Sequence[int] = (),
-) -> Finish[Found]:
+) -> RaceResult[Found]:
     """The cheapest that any entrant finds, if it is cheaper than `below`; of equals the first found.
 
     It ends early where `stop` says so, or the keyboard, once anything is found.
@@ -101,7 +101,7 @@ def race(
         last = running
         if not running or (found is not None and stop.is_over):
             reasons = tuple(misfits[n] for n in sorted(misfits))
-            return Finish(winner, found, best, tuple(known), tuple(finished), reasons)
+            return RaceResult(winner, found, best, tuple(known), tuple(finished), reasons)
         leader = min(running, key=lambda n: (known[n], turn[n]))
         try:
             progress = entrants[leader].send(best) if started[leader] else next(entrants[leader])

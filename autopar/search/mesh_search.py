@@ -8,13 +8,13 @@ from math import inf
 
 from autopar.core.placement import StepKind
 from autopar.errors import InvalidConstraint, NoFeasiblePlan, Unsolved, UnsupportedPrimitive
+from autopar.search.best_bound_first import TIE, Entrant, Progress, reaches
 from autopar.search.constraints.records import show, step_kinds_of
 from autopar.search.constraints.restriction import Restriction, restriction
 from autopar.search.explain_infeasible import NoPlan
-from autopar.search.ground import Ground
 from autopar.search.limited_solve import LimitedSolve
 from autopar.search.memory_limit import plan_within
-from autopar.search.race import TIE, Entrant, Progress, reaches
+from autopar.search.mesh_context import MeshContext
 from autopar.search.task import Planned, Task, roughly
 from autopar.solve import Infeasible, NothingCheaper, SolveOptions
 
@@ -23,14 +23,14 @@ Found = tuple[LimitedSolve, Planned]
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
+class MeshSearch:
     """A task on one mesh, whatever its memory limit.
 
     `known` is its best plan without one, where that is there; `near` another plan, from which the solver may start.
     """
 
     task: Task
-    ground: Ground
+    ground: MeshContext
     known: Planned | None = None
     near: Planned | None = None
     _free: list[Found] = field(default_factory=list[Found])
@@ -161,7 +161,7 @@ def _met(planned: Planned, limit: int | None) -> Progress[Planned]:
     return Progress(plan.lower_bound_s, plan.objective_s, planned)
 
 
-def _unsolved(task: Task, ground: Ground, error: Unsolved) -> Unsolved:
+def _unsolved(task: Task, ground: MeshContext, error: Unsolved) -> Unsolved:
     """That the solver found neither a plan nor a proof that there is none, whatever the memory limit."""
     held = f" under {show(task.all_constraints)}" if task.all_constraints else ""
     held += f" until the search was ended by {task.stop}" if task.stop.reason else ""

@@ -33,7 +33,7 @@ from tests.solve.draw import tangled
 PARAMS = [jax.ShapeDtypeStruct((128, 128), jnp.float32) for _ in range(3)]
 X = jax.ShapeDtypeStruct((64, 128), jnp.float32)
 TWO = {"a": 4, "b": 2}
-STAGES = [(ground, "build_space"), (ground, "assemble"), (limited_solve, "build_program")]
+STAGES = [(mesh_context, "build_space"), (mesh_context, "assemble"), (limited_solve, "build_program")]
 AT_ONCE = SearchOptions(gap_tolerance=0.0, solve=SolveOptions(time_limit_s=0.0))
 
 
@@ -74,7 +74,7 @@ def nothing(*_: Any) -> None:
 
 
 def no_standing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ground, "standing", nothing)
+    monkeypatch.setattr(mesh_context, "standing", nothing)
 
 
 @pytest.mark.parametrize("mesh", [TWO, None])

@@ -35,7 +35,7 @@ def told(**options: Any) -> tuple[autopar.Plan, list[SearchProgress]]:
 
 
 def test_best_and_bound_move_towards_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ground, "standing", lambda *_: None)
+    monkeypatch.setattr(mesh_context, "standing", lambda *_: None)
     plan, seen = told()
     assert len(seen) >= 2
     assert {(p.mesh, p.memory_limit_bytes) for p in seen} == {(plan.mesh, None)}

@@ -23,7 +23,7 @@ import autopar
 from autopar import SearchOptions, SearchProgress, SolveOptions
 from autopar.api.plan_file import to_json
 from autopar.errors import NoFeasiblePlan, PlanFileError, Unsolved
-from autopar.search import limited_solve
+from autopar.search import limited_solve, mesh_context
 from autopar.solve import Edge, Infeasible, NothingCheaper, Problem, solve, verify
 from autopar.solve.certificate.proof import Exhaust
 from autopar.solve.cp_sat.finish import solver_of

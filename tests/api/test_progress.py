@@ -13,6 +13,7 @@ import pytest
 import autopar
 from autopar import DeviceMesh, SearchOptions, SearchProgress, SolveOptions
 from autopar.errors import InvalidOption
+from autopar.search import mesh_context
 
 PARAMS = [jax.ShapeDtypeStruct((256, 256), jnp.float32) for _ in range(4)]
 X = jax.ShapeDtypeStruct((64, 256), jnp.float32)

@@ -70,7 +70,7 @@ def test_what_a_page_names_is_there(page: Path) -> None:
 
 
 def test_what_is_not_there_is_told() -> None:
-    text = "`solve/nowhere.py` and `nowhere.py`, `search/mesh_context.py`, `mesh_context.py`, `autopar.nothing`, `autopar.pin`."
+    text = "`solve/nowhere.py` and `nowhere.py`, `search/front.py`, `front.py`, `autopar.nothing`, `autopar.pin`."
     assert missing_files(text) == ["solve/nowhere.py", "nowhere.py"]
     assert missing_names(text) == ["nothing"]
     assert missing_options("SearchOptions(nothing=1), SearchOptions(loops='parts')") == ["nothing"]
